@@ -1,0 +1,79 @@
+"""secede erases one client from a trained federated model.
+
+The names below are the public interface; torch is imported when the first of them is used, so
+that the command line can answer `--help` without it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from secede.data.samples import Dataset as Dataset
+    from secede.data.samples import Samples as Samples
+    from secede.errors import SecedeError as SecedeError
+    from secede.federation.engine import aggregate as aggregate
+    from secede.federation.simulator import Simulator as Simulator
+    from secede.federation.training import LocalTraining as LocalTraining
+    from secede.state import digest as digest
+    from secede.state import distance as distance
+    from secede.state import load as load_state
+    from secede.state import project as project
+    from secede.state import reference as reference
+    from secede.state import save as save_state
+    from secede.unlearning.local import LocalReport as LocalReport
+    from secede.unlearning.local import LocalResult as LocalResult
+    from secede.unlearning.projected_ascent import ProjectedAscent as ProjectedAscent
+    from secede.unlearning.standalone import unlearn as unlearn
+
+_HOMES = {
+    "Dataset": ("secede.data.samples", "Dataset"),
+    "LocalReport": ("secede.unlearning.local", "LocalReport"),
+    "LocalResult": ("secede.unlearning.local", "LocalResult"),
+    "LocalTraining": ("secede.federation.training", "LocalTraining"),
+    "ProjectedAscent": ("secede.unlearning.projected_ascent", "ProjectedAscent"),
+    "Samples": ("secede.data.samples", "Samples"),
+    "SecedeError": ("secede.errors", "SecedeError"),
+    "Simulator": ("secede.federation.simulator", "Simulator"),
+    "aggregate": ("secede.federation.engine", "aggregate"),
+    "digest": ("secede.state", "digest"),
+    "distance": ("secede.state", "distance"),
+    "load_state": ("secede.state", "load"),
+    "project": ("secede.state", "project"),
+    "reference": ("secede.state", "reference"),
+    "save_state": ("secede.state", "save"),
+    "unlearn": ("secede.unlearning.standalone", "unlearn"),
+}
+
+__all__ = [
+    "Dataset",
+    "LocalReport",
+    "LocalResult",
+    "LocalTraining",
+    "ProjectedAscent",
+    "Samples",
+    "SecedeError",
+    "Simulator",
+    "__version__",
+    "aggregate",
+    "digest",
+    "distance",
+    "load_state",
+    "project",
+    "reference",
+    "save_state",
+    "unlearn",
+]
+__version__ = metadata.version("secede")
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'secede' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,110 @@
+"""Read a user's own data set from an `.npz` file with x_train, y_train, x_test and y_test.
+
+Nothing is unpickled, and each array's header is compared with the bytes that are there before
+memory is taken for it.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from torch import Tensor
+
+from secede.data.samples import Dataset, Samples
+from secede.data.tensors import to_inputs, to_labels
+from secede.errors import DataError
+
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+LIMIT_BYTES = 4 * 1024**3
+LIMIT_CLASSES = 100_000
+
+
+def read(path: Path) -> Dataset:
+    """Return the data set in `path`; its classes are called "0", "1" and so on."""
+    arrays = _read_arrays(path)
+    train, test = (_samples(arrays, part, path) for part in ("train", "test"))
+    highest = max(int(train.y.max()), int(test.y.max()))
+    if highest >= LIMIT_CLASSES:
+        raise DataError(f"{path}: found label {highest}; number the classes from 0 without gaps")
+    if train.shape != test.shape:
+        raise DataError(
+            f"{path}: x_train holds samples of shape {train.shape}, x_test of {test.shape}"
+        )
+    return Dataset(path.name, train, test, tuple(str(label) for label in range(highest + 1)))
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = set(archive.namelist())
+            if missing := [key for key in KEYS if f"{key}.npy" not in members]:
+                raise DataError(
+                    f"{path}: lacks {', '.join(missing)}; expected {', '.join(KEYS)}, "
+                    f"found {sorted(members)!r:.200}"
+                )
+            return {key: _read_array(archive, key, path) for key in KEYS}
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        raise DataError(f"{path}: not an .npz file, or a damaged one ({error})") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _read_array(archive: zipfile.ZipFile, key: str, path: Path) -> NDArray[np.generic]:
+    name = f"{key}.npy"
+    try:
+        with archive.open(name) as member:
+            _check_header(member, archive.getinfo(name).file_size, f"{path}: {key}")
+        with archive.open(name) as member:
+            array: NDArray[np.generic] = npy.read_array(member, allow_pickle=False)
+            return array
+    except DataError:
+        raise
+    except Exception as error:  # zipfile, zlib and numpy's header parser fail in many ways
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path}: {key} is damaged or cannot be read ({reason:.200})") from error
+
+
+def _check_header(member: IO[bytes], file_bytes: int, source: str) -> None:
+    version = npy.read_magic(member)
+    if version not in {(1, 0), (2, 0)}:
+        raise DataError(f"{source}: array format {version}, expected 1.0 or 2.0 as numpy.savez has")
+    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read_header(member)
+    if dtype.hasobject:
+        raise DataError(f"{source}: holds Python objects, expected a plain array of numbers")
+    announced, present = math.prod(shape) * dtype.itemsize, file_bytes - member.tell()
+    if announced != present:
+        raise DataError(
+            f"{source}: announces shape {shape}, {announced:,} bytes, but holds {present:,}"
+        )
+    if announced > LIMIT_BYTES:
+        raise DataError(f"{source}: {announced:,} bytes when unpacked, at most 4 GiB are allowed")
+
+
+def _samples(arrays: dict[str, NDArray[np.generic]], part: str, path: Path) -> Samples:
+    x = _channels_first(to_inputs(arrays[f"x_{part}"], f"{path}: x_{part}"), f"{path}: x_{part}")
+    y = to_labels(arrays[f"y_{part}"], f"{path}: y_{part}")
+    if len(x) != len(y):
+        raise DataError(f"{path}: x_{part} holds {len(x):,} samples but y_{part} {len(y):,} labels")
+    return Samples(x, y)
+
+
+def _channels_first(x: Tensor, source: str) -> Tensor:
+    if x.ndim == 2:
+        return x
+    if x.ndim == 3:
+        return x.unsqueeze(1)
+    if x.ndim != 4:
+        raise DataError(
+            f"{source}: shape {tuple(x.shape)}, expected (n, features), (n, height, width), "
+            "(n, channels, height, width) or (n, height, width, channels)"
+        )
+    # Ambiguous shapes, such as (n, 3, 32, 3), are taken as they are: channels first.
+    channels_last = x.shape[3] in (1, 3) and x.shape[1] not in (1, 3)
+    return x.permute(0, 3, 1, 2).contiguous() if channels_last else x

@@ -1,0 +1,221 @@
+"""What an experiment is: every setting, its default and its bounds. Imports no torch.
+
+A config is read from TOML, checked whole, and refused in one line that names the key, the value
+found and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from secede import models, scenarios
+from secede.data import catalog
+from secede.errors import ConfigError
+from secede.scenarios.share import default_share
+
+RECORD_VERSION = 1  # of the records' form and meaning; part of every config's digest
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+# What pydantic adds to the path of a value that may be a word or a number.
+_UNION_TAGS = {"constrained-float", "literal['third']", "literal['search']", "literal['chance']"}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Clients(_Section):
+    """Who takes part, who leaves, and how the data is dealt."""
+
+    count: Annotated[int, Field(ge=2)] = 5
+    leaver: Annotated[int, Field(ge=0)] = 0
+    partition: Literal["equal", "sizes", "dirichlet"] = "equal"
+    sizes: tuple[Count, ...] | None = None
+    alpha: Positive | None = None
+
+    @model_validator(mode="after")
+    def _fit(self) -> Clients:
+        if self.leaver >= self.count:
+            raise ValueError(
+                f"clients.leaver is {self.leaver}, expected 0 to {self.count - 1}: "
+                f"the federation has {self.count} clients"
+            )
+        for partition, key in (("sizes", "sizes"), ("dirichlet", "alpha")):
+            value = getattr(self, key)
+            if self.partition == partition and value is None:
+                raise ValueError(f"clients.{key} is missing: partition {partition!r} needs it")
+            if self.partition != partition and value is not None:
+                raise ValueError(
+                    f"clients.{key} is {value}, but only partition {partition!r} takes it "
+                    f"(clients.partition is {self.partition!r})"
+                )
+        if self.sizes is not None and len(self.sizes) != self.count:
+            raise ValueError(
+                f"clients.sizes has {len(self.sizes)} entries, expected {self.count} (clients.count)"
+            )
+        return self
+
+
+class Scenario(_Section):
+    """What the leaver's data is like."""
+
+    name: str = "backdoor"
+    share: Fraction | None = None  # of the leaver's images; None: the paper's
+    target: Annotated[int, Field(ge=0)] | None = None  # of a backdoor; None: the last class
+
+
+class Training(_Section):
+    """Federated training, and the local training in every round of every arm."""
+
+    rounds: Count = 20
+    epochs: Count = 1
+    learning_rate: Positive = 0.01
+    momentum: Momentum = 0.9
+    batch_size: Count = 128
+
+
+class Unlearning(_Section):
+    """Projected ascent at the leaver."""
+
+    learning_rate: Positive = 0.01
+    momentum: Momentum = 0.9
+    batch_size: Count = 1024
+    epochs: Count = 5
+    clip: Positive = 5.0
+    radius: Literal["third"] | Positive = "third"
+    stop: Literal["distance", "accuracy"] = "distance"
+    stop_distance: Literal["search"] | Positive = "search"
+    stop_accuracy: Literal["chance"] | Fraction = "chance"
+
+
+class PostTraining(_Section):
+    """Rounds of the retained clients after the local step; they train as in `training`."""
+
+    rounds: Count = 10
+
+
+class Config(_Section):
+    """One experiment; every random choice hangs on a seed that is not part of it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9._/ -]+$")]
+    title: str = ""
+    data: str = "mnist-10k"
+    limit: Count | None = None  # images in the training part, and in the test part
+    model: str = "paper-cnn"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    clients: Clients = Clients()
+    scenario: Scenario = Scenario()
+    training: Training = Training()
+    unlearning: Unlearning = Unlearning()
+    post_training: PostTraining = PostTraining()
+
+    @model_validator(mode="after")
+    def _named_things_exist(self) -> Config:
+        if not self.data.endswith(".npz"):
+            catalog.entry(self.data)
+        models.check_name(self.model)
+        scenarios.check_name(self.scenario.name)
+        return self
+
+    @property
+    def share(self) -> float | None:
+        """The leaver's share of changed images: as given, or the paper's for this many clients."""
+        if (
+            self.scenario.share is None
+            and "share" in scenarios.SCENARIOS[self.scenario.name].settings
+        ):
+            return default_share(self.clients.count)
+        return self.scenario.share
+
+
+def parse(text: str, *, name: str) -> Config:
+    """Read a config from TOML; `name` is used where the text gives none."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name}: not valid TOML: {error}") from error
+    return build({"name": name, **values})
+
+
+def build(values: dict[str, Any]) -> Config:
+    """Check `values` and return the config they describe."""
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from None
+
+
+def override(config: Config, changes: dict[str, Any]) -> Config:
+    """Return `config` with dotted keys changed, checked anew; `None` means no change."""
+    values = config.model_dump()
+    for key, value in changes.items():
+        if value is None:
+            continue
+        *path, last = key.split(".")
+        section = values
+        for part in path:
+            section = section[part]
+        section[last] = value
+    return build(values)
+
+
+def digest(config: Config, fingerprints: dict[str, str]) -> str:
+    """Return the SHA-256 that tells whether two runs are of the same experiment.
+
+    `fingerprints` stand for what the config only names: a user's own data file and model.
+    """
+    values = config.model_dump(mode="json", exclude={"title"})
+    if "data" in fingerprints:
+        values["data"] = Path(config.data).name  # the same file elsewhere is the same experiment
+    canonical = json.dumps(
+        {"version": RECORD_VERSION, "config": values, "fingerprints": fingerprints}, sort_keys=True
+    )
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def resolve_data_path(config: Config, folder: Path) -> Config:
+    """Return `config` with a relative `.npz` path taken from `folder`."""
+    if not config.data.endswith(".npz") or Path(config.data).is_absolute():
+        return config
+    return override(config, {"data": str((folder / config.data).resolve())})
+
+
+def _explain(error: ValidationError) -> str:
+    expected: dict[str, list[str]] = {}
+    sentences = []
+    for item in error.errors():
+        if item["type"] == "extra_forbidden":
+            sentences.append(_unknown_key(item["loc"]))
+        elif item["type"] == "value_error":
+            sentences.append(str(item["ctx"]["error"]))
+        else:
+            key = ".".join(str(part) for part in item["loc"] if str(part) not in _UNION_TAGS)
+            allowed = str(item["msg"]).removeprefix("Input should ").removeprefix("be ")
+            expected.setdefault(f"{key} is {item['input']!r}", []).append(allowed)
+    sentences += [
+        f"{found}, expected {' or '.join(allowed)}" for found, allowed in expected.items()
+    ]
+    return "; ".join(sentences)
+
+
+def _unknown_key(path: tuple[str | int, ...]) -> str:
+    section: Any = Config
+    for part in path[:-1]:
+        section = section.model_fields[str(part)].annotation
+    allowed = list(section.model_fields)
+    close = difflib.get_close_matches(str(path[-1]), allowed, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    dotted = ".".join(str(part) for part in path)
+    return f"unknown key {dotted!r}: {hint}allowed here: {', '.join(allowed)}"

@@ -1,0 +1,108 @@
+"""What is measured of a state in every round, and what is kept so that attacks can be re-run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from secede.data.samples import Samples
+from secede.experiments.setup import Federation
+from secede.seeding import derive, generator
+from secede.state import State
+from secede.verification.accuracy import Evidence, evaluate
+from secede.verification.membership import ShokriAttack, halves, yeom
+from secede.verification.score import Mean, Score
+
+SHADOW_MEMBERS = 10_000  # training samples whose answers teach Shokri's attack
+
+
+def scores(federation: Federation, state: State) -> dict[str, dict[str, float]]:
+    """Return clean accuracy, the probe's measures, and accuracy and loss at the leaver."""
+    model = federation.engine.model(state)
+    probe = evaluate(model, federation.probe.samples)
+    leaver = evaluate(model, federation.engine.clients[federation.leaver])
+    found: dict[str, Score | Mean] = {"clean_accuracy": evaluate(model, federation.test).accuracy()}
+    for name, mask in federation.probe.measures.items():
+        found[name] = probe.accuracy(mask)
+    found["leaver_accuracy"] = leaver.accuracy()
+    found["leaver_loss"] = leaver.loss()
+    return {name: score.to_dict() for name, score in found.items()}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A model's answers that membership attacks work on, and its mean training loss."""
+
+    leaver: Evidence
+    nonmembers: Evidence
+    members: Evidence  # drawn from everybody's training samples; teaches the shadow's attack
+    mean_training_loss: float  # over the clients that the model was last trained on
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the answers as named tensors, as an evidence file holds them."""
+        found = {"mean_training_loss": torch.tensor(self.mean_training_loss, dtype=torch.float64)}
+        for name in ("leaver", "nonmembers", "members"):
+            evidence: Evidence = getattr(self, name)
+            found[f"{name}.logits"], found[f"{name}.labels"] = evidence.logits, evidence.labels
+        return found
+
+    @classmethod
+    def of_tensors(cls, tensors: State) -> Answers:
+        """Return the answers that `tensors` wrote."""
+        leaver, nonmembers, members = (
+            Evidence(tensors[f"{name}.logits"], tensors[f"{name}.labels"])
+            for name in ("leaver", "nonmembers", "members")
+        )
+        return cls(leaver, nonmembers, members, float(tensors["mean_training_loss"]))
+
+
+def answers(federation: Federation, state: State, trained: Sequence[int], seed: int) -> Answers:
+    """Ask the model about members and non-members; `trained` are the clients it learnt from."""
+    engine = federation.engine
+    model = engine.model(state)
+    return Answers(
+        leaver=evaluate(model, engine.clients[federation.leaver]),
+        nonmembers=evaluate(model, federation.nonmembers),
+        members=evaluate(model, _draw(engine.clients, seed)),
+        mean_training_loss=_mean_loss(model, [engine.clients[client] for client in trained]),
+    )
+
+
+def membership(shadow: Answers, targets: dict[str, Answers], seed: int) -> dict[str, object]:
+    """Attack every target twice, as the paper does: Yeom by loss, Shokri by posteriors."""
+    labels = shadow.nonmembers.labels
+    teach, judge = (torch.from_numpy(part) for part in halves(labels, seed=derive(seed, "halves")))
+    attack = ShokriAttack.fit(
+        shadow.members.logits,
+        shadow.members.labels,
+        shadow.nonmembers.logits[teach],
+        labels[teach],
+        seed=derive(seed, "shokri"),
+    )
+    found: dict[str, object] = {}
+    for name, target in targets.items():
+        by_loss = yeom(
+            target.leaver.losses, target.nonmembers.losses[judge], target.mean_training_loss
+        )
+        by_posteriors = attack.score(
+            target.leaver.logits,
+            target.leaver.labels,
+            target.nonmembers.logits[judge],
+            target.nonmembers.labels[judge],
+        )
+        found[name] = {"yeom": by_loss.to_dict(), "shokri": by_posteriors.to_dict()}
+    return found
+
+
+def _draw(clients: Sequence[Samples], seed: int) -> Samples:
+    everybody = Samples(torch.cat([c.x for c in clients]), torch.cat([c.y for c in clients]))
+    order = torch.randperm(len(everybody), generator=generator(seed, "shadow members"))
+    return everybody.take(order[:SHADOW_MEMBERS].to(everybody.y.device))
+
+
+def _mean_loss(model: nn.Module, clients: Sequence[Samples]) -> float:
+    losses = [evaluate(model, samples).losses.double() for samples in clients]
+    return float(torch.cat(losses).mean())

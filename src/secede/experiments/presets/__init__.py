@@ -1,0 +1,43 @@
+"""Ready experiments: the demo and every cell of the paper. Imports no torch."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+from secede.errors import ConfigError
+from secede.experiments.config import Config, parse, resolve_data_path
+
+_ROOT = resources.files("secede.experiments.presets")
+
+PAPER_CELLS = (
+    "paper/mnist-backdoor-5",
+    "paper/mnist-backdoor-10",
+    "paper/emnist47-backdoor-5",
+    "paper/emnist47-backdoor-10",
+    "paper/cifar10-backdoor-5",
+    "paper/cifar10-backdoor-10",
+    "paper/mnist-flipped-5",
+    "paper/mnist-flipped-10",
+    "paper/emnist47-flipped-5",
+    "paper/emnist47-flipped-10",
+)
+NAMES = ("demo", *PAPER_CELLS)
+
+
+def load(name_or_path: str) -> Config:
+    """Return a preset by name, or the config in a TOML file."""
+    if name_or_path in NAMES:
+        text = _ROOT.joinpath(f"{name_or_path}.toml").read_text(encoding="utf-8")
+        return parse(text, name=name_or_path)
+    path = Path(name_or_path)
+    if not name_or_path.endswith(".toml"):
+        raise ConfigError(
+            f"no preset {name_or_path!r}; expected a path ending in .toml or one of: "
+            + ", ".join(NAMES)
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return resolve_data_path(parse(text, name=path.stem), path.parent)

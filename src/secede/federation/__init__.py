@@ -1,0 +1,1 @@
+"""Federation: the engine contract, local training, and the simulator."""

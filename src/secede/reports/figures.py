@@ -1,0 +1,161 @@
+"""Every figure of the paper, from one run or from all its cells, as values.
+
+Panels stand in a row over data sets, as the paper has them; numbers of clients stand side by
+side in bars, and in figures of their own for curves. Halimi et al. 2022, section 5, appendices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from secede.reports import names
+from secede.reports.formats import plural
+from secede.reports.panels import attack_panel, bar_panel, communication_panel, rounds_panel
+from secede.reports.plots import Panel, Plot
+from secede.reports.records import Run
+
+SOON = 1  # the paper's round for backdoors and membership inference
+LATER = 5  # the paper's round for clean and flipped accuracy
+
+# Which scores show the leaver, and after how many rounds the paper looks.
+_EFFICACY: dict[str, tuple[tuple[str, ...], int]] = {
+    "backdoor": ((names.ATTACK_SUCCESS, names.BACKDOOR_ACCURACY), SOON),
+    "flipped": ((names.FLIPPED_ACCURACY,), LATER),
+    "clean": ((names.LEAVER_LOSS, names.LEAVER_ACCURACY), SOON),
+}
+_EFFICACY_CAPTION = {
+    "backdoor": (
+        "Attack success is the share of triggered test images of other classes that the model "
+        "calls the target. The paper's backdoor accuracy also counts images that truly belong to "
+        "the target, which gives it a floor (about 10 % with ten classes)."
+    ),
+    "flipped": "Accuracy on flipped test images; the aim is what retraining gives, not zero.",
+    "clean": "The leaver's own training samples; the aim is what retraining gives, not more.",
+}
+_CURVE = {
+    "backdoor": names.ATTACK_SUCCESS,
+    "flipped": names.FLIPPED_ACCURACY,
+    "clean": names.LEAVER_LOSS,
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """The runs that share one column of panels: a data set, each with its own clients."""
+
+    title: str
+    runs: tuple[Run, ...]
+
+
+def plots(runs: Sequence[Run]) -> tuple[Plot, ...]:
+    """Return every figure for these runs, scenario by scenario."""
+    found: list[Plot] = []
+    for scenario in names.SCENARIOS:
+        chosen = [run for run in runs if run.config.scenario == scenario]
+        if chosen:
+            found.extend(_scenario_plots(scenario, columns(chosen)))
+    return tuple(found)
+
+
+def columns(runs: Sequence[Run]) -> tuple[Column, ...]:
+    """Group runs by data set; runs that differ in more than clients get a column each."""
+    ordered = sorted(runs, key=lambda run: (names.data_order(run.config.data), run.config.clients))
+    groups: dict[str, list[Run]] = {}
+    for run in ordered:
+        groups.setdefault(run.config.data, []).append(run)
+    if any(len({run.config.clients for run in group}) < len(group) for group in groups.values()):
+        return tuple(Column(run.config.title, (run,)) for run in ordered)
+    return tuple(Column(names.data_label(data), tuple(group)) for data, group in groups.items())
+
+
+def _scenario_plots(scenario: str, found: tuple[Column, ...]) -> Iterator[Plot]:
+    yield _efficacy(scenario, found)
+    sizes = sorted({run.config.clients for column in found for run in column.runs})
+    of_size = {size: _only(found, size) for size in sizes}
+    for size, some in of_size.items():
+        yield from _membership(scenario, size, some)
+    yield _clean(scenario, found)
+    for size, some in of_size.items():
+        yield _communication(scenario, size, some)
+    for size, some in of_size.items():
+        yield _rounds(scenario, size, some)
+
+
+def _only(found: tuple[Column, ...], size: int) -> list[tuple[str, Run]]:
+    return [(c.title, run) for c in found for run in c.runs if run.config.clients == size]
+
+
+def _efficacy(scenario: str, found: tuple[Column, ...]) -> Plot:
+    scores, round = _EFFICACY[scenario]
+    return Plot(
+        slug=f"{scenario}-efficacy",
+        title=f"{names.SCENARIOS[scenario]}: is the leaver forgotten?",
+        caption=f"{_erased(found, round)} {_EFFICACY_CAPTION[scenario]}",
+        rows=tuple(_bars(found, score, round) for score in scores),
+    )
+
+
+def _clean(scenario: str, found: tuple[Column, ...]) -> Plot:
+    return Plot(
+        slug=f"{scenario}-clean-accuracy",
+        title=f"{names.SCENARIOS[scenario]}: is the model still useful?",
+        caption=f"{_erased(found, LATER)} Accuracy on clean test images.",
+        rows=(_bars(found, names.CLEAN_ACCURACY, LATER),),
+    )
+
+
+def _bars(found: tuple[Column, ...], score: str, round: int) -> tuple[Panel, ...]:
+    return tuple(bar_panel(column.title, column.runs, score, round) for column in found)
+
+
+def _membership(scenario: str, size: int, some: list[tuple[str, Run]]) -> Iterator[Plot]:
+    attacked = [(title, run) for title, run in some if any(s.membership for s in run.seeds)]
+    if not attacked:
+        return
+    yield Plot(
+        slug=f"{scenario}-membership-n{size}",
+        title=f"{names.SCENARIOS[scenario]}, N = {size}: can an attacker tell that it took part?",
+        caption="Two membership attacks. First, how many of the leaver's samples they call members "
+        "(the paper's number). Then, how many samples known not to be members they recognise: "
+        f"an attack that calls everything a member scores high on the first and fails the second. "
+        f"{_erased_runs([run for _, run in attacked], SOON)}",
+        rows=tuple(
+            tuple(attack_panel(title, run, share, SOON) for title, run in attacked)
+            for share in ("member_rate", "nonmember_accuracy")
+        ),
+    )
+
+
+def _communication(scenario: str, size: int, some: list[tuple[str, Run]]) -> Plot:
+    return Plot(
+        slug=f"{scenario}-communication-n{size}",
+        title=f"{names.SCENARIOS[scenario]}, N = {size}: what does a clean accuracy cost?",
+        caption="Megabytes uploaded until a clean accuracy is first reached; one dot a round, "
+        "the leaver's own upload included. Lower and further right is better.",
+        rows=(tuple(communication_panel(title, run) for title, run in some),),
+    )
+
+
+def _rounds(scenario: str, size: int, some: list[tuple[str, Run]]) -> Plot:
+    scores = (names.CLEAN_ACCURACY, _CURVE[scenario])
+    return Plot(
+        slug=f"{scenario}-rounds-n{size}",
+        title=f"{names.SCENARIOS[scenario]}, N = {size}: round by round",
+        caption="Rounds of post-training for the erased model and the two ablations (fine-tuning "
+        "FedAvg's model; starting from the reference without the climb), rounds of training "
+        "from scratch for the retrained one. The dotted level is FedAvg's last round.",
+        rows=tuple(
+            tuple(rounds_panel(title, run, score) for title, run in some) for score in scores
+        ),
+    )
+
+
+def _erased(found: tuple[Column, ...], round: int) -> str:
+    return _erased_runs([run for column in found for run in column.runs], round)
+
+
+def _erased_runs(runs: Sequence[Run], round: int) -> str:
+    reached = {min(round, run.last_round(names.ERASED)) for run in runs}
+    upto = "" if len(reached) == 1 else "up to "
+    return f"Erased: after {upto}{plural(max(reached), 'round')} of post-training."

@@ -1,0 +1,74 @@
+"""Numbers as text, the same on the page, in the terminal and on figures."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from secede.reports.statistics import Estimate
+
+Unit = Literal["share", "points", "loss", "rounds", "MB", "count", "times"]
+
+MINUS = "\u2212"
+
+
+def number(value: float, unit: Unit, *, digits: int | None = None) -> str:
+    """Return a value as text, shares in percent, without its unit."""
+    if not math.isfinite(value):
+        return "not finite"
+    if unit in ("share", "points"):
+        value *= 100
+    text = f"{value:,.{_digits(value, unit) if digits is None else digits}f}"
+    nothing = float(text.replace(",", "")) == 0
+    return text.removeprefix("-") if nothing else text.replace("-", MINUS)
+
+
+def mean(estimate: Estimate, unit: Unit, *, digits: int | None = None) -> str:
+    """Return an estimate's mean with its unit."""
+    return number(estimate.mean, unit, digits=digits) + _suffix(unit)
+
+
+def interval(estimate: Estimate, unit: Unit, *, digits: int | None = None) -> str:
+    """Return an estimate's interval without unit; empty if there is none or it has no width."""
+    if estimate.interval is None:
+        return ""
+    low, high = (number(end, unit, digits=digits) for end in estimate.interval)
+    return "" if estimate.low == estimate.high else f"{low} to {high}"
+
+
+def full(estimate: Estimate, unit: Unit, *, digits: int | None = None) -> str:
+    """Return mean and interval in one string."""
+    inner = interval(estimate, unit, digits=digits)
+    return mean(estimate, unit, digits=digits) + (f" ({inner})" if inner else "")
+
+
+def signed_points(estimate: Estimate) -> str:
+    """Return a difference of shares in signed points, with its interval."""
+    ends = [estimate.mean, *(estimate.interval or ())]
+    mean, *rest = (f"{100 * end:+.1f}".replace("-", MINUS) for end in ends)
+    return f"{mean} points" + (f" ({rest[0]} to {rest[1]})" if rest else "")
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, as in "1 seed" and "3 seeds"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _digits(value: float, unit: Unit) -> int:
+    match unit:
+        case "loss":
+            return 3 if abs(value) < 10 else 1
+        case "count":
+            return 0
+        case "rounds":
+            return 0 if float(value).is_integer() else 1
+        case "MB":
+            return 1 if abs(value) < 1000 else 0
+        case _:
+            return 1
+
+
+def _suffix(unit: Unit) -> str:
+    return {"share": "\u00a0%", "points": "\u00a0points", "MB": "\u00a0MB", "times": "×"}.get(
+        unit, ""
+    )

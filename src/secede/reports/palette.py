@@ -1,0 +1,77 @@
+"""Colours and line styles, the same in every figure and on the page.
+
+The three main ones differ in lightness as well as in hue, so that colour-blind readers and
+grey prints can tell them apart; the two ablations are told by their dashes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from secede.reports import names
+
+INK = "#1d2733"
+QUIET = "#5b6672"
+GRID = "#dfe3e8"
+PAPER = "#ffffff"
+
+
+@dataclass(frozen=True)
+class Look:
+    """How an arm is drawn, on light paper and on a dark page."""
+
+    colour: str
+    dark: str
+    width: float
+    dashes: tuple[float, ...] = ()
+
+    @property
+    def linestyle(self) -> tuple[float, tuple[float, ...]] | Literal["-"]:
+        """The dashes as matplotlib wants them."""
+        return (0.0, self.dashes) if self.dashes else "-"
+
+
+LOOKS = {
+    names.FEDAVG: Look("#8b939c", "#9aa3ad", 1.4, (1.0, 2.2)),
+    names.RETRAIN: Look("#1f4e8c", "#7fb0ef", 2.2),
+    names.FINE_TUNE: Look("#a58a5b", "#c9b184", 1.1, (4.5, 2.0)),
+    names.REFERENCE: Look("#5f9a8e", "#86c2b5", 1.1, (2.0, 1.6)),
+    names.ERASED: Look("#c85200", "#ff8a3d", 2.4),
+}
+
+# What a dark page replaces, as CSS variables of the same names.
+THEME = {
+    "ink": (INK, "#e7ebf0"),
+    "quiet": (QUIET, "#a4aeb9"),
+    "grid": (GRID, "#323c47"),
+    "paper": (PAPER, "#161c23"),
+    **{f"arm-{arm}": (look.colour, look.dark) for arm, look in LOOKS.items()},
+}
+
+
+def settings(salt: str) -> dict[Any, Any]:
+    """Return matplotlib's settings for a figure; `salt` makes its SVG ids its own and stable."""
+    return {
+        "svg.fonttype": "path",
+        "svg.hashsalt": salt,
+        "font.family": "DejaVu Sans",
+        "font.size": 9.5,
+        "text.color": INK,
+        "axes.labelcolor": QUIET,
+        "axes.edgecolor": GRID,
+        "axes.titlesize": 10.5,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.titlecolor": INK,
+        "axes.titlepad": 22.0,
+        "axes.axisbelow": True,
+        "axes.unicode_minus": True,
+        "xtick.color": QUIET,
+        "ytick.color": QUIET,
+        "xtick.labelsize": 9.0,
+        "ytick.labelsize": 9.0,
+        "grid.color": GRID,
+        "grid.linewidth": 0.7,
+        "legend.frameon": False,
+    }

@@ -1,0 +1,125 @@
+"""Figures as values: panels of bars or lines, what they show and how to say it aloud."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from secede.reports import names
+from secede.reports.formats import Unit, mean
+from secede.reports.statistics import Estimate
+
+
+@dataclass(frozen=True)
+class BarGroup:
+    """Bars that stand together, as (arm, value)."""
+
+    label: str
+    bars: tuple[tuple[str, Estimate], ...]
+
+
+@dataclass(frozen=True)
+class BarPanel:
+    """Groups of bars, one colour per arm."""
+
+    title: str
+    value_label: str
+    unit: Unit
+    groups: tuple[BarGroup, ...]
+
+    @property
+    def height_label(self) -> str:
+        """What the vertical axis shows."""
+        return self.value_label
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms shown, in their order."""
+        return tuple(dict.fromkeys(arm for group in self.groups for arm, _ in group.bars))
+
+    @property
+    def alt(self) -> str:
+        """The panel in words."""
+        return f"Bar chart, {self.title}, {self.value_label}. " + " ".join(self._said())
+
+    def _said(self) -> Iterator[str]:
+        for group in self.groups:
+            bars = ", ".join(f"{names.ARMS[a]} {mean(v, self.unit)}" for a, v in group.bars)
+            yield f"{group.label}: {bars}."
+
+
+@dataclass(frozen=True)
+class Line:
+    """One arm's values, each at a position (a round, or megabytes)."""
+
+    arm: str
+    positions: tuple[float, ...]
+    values: tuple[Estimate, ...]
+
+
+@dataclass(frozen=True)
+class LinePanel:
+    """Values against positions, seen through a window of values.
+
+    `upright` puts the values on the horizontal axis; `level` is one arm's value for comparison.
+    """
+
+    title: str
+    position_label: str
+    value_label: str
+    unit: Unit
+    lines: tuple[Line, ...]
+    window: tuple[float, float]
+    level: tuple[str, Estimate] | None = None
+    upright: bool = False
+
+    @property
+    def height_label(self) -> str:
+        """What the vertical axis shows."""
+        return self.position_label if self.upright else self.value_label
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms shown, in their order."""
+        level = (self.level[0],) if self.level else ()
+        return (*level, *(line.arm for line in self.lines))
+
+    @property
+    def alt(self) -> str:
+        """The panel in words: where each line begins and ends."""
+        said = (
+            f"{names.ARMS[line.arm]} from {mean(line.values[0], self.unit)} at "
+            f"{line.positions[0]:g} to {mean(line.values[-1], self.unit)} at "
+            f"{line.positions[-1]:g}."
+            for line in self.lines
+        )
+        heading = f"Line chart, {self.title}, {self.value_label} against {self.position_label}."
+        level = ""
+        if self.level:
+            arm, value = self.level
+            level = f" {names.ARMS[arm]}, for comparison: {mean(value, self.unit)}."
+        return " ".join((heading, *said)) + level
+
+
+Panel = BarPanel | LinePanel
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One figure: rows of panels under a title, with a caption."""
+
+    slug: str
+    title: str
+    caption: str
+    rows: tuple[tuple[Panel, ...], ...]
+
+    @property
+    def panels(self) -> tuple[Panel, ...]:
+        """All panels, row by row."""
+        return tuple(panel for row in self.rows for panel in row)
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms of all panels, in the order of `names.ARMS`."""
+        shown = {arm for panel in self.panels for arm in panel.arms}
+        return tuple(arm for arm in names.ARMS if arm in shown)

@@ -1,0 +1,136 @@
+"""What a finished run holds, as values: curves per arm, the local step, membership scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from secede.reports import names
+
+
+@dataclass(frozen=True)
+class Score:
+    """A measured value and the number of samples behind it."""
+
+    value: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an arm has spent up to and including one round."""
+
+    rounds: int
+    upload_bytes: int
+    download_bytes: int
+    gradient_samples: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """One arm after one round."""
+
+    arm: str
+    round: int
+    scores: Mapping[str, Score]
+    cost: Cost
+    digest: str
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """How the climb at the leaver went and what ended it."""
+
+    steps: int
+    ended_by: str
+    distance_to_own: float
+    distance_to_reference: float
+    projections: int
+    accuracy: float
+    loss: float
+    radius: float | None = None
+    stop_distance: float | None = None
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One membership attack on one model; advantage = member rate - (1 - nonmember accuracy)."""
+
+    member_rate: Score
+    nonmember_accuracy: Score
+    advantage: float
+
+
+@dataclass(frozen=True)
+class SeedRecord:
+    """One finished seed: every arm's curve from round 0 on, and what was measured at the end."""
+
+    seed: int
+    curves: Mapping[str, tuple[Point, ...]]
+    local_step: LocalStep
+    membership: Mapping[tuple[str, int], Mapping[str, Attack]]
+    environment: Mapping[str, object]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a report needs to know of a run's config, and all of it as (key, value) text."""
+
+    name: str
+    title: str
+    data: str
+    model: str
+    clients: int
+    leaver: int
+    scenario: str
+    limit: int | None
+    settings: tuple[tuple[str, str], ...]
+
+    @property
+    def main_probe(self) -> str:
+        """Name of the scenario's main score."""
+        return names.MAIN_PROBE[self.scenario]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One config with its finished seeds; `unfinished` names the seed folders left out."""
+
+    folder: Path
+    config: Config
+    digest: str
+    seeds: tuple[SeedRecord, ...]
+    unfinished: tuple[str, ...]
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms of this run, in the order of `names.ARMS`."""
+        return tuple(arm for arm in names.ARMS if arm in self.seeds[0].curves)
+
+    def last_round(self, arm: str) -> int:
+        """Return the last recorded round of an arm; every seed has the same."""
+        return self.seeds[0].curves[arm][-1].round
+
+    def points(self, arm: str, round: int) -> tuple[Point, ...]:
+        """Return an arm after a round, one point per seed."""
+        return tuple(seed.curves[arm][round] for seed in self.seeds)
+
+    def scores(self, arm: str, round: int, score: str) -> tuple[Score, ...]:
+        """Return one score of an arm after a round, one value per seed."""
+        return tuple(point.scores[score] for point in self.points(arm, round))
+
+    def attacks(self, arm: str, round: int, attack: str) -> tuple[Attack, ...]:
+        """Return a membership attack per seed; empty if it was not made on that model."""
+        found = (seed.membership.get((arm, round), {}).get(attack) for seed in self.seeds)
+        return tuple(item for item in found if item is not None)
+
+
+@dataclass(frozen=True)
+class Records:
+    """All runs of a report, and the folders that hold no finished seed at all."""
+
+    runs: tuple[Run, ...]
+    unfinished: tuple[Path, ...]

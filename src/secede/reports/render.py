@@ -1,0 +1,128 @@
+"""Figures as files and as pieces of a page: SVG with its glyphs as paths, and PNG.
+
+The same records give the same bytes: no date, no random ids. On the page colours follow the
+reader's light or dark theme, and ids carry the panel's own prefix.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from html import escape
+from typing import Literal
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from secede.reports import names
+from secede.reports.draw import draw
+from secede.reports.palette import INK, LOOKS, PAPER, THEME, settings
+from secede.reports.plots import BarPanel, Panel, Plot
+
+WIDTH, HEIGHT = 4.0, 2.9  # inches of one panel
+HEADING = 0.62  # inches above the panels for title and legend
+DPI = 160
+
+
+def plot_bytes(plot: Plot, form: Literal["svg", "png"]) -> bytes:
+    """Return a whole figure with title and legend as the content of a file."""
+    return _rendered(plot.slug, lambda: _figure(plot), form)
+
+
+def panel_svg(panel: Panel, name: str) -> str:
+    """Return one panel as SVG to stand inside a page; `name` must be unique there."""
+    svg = _rendered(name, lambda: _single(panel), "svg").decode()
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
+    return _themed(_described(_own_ids(body, name), panel.alt))
+
+
+def _rendered(salt: str, make: Callable[[], Figure], form: Literal["svg", "png"]) -> bytes:
+    out = io.BytesIO()
+    blank = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change a figure
+        matplotlib.rcParams.update(settings(salt))
+        make().savefig(out, format=form, dpi=DPI, metadata=blank)
+    return out.getvalue()
+
+
+def _single(panel: Panel) -> Figure:
+    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+    figure.patch.set_alpha(0)
+    axes = figure.subplots()
+    axes.patch.set_alpha(0)
+    draw(axes, panel)
+    return figure
+
+
+def _figure(plot: Plot) -> Figure:
+    rows = plot.rows
+    if len(rows[0]) == 1:  # one data set: its panels stand side by side
+        rows = (tuple(row[0] for row in rows),)
+    high, wide = len(rows), max(len(row) for row in rows)
+    height = high * HEIGHT + HEADING
+    layout = ConstrainedLayoutEngine(
+        rect=(0, 0, 1, 1 - HEADING / height), w_pad=0.1, h_pad=0.1, wspace=0.05, hspace=0.05
+    )
+    figure = Figure(figsize=(wide * WIDTH, height), layout=layout, facecolor=PAPER)
+    grid = figure.subplots(high, wide, squeeze=False)
+    for axes_row, row in zip(grid, rows, strict=True):
+        for axes, panel in zip(axes_row, row, strict=True):
+            draw(axes, panel)
+    left = 0.12 / (wide * WIDTH)
+    figure.text(left, 1 - 0.12 / height, plot.title, fontsize=12, fontweight="bold", va="top")
+    figure.legend(
+        handles=_handles(plot),
+        loc="upper left",
+        ncols=len(plot.arms),
+        fontsize=9,
+        bbox_to_anchor=(left, 1 - 0.38 / height),
+        borderaxespad=0.0,
+        borderpad=0.0,
+        handlelength=1.8,
+        labelcolor=INK,
+    )
+    return figure
+
+
+def _handles(plot: Plot) -> list[Patch | Line2D]:
+    if isinstance(plot.panels[0], BarPanel):
+        return [Patch(color=LOOKS[arm].colour, label=names.ARMS[arm]) for arm in plot.arms]
+    return [
+        Line2D(
+            [],
+            [],
+            color=LOOKS[arm].colour,
+            linewidth=LOOKS[arm].width,
+            label=names.ARMS[arm],
+            linestyle=LOOKS[arm].linestyle,
+        )
+        for arm in plot.arms
+    ]
+
+
+def _own_ids(svg: str, name: str) -> str:
+    for mark in ('id="', 'href="#', "url(#"):
+        svg = svg.replace(mark, f"{mark}{name}-")
+    return svg
+
+
+def _described(svg: str, alt: str) -> str:
+    size = re.search(r'viewBox="[^"]*"', svg)
+    box = size.group() if size else ""
+    text = escape(alt, quote=True)
+    opening = (
+        f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {box} role="img" aria-label="{text}">'
+    )
+    return re.sub(r"<svg[^>]*>", lambda _: f"{opening}<title>{text}</title>", svg, count=1)
+
+
+def _themed(svg: str) -> str:
+    for variable, (colour, _) in THEME.items():
+        svg = svg.replace(colour, f"var(--{variable})")
+    return svg

@@ -1,0 +1,93 @@
+"""Means with 95 % intervals: Student's t over seeds, Wilson's for one seed's test set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy import stats
+
+from secede.reports.records import Score
+
+CONFIDENCE = 0.95
+ONE_SEED = "one seed: sampling interval of the test set only"
+
+Basis = Literal["seeds", "test set", "none"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds and its 95 % interval; `basis` says what the interval covers."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    seeds: int
+    basis: Basis
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends of the interval, or nothing where one seed gives none."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def note(self) -> str:
+        """What the interval covers, in words."""
+        if self.basis == "seeds":
+            return f"mean and 95 % interval over {self.seeds} seeds (Student's t)"
+        return ONE_SEED if self.basis == "test set" else "one seed: no interval"
+
+
+def over_seeds(values: Sequence[float], *, share: bool = False) -> Estimate:
+    """Return the mean and its t interval, cut to 0..1 for shares; one value has no interval."""
+    if not values:
+        raise ValueError("no values to average: expected at least one seed")
+    # Equal values must not spread by a rounding of their mean.
+    same = min(values) == max(values)
+    mean = values[0] if same else math.fsum(values) / len(values)
+    if len(values) == 1 or not math.isfinite(mean):
+        return Estimate(mean, None, None, len(values), "none")
+    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+    half = quantile * math.sqrt(variance / len(values))
+    low, high = mean - half, mean + half
+    if share:
+        low, high = max(low, 0.0), min(high, 1.0)
+    return Estimate(mean, low, high, len(values), "seeds")
+
+
+def wilson(score: Score) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share measured on `count` samples."""
+    z = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
+    share, count = score.value, score.count
+    scale = 1 + z * z / count
+    centre = (share + z * z / (2 * count)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return max(centre - half, 0.0), min(centre + half, 1.0)
+
+
+def of_shares(scores: Sequence[Score]) -> Estimate:
+    """Return the mean share over seeds; with one seed, Wilson's interval of its test set."""
+    if len(scores) != 1:
+        return over_seeds([score.value for score in scores], share=True)
+    low, high = wilson(scores[0])
+    return Estimate(scores[0].value, low, high, 1, "test set")
+
+
+def difference(first: Sequence[Score], second: Sequence[Score]) -> Estimate:
+    """Return first minus second, paired by seed; with one seed, Newcombe's interval.
+
+    Newcombe's treats the two samples as independent. Two models on one test set usually are
+    positively dependent, which makes it wider than needed.
+    """
+    pairs = list(zip(first, second, strict=True))
+    if len(pairs) != 1:
+        return over_seeds([one.value - other.value for one, other in pairs])
+    one, other = pairs[0]
+    (low, high), (other_low, other_high) = wilson(one), wilson(other)
+    gap = one.value - other.value
+    below = math.hypot(one.value - low, other_high - other.value)
+    above = math.hypot(high - one.value, other.value - other_low)
+    return Estimate(gap, gap - below, gap + above, 1, "test set")

@@ -1,0 +1,147 @@
+"""The report's tables: what every arm scored and cost, each value with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from secede.reports import names
+from secede.reports.costs import (
+    QUANTITIES,
+    Comparison,
+    Quantity,
+    amount,
+    compare_at_level,
+    compare_at_round,
+)
+from secede.reports.formats import Unit, mean, plural
+from secede.reports.records import Run, Score
+from secede.reports.statistics import Estimate, difference, of_shares, over_seeds
+from secede.reports.table import Column, Row, Table
+from secede.reports.verdict import judged_round
+
+SHOWN_ROUNDS = (0, 1, 2, 5)  # of the erased model, besides its last
+UNITS: dict[Quantity, Unit] = {
+    "rounds": "rounds",
+    "upload_mb": "MB",
+    "download_mb": "MB",
+    "gradient_samples": "count",
+}
+
+
+def main_table(run: Run) -> Table:
+    """Return FedAvg, retrained, the ablations and the erased model, with scores and costs."""
+    scores = _shown_scores(run)
+    columns = [Column(score, names.SCORES[score], _score_unit(score)) for score in scores]
+    rows = tuple(
+        Row(_label(arm, round), arm, (*_scores(run, arm, round, scores), *_costs(run, arm, round)))
+        for arm, round in _shown_models(run)
+    )
+    return Table((*columns, *_cost_columns()), rows)
+
+
+def summary_rows(run: Run) -> tuple[tuple[str, ...], ...]:
+    """Return the main table as text for the terminal; its first row holds the headings."""
+    table = main_table(run)
+    return (("model", *(column.label for column in table.columns)), *table.texts())
+
+
+def cost_table(run: Run, levels: tuple[float, ...] = ()) -> Table:
+    """Return the costs of equal clean accuracy, erased and retrained, and their ratio."""
+    last = run.last_round(names.ERASED)
+    rounds = sorted({1, judged_round(run), last} & set(range(1, last + 1)))
+    comparisons = [compare_at_round(run, round) for round in rounds]
+    comparisons += [compare_at_level(run, level) for level in levels]
+    rows = (row for comparison in comparisons for row in _cost_rows(comparison))
+    return Table(_cost_columns(), tuple(rows))
+
+
+def membership_table(run: Run) -> Table:
+    """Return both attacks on every attacked model, with accuracy on known non-members beside."""
+    columns = (
+        Column("member_rate", "leaver's samples called members", "share"),
+        Column("nonmember_accuracy", "known non-members recognised", "share"),
+        Column("advantage", "advantage over guessing", "points"),
+    )
+    models = sorted(
+        {model for seed in run.seeds for model in seed.membership},
+        key=lambda model: (list(names.ARMS).index(model[0]), model[1]),
+    )
+    rows = tuple(
+        _attack_row(run, arm, round, attack)
+        for attack in names.ATTACKS
+        for arm, round in models
+        if run.attacks(arm, round, attack)
+    )
+    return Table(columns, rows)
+
+
+def _shown_scores(run: Run) -> list[str]:
+    scores = [names.CLEAN_ACCURACY, run.config.main_probe]
+    if run.config.scenario == "backdoor":
+        scores.append(names.BACKDOOR_ACCURACY)
+    if run.config.scenario == "clean":
+        scores.append(names.LEAVER_ACCURACY)
+    return [*scores, names.LEAVER_LOSS]
+
+
+def _shown_models(run: Run) -> list[tuple[str, int]]:
+    last, judged = run.last_round(names.ERASED), judged_round(run)
+    trained = [(arm, run.last_round(arm)) for arm in (names.FEDAVG, names.RETRAIN)]
+    ablations = [
+        (arm, min(judged, run.last_round(arm)))
+        for arm in (names.FINE_TUNE, names.REFERENCE)
+        if arm in run.arms
+    ]
+    rounds = sorted({round for round in SHOWN_ROUNDS if round <= last} | {last})
+    return [*trained, *ablations, *((names.ERASED, round) for round in rounds)]
+
+
+def _label(arm: str, round: int) -> str:
+    moment = "before post-training" if arm == names.ERASED and not round else plural(round, "round")
+    return f"{names.ARMS[arm]}, {moment}"
+
+
+def _score_unit(score: str) -> Unit:
+    return "share" if names.is_proportion(score) else "loss"
+
+
+def _scores(run: Run, arm: str, round: int, scores: list[str]) -> Iterator[Estimate]:
+    for score in scores:
+        found = run.scores(arm, round, score)
+        share = names.is_proportion(score)
+        yield of_shares(found) if share else over_seeds([item.value for item in found])
+
+
+def _costs(run: Run, arm: str, round: int) -> Iterator[Estimate]:
+    for quantity in QUANTITIES:
+        yield over_seeds([amount(point.cost, quantity) for point in run.points(arm, round)])
+
+
+def _cost_columns() -> tuple[Column, ...]:
+    return tuple(Column(key, label, UNITS[key]) for key, label in QUANTITIES.items())
+
+
+def _cost_rows(comparison: Comparison) -> Iterator[Row]:
+    group = (
+        f"To {mean(over_seeds(comparison.levels, share=True), 'share', digits=2)} clean accuracy"
+    )
+    group += f" ({comparison.label})" if comparison.label else ""
+    for arm, costs in ((names.ERASED, comparison.erased), (names.RETRAIN, comparison.retrained)):
+        never = costs.count(None)
+        spent = tuple(comparison.spent(costs, quantity) for quantity in QUANTITIES)
+        note = f"never in {never} of {plural(len(costs), 'seed')}" if never else ""
+        yield Row(names.ARMS[arm], arm, spent, group, note)
+    ratios = [comparison.ratio(quantity) for quantity in QUANTITIES]
+    missing = max(comparison.erased_never, comparison.retrained_never)
+    note = "over the seeds in which both got there" if missing else ""
+    estimates = tuple(ratio.estimate for ratio in ratios)
+    yield Row("Retrained ÷ erased", "ratio", estimates, group, note, "times")
+
+
+def _attack_row(run: Run, arm: str, round: int, attack: str) -> Row:
+    found = run.attacks(arm, round, attack)
+    called = [item.member_rate for item in found]
+    recognised = [item.nonmember_accuracy for item in found]
+    mistaken = [Score(1 - score.value, score.count) for score in recognised]
+    values = (of_shares(called), of_shares(recognised), difference(called, mistaken))
+    return Row(_label(arm, round), arm, values, f"{names.ATTACKS[attack]}'s attack")

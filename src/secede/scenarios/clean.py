@@ -1,0 +1,27 @@
+"""A benign leaver: nothing sets its data apart, so only its own samples can show forgetting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from secede.data.samples import Samples
+from secede.scenarios.scenario import Probe, everyone
+
+
+@dataclass(frozen=True)
+class Clean:
+    """The leaver's samples stay as they are."""
+
+    name: ClassVar[str] = "clean"
+    main_measure: ClassVar[str] = "holdout_accuracy"
+
+    def transform(self, samples: Samples, generator: torch.Generator) -> Samples:
+        """Return the samples unchanged."""
+        return samples
+
+    def probe(self, test: Samples) -> Probe:
+        """Return the test samples themselves."""
+        return Probe(test, {"holdout_accuracy": everyone(test)})

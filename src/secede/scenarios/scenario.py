@@ -1,0 +1,65 @@
+"""What a scenario is: how the leaver's samples differ, and how to see it in a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from secede.data.samples import Samples
+from secede.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Held-out samples made like the leaver's, and which of them each measure counts.
+
+    A measure is the share of its samples whose prediction equals `samples.y`.
+    """
+
+    samples: Samples
+    measures: Mapping[str, Tensor]  # score name to boolean mask (n,)
+
+    def __post_init__(self) -> None:
+        for name, mask in self.measures.items():
+            if mask.dtype != torch.bool or mask.shape != self.samples.y.shape:
+                raise DataError(
+                    f"measure {name!r} has a {mask.dtype} mask of shape {tuple(mask.shape)}, "
+                    f"expected a boolean of shape {tuple(self.samples.y.shape)}"
+                )
+
+
+class Scenario(Protocol):
+    """How the leaver's data differs from everybody's."""
+
+    @property
+    def name(self) -> str:
+        """The scenario's name in a config."""
+
+    @property
+    def main_measure(self) -> str:
+        """The probe's measure that is reported first."""
+
+    def transform(self, samples: Samples, generator: torch.Generator) -> Samples:
+        """Return what the leaver holds instead of `samples`, which stay as they are."""
+
+    def probe(self, test: Samples) -> Probe:
+        """Return the probe that is made of the test samples."""
+
+
+def everyone(samples: Samples) -> Tensor:
+    """Return a mask that counts all of `samples`."""
+    return torch.ones_like(samples.y, dtype=torch.bool)
+
+
+def check_images(scenario: str, samples: Samples, *, minimum_side: int = 1) -> None:
+    """Raise unless the samples are images (channels, height, width) with sides that suffice."""
+    if len(samples.shape) != 3 or min(samples.shape[1:]) < minimum_side:
+        raise ConfigError(
+            f"scenario {scenario!r} needs images of shape (channels, height, width) with sides "
+            f"of at least {minimum_side} pixels, got inputs of shape {samples.shape}; "
+            "'clean' takes any"
+        )

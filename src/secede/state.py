@@ -1,0 +1,202 @@
+"""A model's parameters and buffers as one value: the only home of parameter arithmetic.
+
+A state maps names to tensors, as `nn.Module.state_dict` does. Floating entries average, measure
+and project; integer buffers (BatchNorm's counters) do neither. float16 and bfloat16 are summed
+in float32. Distances are plain L2, never squared. Files are safetensors; nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from secede import files
+from secede.errors import StateError
+
+State = Mapping[str, Tensor]
+
+
+def of(model: nn.Module) -> dict[str, Tensor]:
+    """Return a detached copy of `model`'s parameters and buffers, each shared tensor once."""
+    shared = aliases(model)
+    return {
+        name: value.detach().clone()
+        for name, value in model.state_dict().items()
+        if name not in shared
+    }
+
+
+def aliases(model: nn.Module) -> dict[str, str]:
+    """Return the further names of shared parameters, each with the name that stands for it."""
+    first: dict[int, str] = {}
+    further: dict[str, str] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        canonical = first.setdefault(id(value), name)
+        if canonical != name:
+            further[name] = canonical
+    return further
+
+
+def without_aliases(state: State, model: nn.Module) -> dict[str, Tensor]:
+    """Return `state` with each of `model`'s shared parameters once; disagreeing copies raise."""
+    shared = aliases(model)
+    for name, canonical in shared.items():
+        if name in state and canonical in state and not torch.equal(state[name], state[canonical]):
+            raise StateError(
+                f"{name!r} and {canonical!r} are one shared parameter of the model "
+                "but differ in the state"
+            )
+    return {name: value for name, value in state.items() if name not in shared}
+
+
+def with_aliases(state: State, model: nn.Module) -> dict[str, Tensor]:
+    """Return `state` under all the names that `model.state_dict()` has."""
+    shared = aliases(model)
+    return {name: state[shared.get(name, name)] for name in model.state_dict()}
+
+
+def load_into(model: nn.Module, state: State) -> None:
+    """Copy `state` into `model`; names, shapes and kinds must fit exactly."""
+    state = without_aliases(state, model)
+    check_schema(state, of(model))
+    with torch.no_grad():
+        targets = model.state_dict()
+        for name, value in state.items():
+            targets[name].copy_(value)
+
+
+def check_schema(state: State, like: State) -> None:
+    """Raise unless `state` has the names, shapes and dtypes of `like`."""
+    missing, extra = sorted(like.keys() - state.keys()), sorted(state.keys() - like.keys())
+    if missing or extra:
+        raise StateError(f"names differ: missing {missing or 'none'}, unexpected {extra or 'none'}")
+    for name, expected in like.items():
+        found = state[name]
+        if found.shape != expected.shape or found.dtype != expected.dtype:
+            raise StateError(
+                f"{name!r} is {found.dtype} {tuple(found.shape)}, "
+                f"expected {expected.dtype} {tuple(expected.shape)}"
+            )
+
+
+def check_finite(state: State, what: str = "state") -> None:
+    """Raise if any floating entry holds a NaN or an infinity."""
+    for name, value in state.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise StateError(f"{what}: {name!r} holds values that are not finite")
+
+
+def mean(states: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]:
+    """Return the weighted mean (weights need not sum to one); integer buffers are the first's."""
+    if not states or len(states) != len(weights):
+        raise StateError(f"expected one weight per state, got {len(states)} and {len(weights)}")
+    total = math.fsum(weights)
+    if any(w < 0 for w in weights) or not (0 < total < math.inf):
+        raise StateError(f"weights must be finite, not negative and not all zero, got {weights}")
+    for state in states[1:]:
+        check_schema(state, states[0])
+    averaged: dict[str, Tensor] = {}
+    for name, first in states[0].items():
+        if not first.is_floating_point():
+            averaged[name] = first.clone()
+            continue
+        acc = torch.zeros_like(first, dtype=_wide(first.dtype))
+        for state, weight in zip(states, weights, strict=True):
+            acc.add_(state[name].to(acc.dtype), alpha=weight / total)
+        averaged[name] = acc.to(first.dtype)
+    return averaged
+
+
+def reference(global_state: State, own_state: State, *, weight: float) -> dict[str, Tensor]:
+    """Return (w − p·w_i) / (1 − p): the mean of the others' last states.
+
+    `weight` is p, the share that `own_state` really had in the last aggregate: its samples over
+    everybody's, or 0 if it missed that round. Holds for weighted means only.
+    """
+    if not 0 <= weight < 1:
+        raise StateError(f"weight must be at least 0 and below 1, got {weight}")
+    check_schema(own_state, global_state)
+    others: dict[str, Tensor] = {}
+    for name, value in global_state.items():
+        if not value.is_floating_point():
+            others[name] = value.clone()
+            continue
+        wide = _wide(value.dtype)
+        without = value.to(wide) - weight * own_state[name].to(wide)
+        others[name] = (without / (1 - weight)).to(value.dtype)
+    return others
+
+
+def distance(a: State, b: State) -> float:
+    """Return the plain L2 distance over all floating entries."""
+    check_schema(a, b)
+    squared = 0.0
+    for name, value in a.items():
+        if value.is_floating_point():
+            wide = _wide(value.dtype)
+            squared += float(torch.linalg.vector_norm(value.to(wide) - b[name].to(wide))) ** 2
+    return math.sqrt(squared)
+
+
+def project(state: State, center: State, radius: float) -> dict[str, Tensor]:
+    """Return the point of the L2 ball around `center` that is nearest to `state`."""
+    if not radius > 0:
+        raise StateError(f"radius must be positive, got {radius}")
+    away = distance(state, center)
+    if away <= radius:
+        return {name: value.clone() for name, value in state.items()}
+    projected: dict[str, Tensor] = {}
+    for name, value in state.items():
+        if not value.is_floating_point():
+            projected[name] = value.clone()
+            continue
+        wide = _wide(value.dtype)
+        middle = center[name].to(wide)
+        projected[name] = (middle + (value.to(wide) - middle) * (radius / away)).to(value.dtype)
+    return projected
+
+
+def digest(state: State) -> str:
+    """Return the SHA-256 of names, dtypes, shapes and values, whatever their order or device."""
+    sha = hashlib.sha256()
+    for name in sorted(state):
+        value = state[name].detach().cpu().contiguous()
+        header = json.dumps([name, str(value.dtype), list(value.shape)])
+        sha.update(f"{len(header)}:{header}".encode())
+        sha.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return sha.hexdigest()
+
+
+def size_bytes(state: State) -> int:
+    """Return how many bytes the state's values take on the wire."""
+    return sum(value.numel() * value.element_size() for value in state.values())
+
+
+def save(state: State, path: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file that is either whole or absent."""
+    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    files.write_bytes(path, safetensors.torch.save(tensors, dict(metadata or {})))
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a safetensors file: the state and its metadata."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = dict(file.metadata() or {})
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+    except FileNotFoundError:
+        raise StateError(f"{path}: no such file") from None
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise StateError(f"{path}: not a readable safetensors file ({error})") from error
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32

@@ -1,0 +1,1 @@
+"""Unlearning methods, one file each; `methods` is the table of their names and needs."""

@@ -1,0 +1,90 @@
+"""What a local step is given at the leaver and what it sends back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from torch import nn
+
+from secede import state as states
+from secede.federation.engine import Batch, ClientSide
+from secede.federation.training import Loss
+from secede.state import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTask:
+    """The leaver's side of an erasure: its data, its own last state and the reference."""
+
+    reference: State
+    own_state: State
+    model: nn.Module  # the architecture; its values are overwritten
+    fresh_model: Callable[[int], nn.Module]  # the n-th freshly initialised model
+    batches: Callable[[int, int], Iterable[Batch]]  # by batch size and number of the pass
+    loss: Loss
+
+    @classmethod
+    def of(cls, side: ClientSide) -> LocalTask:
+        """Compute the reference from what the leaver has (eq. before Algorithm 1)."""
+        return cls(
+            reference=states.reference(side.global_state, side.own.state, weight=side.own.weight),
+            own_state=side.own.state,
+            model=side.fresh_model(0),
+            fresh_model=side.fresh_model,
+            batches=side.batches,
+            loss=side.loss,
+        )
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One tau of a grid search: the step at which it was exceeded and the accuracy there."""
+
+    stop_distance: float
+    steps: int
+    accuracy: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalReport:
+    """How a local step went: scalars only, fit for records and receipts."""
+
+    steps: int
+    ended_by: str  # "stop-distance", "stop-accuracy", "epochs" or "no-steps"
+    distance_to_own: float
+    distance_to_reference: float
+    radius: float | None
+    stop_distance: float | None
+    stop_accuracy: float | None
+    projections: int  # steps after which the ball pulled the state back
+    accuracy: float | None  # on the leaver's own samples, where labels are classes
+    loss: float | None
+    gradient_samples: int
+    searched: tuple[Candidate, ...] = ()  # what a grid search for tau had to choose from
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report by name, as records hold it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """The state that post-training starts from, and the report that goes with it."""
+
+    state: State
+    report: LocalReport
+
+    @property
+    def gradient_samples(self) -> int:
+        """Per-sample gradients computed at the leaver."""
+        return self.report.gradient_samples
+
+
+class LocalStep(Protocol):
+    """Unlearning that runs where the leaver's data is."""
+
+    def unlearn(self, task: LocalTask) -> LocalResult:
+        """Return the state that post-training starts from."""
+        ...

@@ -1,0 +1,160 @@
+"""Projected gradient ascent: the leaver forgets on its own premises.
+
+It climbs its own loss from the retained clients' mean, is pulled back whenever it strays further
+than `radius`, and stops early. Halimi et al. 2022, Algorithm 1, with the inequality of the early
+stop turned round: printed as "below", it would fire on the first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from secede.errors import ConfigError
+from secede.unlearning import stop_distance as tau
+from secede.unlearning.local import Candidate, LocalReport, LocalResult, LocalTask
+from secede.unlearning.radius import third_of_distance_to_fresh
+from secede.unlearning.walker import Anchor, Evaluation, Walker
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectedAscent:
+    """Loss ascent kept inside an L2 ball around the reference; defaults are the paper's."""
+
+    radius: float | None = None  # plain L2; None: a third of the mean distance to fresh models
+    stop: Literal["distance", "accuracy"] = "distance"
+    stop_distance: float | None = None  # tau, plain L2 from the own state; None: grid search
+    stop_accuracy: float | None = None  # None: chance, one in the number of classes
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    batch_size: int = 1024
+    epochs: int = 5
+    clip: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("radius", "stop_distance", "learning_rate", "batch_size", "epochs", "clip"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be positive, got {value}")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum must be at least 0 and below 1, got {self.momentum}")
+        if self.stop_accuracy is not None and not 0 <= self.stop_accuracy <= 1:
+            raise ConfigError(f"stop_accuracy must be within 0 and 1, got {self.stop_accuracy}")
+        if self.stop not in ("distance", "accuracy"):
+            raise ConfigError(f"stop must be 'distance' or 'accuracy', got {self.stop!r}")
+
+    def unlearn(self, task: LocalTask) -> LocalResult:
+        """Return the state that post-training starts from, and what ended the climb."""
+        climb = _Climb(self, task)
+        if self.stop == "accuracy":
+            return climb.until_accuracy(self.stop_accuracy)
+        if self.stop_distance is not None:
+            return climb.until_distance(self.stop_distance)
+        return climb.search()
+
+
+class _Climb:
+    """One ascent in progress: the walker, its two anchors and what was counted on the way."""
+
+    def __init__(self, how: ProjectedAscent, task: LocalTask) -> None:
+        self._how, self._task = how, task
+        self._walker = Walker(
+            task.model,
+            task.reference,
+            loss=task.loss,
+            learning_rate=how.learning_rate,
+            momentum=how.momentum,
+            clip=how.clip,
+        )
+        self._center = Anchor(self._walker, task.reference)
+        self._own = Anchor(self._walker, task.own_state)
+        self._radius = how.radius or third_of_distance_to_fresh(task.reference, task.fresh_model)
+        self._projections = 0
+
+    def until_distance(self, stop_distance: float) -> LocalResult:
+        """Stop once further than `stop_distance` from the leaver's own last state."""
+        for _ in self._steps():
+            if self._walker.distance(self._own) > stop_distance:
+                return self._result("stop-distance", stop_distance=stop_distance)
+        return self._result("epochs", stop_distance=stop_distance)
+
+    def until_accuracy(self, level: float | None) -> LocalResult:
+        """Stop once the leaver's accuracy on its own samples is at `level` or below."""
+        _, classes = self._measured(self._evaluate())
+        level = 1 / classes if level is None else level
+        for _ in self._steps():
+            if self._measured(self._evaluate())[0] <= level:
+                return self._result("stop-accuracy", stop_accuracy=level)
+        return self._result("epochs", stop_accuracy=level)
+
+    def search(self) -> LocalResult:
+        """Climb past every tau of the grid, keep the state at each, and choose one."""
+        accuracy, classes = self._measured(self._evaluate())
+        target = tau.target_accuracy(accuracy, classes)
+        pending, candidates, results = list(tau.GRID), list[Candidate](), list[LocalResult]()
+        for _ in self._steps():
+            distance = self._walker.distance(self._own)
+            while pending and distance > pending[0]:
+                result = self._result("stop-distance", stop_distance=pending[0])
+                accuracy = result.report.accuracy or 0.0
+                candidates.append(Candidate(pending.pop(0), result.report.steps, accuracy))
+                results.append(result)
+            if not pending:
+                break
+        if not results:
+            return self._result("epochs", stop_distance=tau.GRID[0])
+        chosen = results[tau.choose(candidates, target)]
+        report = replace(
+            chosen.report,
+            searched=tuple(candidates),
+            gradient_samples=self._walker.gradient_samples,  # the whole climb was paid for
+        )
+        return LocalResult(chosen.state, report)
+
+    def _steps(self) -> Iterator[None]:
+        for epoch in range(1, self._how.epochs + 1):
+            for batch in self._task.batches(self._how.batch_size, epoch):
+                self._walker.ascend(batch)
+                self._projections += self._walker.project(self._center, self._radius)
+                yield
+
+    def _evaluate(self) -> Evaluation:
+        # Measuring must not change the climb: pass 0 is its own, and shuffling by torch's global
+        # generator is undone.
+        with torch.random.fork_rng(devices=()):
+            return self._walker.evaluate(self._task.batches(self._how.batch_size, 0))
+
+    @staticmethod
+    def _measured(evaluation: Evaluation) -> tuple[float, int]:
+        if evaluation.accuracy is None or evaluation.classes is None:
+            raise ConfigError(
+                "accuracy cannot be measured: it needs outputs of shape (n, classes) and integer "
+                "labels of shape (n,); give stop_distance instead"
+            )
+        return evaluation.accuracy, evaluation.classes
+
+    def _result(
+        self,
+        ended_by: str,
+        *,
+        stop_distance: float | None = None,
+        stop_accuracy: float | None = None,
+    ) -> LocalResult:
+        evaluation = self._evaluate()
+        report = LocalReport(
+            steps=self._walker.steps,
+            ended_by=ended_by,
+            distance_to_own=self._walker.distance(self._own),
+            distance_to_reference=self._walker.distance(self._center),
+            radius=self._radius,
+            stop_distance=stop_distance,
+            stop_accuracy=stop_accuracy,
+            projections=self._projections,
+            accuracy=evaluation.accuracy,
+            loss=evaluation.loss,
+            gradient_samples=self._walker.gradient_samples,
+        )
+        return LocalResult(self._walker.state(), report)

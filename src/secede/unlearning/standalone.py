@@ -1,0 +1,61 @@
+"""A local step for people who have their own training loop: any model, loss and batches."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from secede import state as states
+from secede.errors import ConfigError
+from secede.federation.engine import Batch
+from secede.federation.training import Loss
+from secede.state import State
+from secede.unlearning.local import LocalResult, LocalStep, LocalTask
+from secede.unlearning.projected_ascent import ProjectedAscent
+from secede.unlearning.radius import reinitialised
+
+
+def unlearn(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    *,
+    reference: State,
+    own_state: State,
+    step: LocalStep | None = None,
+    loss: Loss = nn.functional.cross_entropy,
+    fresh_model: Callable[[], nn.Module] | None = None,
+    seed: int = 0,
+) -> LocalResult:
+    """Run a local step, by default projected ascent with the paper's settings.
+
+    `model` gives architecture and device and is left as it was found. `batches` is any iterable
+    of (inputs, labels), in the paper 1024 samples each; a one-shot iterator is read into memory,
+    since several passes are made. `fresh_model` builds a newly initialised model for the radius
+    rule; without it, copies of `model` are reset layer by layer. The result's `state` has the
+    names of `model.state_dict()`.
+    """
+    device = _device(model)
+    passes = list(batches) if isinstance(batches, Iterator) else batches
+    task = LocalTask(
+        reference=_on(device, reference),
+        own_state=_on(device, own_state),
+        model=copy.deepcopy(model),
+        fresh_model=reinitialised(model, seed) if fresh_model is None else lambda _: fresh_model(),
+        batches=lambda _size, _number: passes,
+        loss=loss,
+    )
+    result = (step or ProjectedAscent()).unlearn(task)
+    return LocalResult(states.with_aliases(result.state, model), result.report)
+
+
+def _device(model: nn.Module) -> torch.device:
+    for parameter in model.parameters():
+        return parameter.device
+    raise ConfigError(f"{type(model).__name__} has no parameters: nothing can be unlearned")
+
+
+def _on(device: torch.device, state: State) -> dict[str, Tensor]:
+    return {name: value.to(device) for name, value in state.items()}

@@ -1,0 +1,50 @@
+import math
+
+import pytest
+
+from secede.reports.formats import Unit, full, interval, mean, number, plural, signed_points
+from secede.reports.statistics import Estimate
+
+ESTIMATE = Estimate(0.9813, 0.976, 0.9866, 3, "seeds")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.9813, "share", "98.1"),
+        (-0.0001, "points", "0.0"),
+        (-0.02, "points", "\u22122.0"),
+        (0.0491, "loss", "0.049"),
+        (12.34, "loss", "12.3"),
+        (166.337, "MB", "166.3"),
+        (1039.4, "MB", "1,039"),
+        (1_200_000, "count", "1,200,000"),
+        (3.0, "rounds", "3"),
+        (3.5, "rounds", "3.5"),
+        (2.71, "times", "2.7"),
+        (math.inf, "loss", "not finite"),
+    ],
+)
+def test_numbers_have_the_form_of_their_unit(value: float, unit: Unit, text: str) -> None:
+    assert number(value, unit) == text
+
+
+def test_means_carry_their_unit_and_intervals_do_not() -> None:
+    assert mean(ESTIMATE, "share") == "98.1\u00a0%"
+    assert interval(ESTIMATE, "share") == "97.6 to 98.7"
+    assert full(ESTIMATE, "share", digits=2) == "98.13\u00a0% (97.60 to 98.66)"
+
+
+def test_intervals_that_are_missing_or_without_width_are_left_out() -> None:
+    assert full(Estimate(3, None, None, 1, "none"), "rounds") == "3"
+    assert full(Estimate(3, 3, 3, 2, "seeds"), "rounds") == "3"
+
+
+def test_differences_show_their_sign() -> None:
+    gap = Estimate(-0.015, -0.021, 0.009, 3, "seeds")
+    assert signed_points(gap) == "\u22121.5 points (\u22122.1 to +0.9)"
+    assert signed_points(Estimate(0.01, None, None, 1, "none")) == "+1.0 points"
+
+
+def test_nouns_follow_their_count() -> None:
+    assert [plural(count, "seed") for count in (0, 1, 2)] == ["0 seeds", "1 seed", "2 seeds"]

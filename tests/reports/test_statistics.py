@@ -1,0 +1,80 @@
+import math
+
+import pytest
+
+from secede.reports.records import Score
+from secede.reports.statistics import difference, of_shares, over_seeds, wilson
+
+
+def test_the_t_interval_matches_the_hand_sum() -> None:
+    # mean 0.92, deviation 0.02, t of 2 degrees 4.302653: half width 4.302653 * 0.02 / sqrt(3).
+    estimate = over_seeds([0.90, 0.92, 0.94])
+    assert estimate.mean == pytest.approx(0.92)
+    assert estimate.interval == pytest.approx((0.8703173, 0.9696827), abs=1e-6)
+    assert estimate.note == "mean and 95 % interval over 3 seeds (Student's t)"
+
+
+def test_shares_stay_between_0_and_1() -> None:
+    assert over_seeds([0.0, 0.02], share=True).low == 0
+    assert over_seeds([0.98, 1.0], share=True).high == 1
+    assert over_seeds([0.0, 0.02]).low == pytest.approx(0.01 - 12.7062 * 0.01, abs=1e-5)
+
+
+def test_equal_values_have_no_width() -> None:
+    assert over_seeds([53.23] * 3).interval == (53.23, 53.23)
+
+
+def test_one_value_has_no_interval() -> None:
+    estimate = over_seeds([0.4])
+    assert (estimate.mean, estimate.interval) == (0.4, None)
+    assert estimate.note == "one seed: no interval"
+
+
+def test_no_value_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one seed"):
+        over_seeds([])
+
+
+def test_a_loss_that_is_not_finite_has_no_interval() -> None:
+    estimate = over_seeds([1.0, math.inf])
+    assert (estimate.mean, estimate.interval) == (math.inf, None)
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [
+        (Score(0.5, 100), (0.4038315, 0.5961685)),
+        (Score(0.0, 10), (0.0, 0.2775328)),  # z² / (n + z²)
+        (Score(1.0, 10), (0.7224672, 1.0)),
+    ],
+)
+def test_wilsons_interval_matches_known_values(score: Score, expected: tuple[float, float]) -> None:
+    assert wilson(score) == pytest.approx(expected, abs=1e-6)
+
+
+def test_one_seed_gets_the_interval_of_its_test_set_and_says_so() -> None:
+    estimate = of_shares([Score(0.5, 100)])
+    assert estimate.interval == pytest.approx((0.4038315, 0.5961685), abs=1e-6)
+    assert estimate.note == "one seed: sampling interval of the test set only"
+    assert of_shares([Score(0.5, 100), Score(0.5, 100)]).basis == "seeds"
+
+
+def test_differences_are_paired_by_seed() -> None:
+    # The seeds differ by far more than the two models do within one seed.
+    first = [Score(0.50, 10), Score(0.70, 10), Score(0.90, 10)]
+    second = [Score(0.49, 10), Score(0.69, 10), Score(0.89, 10)]
+    gap = difference(first, second)
+    assert gap.mean == pytest.approx(0.01)
+    assert gap.interval == pytest.approx((0.01, 0.01))
+
+
+def test_one_seeds_difference_is_newcombes() -> None:
+    # Newcombe 1998, table II, example (a), method 10: 56/70 - 48/80 lies in 0.0524 to 0.3339.
+    gap = difference([Score(56 / 70, 70)], [Score(48 / 80, 80)])
+    assert gap.mean == pytest.approx(0.2)
+    assert gap.interval == pytest.approx((0.0524, 0.3339), abs=5e-5)
+
+
+def test_differences_need_the_same_seeds() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        difference([Score(0.5, 10)], [])

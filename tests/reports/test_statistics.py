@@ -1,9 +1,10 @@
 import math
+from collections.abc import Callable
 
 import pytest
 
-from secede.reports.records import Score
-from secede.reports.statistics import difference, of_shares, over_seeds, wilson
+from secede.reports.records import Run, Score
+from secede.reports.statistics import difference, measured, of_losses, of_shares, over_seeds, wilson
 
 
 def test_the_t_interval_matches_the_hand_sum() -> None:
@@ -14,9 +15,12 @@ def test_the_t_interval_matches_the_hand_sum() -> None:
     assert estimate.note == "mean and 95 % interval over 3 seeds (Student's t)"
 
 
-def test_shares_stay_between_0_and_1() -> None:
-    assert over_seeds([0.0, 0.02], share=True).low == 0
-    assert over_seeds([0.98, 1.0], share=True).high == 1
+def test_intervals_hold_nothing_impossible() -> None:
+    assert of_shares([Score(0.0, 9), Score(0.02, 9)]).low == 0
+    assert of_shares([Score(0.98, 9), Score(1.0, 9)]).high == 1
+    far_apart = difference([Score(0.9, 9), Score(0.1, 9)], [Score(0.1, 9), Score(0.9, 9)])
+    assert far_apart.interval == pytest.approx((-1, 1))
+    assert of_losses([Score(0.1, 9), Score(2.0, 9)]).low == 0
     assert over_seeds([0.0, 0.02]).low == pytest.approx(0.01 - 12.7062 * 0.01, abs=1e-5)
 
 
@@ -78,3 +82,9 @@ def test_one_seeds_difference_is_newcombes() -> None:
 def test_differences_need_the_same_seeds() -> None:
     with pytest.raises(ValueError, match="zip"):
         difference([Score(0.5, 10)], [])
+
+
+def test_a_score_is_measured_in_its_own_way(make_run: Callable[..., Run]) -> None:
+    run = make_run(seeds=(0,))
+    assert measured(run, "retrain", 3, "clean_accuracy").basis == "test set"
+    assert measured(run, "retrain", 3, "leaver_loss").basis == "none"

@@ -36,7 +36,7 @@ class Arm:
     phase: str
     clients: tuple[int, ...]
     rounds: int
-    start: Callable[[State | None], Start]  # given the global model, once there is one
+    start: Callable[[State], Start]  # given the global model, empty before there is one
     evidence_rounds: tuple[int, ...] = ()  # after which answers are kept for attacks
 
 
@@ -61,7 +61,7 @@ def arms(config: Config, federation: Federation) -> tuple[Arm, ...]:
     )
 
     def post_training(
-        name: str, start: Callable[[State | None], Start], evidence_rounds: tuple[int, ...] = ()
+        name: str, start: Callable[[State], Start], evidence_rounds: tuple[int, ...] = ()
     ) -> Arm:
         return Arm(
             name=name,
@@ -82,17 +82,24 @@ def arms(config: Config, federation: Federation) -> tuple[Arm, ...]:
 
 
 def ascent(how: Unlearning) -> ProjectedAscent:
-    """Return projected ascent as the config has it; its words become the method's defaults."""
-    words = {"third", "search", "chance"}
+    """Return projected ascent as the config has it; its words stand for the method's rules."""
     return ProjectedAscent(
-        **{key: None if value in words else value for key, value in how.model_dump().items()}
+        radius=None if how.radius == "third" else how.radius,
+        stop=how.stop,
+        stop_distance=None if how.stop_distance == "search" else how.stop_distance,
+        stop_accuracy=None if how.stop_accuracy == "chance" else how.stop_accuracy,
+        learning_rate=how.learning_rate,
+        momentum=how.momentum,
+        batch_size=how.batch_size,
+        epochs=how.epochs,
+        clip=how.clip,
     )
 
 
-def _at_server(federation: Federation, method: ServerMethod) -> Callable[[State | None], Start]:
-    def start(global_state: State | None) -> Start:
+def _at_server(federation: Federation, method: ServerMethod) -> Callable[[State], Start]:
+    def start(global_state: State) -> Start:
         side = ServerSide(
-            global_state=global_state or {},
+            global_state=global_state,
             fresh_state=lambda: federation.engine.initial_state("retraining"),
         )
         return Start(method.start(side), Cost())
@@ -100,8 +107,8 @@ def _at_server(federation: Federation, method: ServerMethod) -> Callable[[State 
     return start
 
 
-def _at_leaver(federation: Federation, step: LocalStep) -> Callable[[State | None], Start]:
-    def start(global_state: State | None) -> Start:
+def _at_leaver(federation: Federation, step: LocalStep) -> Callable[[State], Start]:
+    def start(global_state: State) -> Start:
         assert global_state is not None
         result, cost = federation.engine.ask(
             federation.leaver,

@@ -63,7 +63,7 @@ class Clients(_Section):
                 )
         if self.sizes is not None and len(self.sizes) != self.count:
             raise ValueError(
-                f"clients.sizes has {len(self.sizes)} entries, expected {self.count} (clients.count)"
+                f"clients.sizes has {len(self.sizes)} entries, expected clients.count: {self.count}"
             )
         return self
 

@@ -19,17 +19,45 @@ from secede.verification.score import Mean, Score
 SHADOW_MEMBERS = 10_000  # training samples whose answers teach Shokri's attack
 
 
-def scores(federation: Federation, state: State) -> dict[str, dict[str, float]]:
+@dataclass(frozen=True)
+class Measured:
+    """A state's scores, and for shares of held-out samples which of them were hits."""
+
+    scores: dict[str, Score | Mean]
+    hits: dict[str, Tensor]
+
+    def record(self, retrained: Measured | None) -> dict[str, dict[str, float]]:
+        """Return the scores as records hold them, compared sample by sample with `retrained`.
+
+        `gained` and `lost` count the samples that are hits here and not there, and the other way
+        round: what a paired interval for the difference needs.
+        """
+        rows = {name: score.to_dict() for name, score in self.scores.items()}
+        if retrained is not None:
+            for name, here in self.hits.items():
+                there = retrained.hits[name]
+                rows[name] |= {
+                    "reference": retrained.scores[name].value,
+                    "gained": int((here & ~there).sum()),
+                    "lost": int((there & ~here).sum()),
+                }
+        return rows
+
+
+def measure(federation: Federation, state: State) -> Measured:
     """Return clean accuracy, the probe's measures, and accuracy and loss at the leaver."""
     model = federation.engine.model(state)
+    clean = evaluate(model, federation.test)
     probe = evaluate(model, federation.probe.samples)
     leaver = evaluate(model, federation.engine.clients[federation.leaver])
-    found: dict[str, Score | Mean] = {"clean_accuracy": evaluate(model, federation.test).accuracy()}
+    scores: dict[str, Score | Mean] = {"clean_accuracy": clean.accuracy()}
+    hits = {"clean_accuracy": clean.predictions == clean.labels}
     for name, mask in federation.probe.measures.items():
-        found[name] = probe.accuracy(mask)
-    found["leaver_accuracy"] = leaver.accuracy()
-    found["leaver_loss"] = leaver.loss()
-    return {name: score.to_dict() for name, score in found.items()}
+        scores[name] = probe.accuracy(mask)
+        hits[name] = (probe.predictions == probe.labels)[mask.cpu()]
+    scores["leaver_accuracy"] = leaver.accuracy()
+    scores["leaver_loss"] = leaver.loss()
+    return Measured(scores, hits)
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,8 @@ class SeedFolder:
             lock.truncate(0)
             lock.write(str(os.getpid()))
             lock.flush()
+            for leftover in self.path.rglob(".*.part"):
+                leftover.unlink()  # of a write that a kill cut short
             yield
 
     def checkpoint(self, arm: str) -> Checkpoint | None:

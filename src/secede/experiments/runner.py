@@ -21,10 +21,10 @@ from secede import state as states
 from secede.data.samples import Dataset
 from secede.errors import RecordError
 from secede.experiments import config as configs
-from secede.experiments.arms import FEDAVG, Arm, arms
+from secede.experiments.arms import FEDAVG, RETRAIN, Arm, arms
 from secede.experiments.config import Config
 from secede.experiments.fingerprint import fingerprints
-from secede.experiments.measure import Answers, answers, membership, scores
+from secede.experiments.measure import Answers, Measured, answers, measure, membership
 from secede.experiments.records import (
     CONFIG,
     ENVIRONMENT,
@@ -105,6 +105,7 @@ class _SeedRun:
     ) -> None:
         self._config, self._digest, self._seed = config, digest, seed
         self._records, self._federation, self._progress = records, federation, progress
+        self._retrained: Measured | None = None  # what the arms after retraining compare with
 
     def run(self) -> None:
         """Run all arms, attack their models, and write the result."""
@@ -115,7 +116,7 @@ class _SeedRun:
         self._progress.begin(self._config, self._seed, sum(arm.rounds for arm in all_arms))
         final: dict[str, State] = {}
         for arm in all_arms:
-            final[arm.name] = self._run_arm(arm, final.get(FEDAVG))
+            final[arm.name] = self._run_arm(arm, final.get(FEDAVG, {}))
         write_json(
             self._records.path / RESULT,
             {
@@ -131,7 +132,7 @@ class _SeedRun:
             },
         )
 
-    def _run_arm(self, arm: Arm, global_state: State | None) -> State:
+    def _run_arm(self, arm: Arm, global_state: State) -> State:
         point = self._records.checkpoint(arm.name) or self._begin(arm, global_state)
         point = replace(point, state=_on(self._config.device, point.state))
         for number in range(1, point.round + 1):
@@ -148,9 +149,11 @@ class _SeedRun:
                 saved = time.monotonic()
         if arm.name == FEDAVG:
             self._recall_own_state()
+        if arm.name == RETRAIN:
+            self._retrained = measure(self._federation, point.state)
         return point.state
 
-    def _begin(self, arm: Arm, global_state: State | None) -> Checkpoint:
+    def _begin(self, arm: Arm, global_state: State) -> Checkpoint:
         start = arm.start(global_state)
         if start.report is not None and start.report.steps:
             write_json(self._records.path / _LOCAL_STEP, start.report.as_dict())
@@ -160,7 +163,7 @@ class _SeedRun:
         return point
 
     def _record(self, arm: Arm, point: Checkpoint) -> None:
-        measured = scores(self._federation, point.state)
+        measured = measure(self._federation, point.state).record(self._retrained)
         if point.round in arm.evidence_rounds:
             found = answers(self._federation, point.state, arm.clients, self._seed)
             states.save(found.tensors(), self._evidence_path(arm.name, point.round))

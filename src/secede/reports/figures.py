@@ -110,7 +110,9 @@ def _bars(found: tuple[Column, ...], score: str, round: int) -> tuple[Panel, ...
 
 
 def _membership(scenario: str, size: int, some: list[tuple[str, Run]]) -> Iterator[Plot]:
-    attacked = [(title, run) for title, run in some if any(s.membership for s in run.seeds)]
+    attacked = [
+        (title, run) for title, run in some if attack_panel(title, run, "member_rate", SOON).groups
+    ]
     if not attacked:
         return
     yield Plot(

@@ -43,15 +43,21 @@ def full(estimate: Estimate, unit: Unit, *, digits: int | None = None) -> str:
 
 
 def signed_points(estimate: Estimate) -> str:
-    """Return a difference of shares in signed points, with its interval."""
-    ends = [estimate.mean, *(estimate.interval or ())]
-    mean, *rest = (f"{100 * end:+.1f}".replace("-", MINUS) for end in ends)
-    return f"{mean} points" + (f" ({rest[0]} to {rest[1]})" if rest else "")
+    """Return a difference of shares in signed points, with its interval if it has a width."""
+    text = f"{_signed(estimate.mean)} points"
+    if estimate.interval is None or estimate.low == estimate.high:
+        return text
+    low, high = map(_signed, estimate.interval)
+    return f"{text} ({low} to {high})"
 
 
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun, as in "1 seed" and "3 seeds"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.1f}".replace("-", MINUS)
 
 
 def _digits(value: float, unit: Unit) -> int:

@@ -13,7 +13,7 @@ from secede.reports import answers, formats, names, paper
 from secede.reports.palette import LOOKS, THEME
 from secede.reports.plots import LinePanel, Plot
 from secede.reports.records import Records, Run
-from secede.reports.statistics import of_shares
+from secede.reports.statistics import measured
 from secede.reports.table import Table
 from secede.reports.tables import cost_table, main_table, membership_table
 from secede.reports.verdict import Verdict, joint_headline, judge
@@ -65,7 +65,7 @@ class Section:
     def note(self) -> str:
         """What the intervals in this section cover."""
         last = self.run.last_round(names.RETRAIN)
-        return of_shares(self.run.scores(names.RETRAIN, last, names.CLEAN_ACCURACY)).note
+        return measured(self.run, names.RETRAIN, last, names.CLEAN_ACCURACY).note
 
 
 def sections(runs: Sequence[Run]) -> tuple[Section, ...]:

@@ -12,7 +12,7 @@ from secede.reports.costs import MEGABYTE
 from secede.reports.formats import Unit
 from secede.reports.plots import BarGroup, BarPanel, Line, LinePanel
 from secede.reports.records import Run, Score
-from secede.reports.statistics import Estimate, of_shares, over_seeds
+from secede.reports.statistics import measured, of_shares
 
 BARS = (names.FEDAVG, names.RETRAIN, names.ERASED)
 CURVES = (names.FINE_TUNE, names.REFERENCE, names.RETRAIN, names.ERASED)
@@ -29,7 +29,7 @@ def bar_panel(title: str, runs: Sequence[Run], score: str, round: int) -> BarPan
     groups = (
         BarGroup(
             f"N = {run.config.clients}",
-            tuple((arm, _estimate(run, arm, _moment(run, arm, round), score)) for arm in BARS),
+            tuple((arm, measured(run, arm, _moment(run, arm, round), score)) for arm in BARS),
         )
         for run in runs
     )
@@ -75,7 +75,7 @@ def rounds_panel(title: str, run: Run, score: str) -> LinePanel:
         unit=_unit(score),
         lines=lines,
         window=_window(lines, score),
-        level=(names.FEDAVG, _estimate(run, names.FEDAVG, last, score)),
+        level=(names.FEDAVG, measured(run, names.FEDAVG, last, score)),
     )
 
 
@@ -88,15 +88,9 @@ def _unit(score: str) -> Unit:
     return "share" if names.is_proportion(score) else "loss"
 
 
-def _estimate(run: Run, arm: str, round: int, score: str) -> Estimate:
-    found = run.scores(arm, round, score)
-    share = names.is_proportion(score)
-    return of_shares(found) if share else over_seeds([item.value for item in found])
-
-
 def _curve(run: Run, arm: str, score: str) -> Line:
     rounds = range(run.last_round(arm) + 1)
-    values = tuple(_estimate(run, arm, round, score) for round in rounds)
+    values = tuple(measured(run, arm, round, score) for round in rounds)
     return Line(arm, tuple(float(round) for round in rounds), values)
 
 

@@ -13,7 +13,7 @@ from secede.reports import names
 from secede.reports.costs import compare_at_level, compare_at_round, largest_ratio
 from secede.reports.formats import Unit, plural
 from secede.reports.records import Run
-from secede.reports.statistics import Estimate, of_shares
+from secede.reports.statistics import Estimate, measured
 
 BASELINE = (
     "The paper's baseline is not the fair retraining measured here: its authors' published "
@@ -89,7 +89,7 @@ def _score(score: str, percent: float) -> Statement:
     def measure(run: Run) -> Measured:
         if run.last_round(names.ERASED) < 1:
             return None, "no post-training round was run"
-        return of_shares(run.scores(names.ERASED, 1, score)), ""
+        return measured(run, names.ERASED, 1, score), ""
 
     what = f"{names.SCORES[score]}, erased, after 1 round"
     return Statement(what, f"{percent:g} %", "share", measure)

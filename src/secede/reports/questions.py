@@ -19,14 +19,15 @@ from secede.reports.answers import (
 )
 from secede.reports.costs import Comparison, compare_at_round
 from secede.reports.formats import full, mean, plural, signed_points
-from secede.reports.records import Run
-from secede.reports.statistics import Estimate, difference, of_shares, over_seeds
+from secede.reports.records import Run, Score
+from secede.reports.statistics import Estimate, difference, of_losses, of_shares, over_seeds
 
 FORGOTTEN = "Is the leaver forgotten, as by retraining?"
 USEFUL = "Is the model still useful?"
 CHEAPER = "Is it cheaper than fair retraining?"
 
 _ALLOWED = FORGOTTEN_POINTS / 100
+_FACTOR = math.log(LOSS_FACTOR)
 
 
 def forgotten(run: Run, round: int) -> Answer:
@@ -56,7 +57,7 @@ def useful(run: Run, round: int) -> Answer:
 def cheaper(run: Run, round: int) -> Answer:
     """Compare uploads with what the fair retraining needs for the same clean accuracy."""
     comparison = compare_at_round(run, round)
-    level = mean(over_seeds(comparison.levels, share=True), "share")
+    level = mean(over_seeds(comparison.levels), "share")
     numbers = (
         f"to {level} clean accuracy, erasing took {_spent(comparison, 'erased')}; "
         f"{_retraining(comparison, run.last_round(names.RETRAIN))}"
@@ -101,31 +102,28 @@ def _unmarked(run: Run, round: int) -> tuple[Reply, str]:
         (names.FEDAVG, run.last_round(names.FEDAVG)),
     )
     erased, retrained, before = (run.scores(*moment, names.LEAVER_ACCURACY) for moment in moments)
-    gap = difference(erased, retrained)
-    loss, aim, start = (
-        [score.value for score in run.scores(*moment, names.LEAVER_LOSS)] for moment in moments
-    )
+    loss, aim, start = (run.scores(*moment, names.LEAVER_LOSS) for moment in moments)
+    gap, ratio = difference(erased, retrained), _log_ratio(loss, aim)
     numbers = (
-        f"loss on the leaver's own samples is {full(over_seeds(loss), 'loss')} {after(round)}, "
-        f"{mean(over_seeds(aim), 'loss')} retrained and {mean(over_seeds(start), 'loss')} before "
+        f"loss on the leaver's own samples is {full(of_losses(loss), 'loss')} {after(round)}, "
+        f"{mean(of_losses(aim), 'loss')} retrained and {mean(of_losses(start), 'loss')} before "
         f"erasing (within a factor of {LOSS_FACTOR:g} of retraining is allowed); accuracy on "
         f"them is {signed_points(gap)} from retraining, where {FORGOTTEN_POINTS:g} are allowed"
     )
-    limit = math.log(LOSS_FACTOR)
-    unseen = {
-        place(difference(before, retrained), -_ALLOWED, _ALLOWED),
-        place(_log_ratio(start, aim), -limit, limit),
-    }
-    if unseen == {Reply.YES}:
+    unseen = _same(difference(before, retrained), _log_ratio(start, aim))
+    if unseen is Reply.YES:
         return Reply.UNDETERMINED, f"{numbers}; but even before erasing they hardly differ"
-    ratio = _log_ratio(loss, aim)
-    if ratio.mean > limit or gap.mean < -_ALLOWED:
+    if ratio.mean > _FACTOR or gap.mean < -_ALLOWED:
         numbers += "; it went further than retraining does"
-    return worst({place(gap, -_ALLOWED, _ALLOWED), place(ratio, -limit, limit)}), numbers
+    return _same(gap, ratio), numbers
 
 
-def _log_ratio(values: Sequence[float], others: Sequence[float]) -> Estimate:
-    pairs = zip(values, others, strict=True)
+def _same(gap: Estimate, ratio: Estimate) -> Reply:
+    return worst({place(gap, -_ALLOWED, _ALLOWED), place(ratio, -_FACTOR, _FACTOR)})
+
+
+def _log_ratio(losses: Sequence[Score], others: Sequence[Score]) -> Estimate:
+    pairs = [(one.value, other.value) for one, other in zip(losses, others, strict=True)]
     return over_seeds([math.log(a / b) if a > 0 and b > 0 else math.nan for a, b in pairs])
 
 

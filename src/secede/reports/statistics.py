@@ -9,9 +9,12 @@ from typing import Literal
 
 from scipy import stats
 
-from secede.reports.records import Score
+from secede.reports import names
+from secede.reports.records import Run, Score
 
 CONFIDENCE = 0.95
+SHARE = (0.0, 1.0)
+POSITIVE = (0.0, math.inf)
 ONE_SEED = "one seed: sampling interval of the test set only"
 
 Basis = Literal["seeds", "test set", "none"]
@@ -40,8 +43,10 @@ class Estimate:
         return ONE_SEED if self.basis == "test set" else "one seed: no interval"
 
 
-def over_seeds(values: Sequence[float], *, share: bool = False) -> Estimate:
-    """Return the mean and its t interval, cut to 0..1 for shares; one value has no interval."""
+def over_seeds(
+    values: Sequence[float], *, within: tuple[float, float] = (-math.inf, math.inf)
+) -> Estimate:
+    """Return the mean and its t interval, cut to what is possible; one value has no interval."""
     if not values:
         raise ValueError("no values to average: expected at least one seed")
     # Equal values must not spread by a rounding of their mean.
@@ -52,9 +57,7 @@ def over_seeds(values: Sequence[float], *, share: bool = False) -> Estimate:
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
     half = quantile * math.sqrt(variance / len(values))
-    low, high = mean - half, mean + half
-    if share:
-        low, high = max(low, 0.0), min(high, 1.0)
+    low, high = max(mean - half, within[0]), min(mean + half, within[1])
     return Estimate(mean, low, high, len(values), "seeds")
 
 
@@ -71,9 +74,20 @@ def wilson(score: Score) -> tuple[float, float]:
 def of_shares(scores: Sequence[Score]) -> Estimate:
     """Return the mean share over seeds; with one seed, Wilson's interval of its test set."""
     if len(scores) != 1:
-        return over_seeds([score.value for score in scores], share=True)
+        return over_seeds([score.value for score in scores], within=SHARE)
     low, high = wilson(scores[0])
     return Estimate(scores[0].value, low, high, 1, "test set")
+
+
+def of_losses(scores: Sequence[Score]) -> Estimate:
+    """Return the mean loss over seeds; one seed has no interval, for only its mean is recorded."""
+    return over_seeds([score.value for score in scores], within=POSITIVE)
+
+
+def measured(run: Run, arm: str, round: int, score: str) -> Estimate:
+    """Return one score of an arm after a round, over the run's seeds."""
+    scores = run.scores(arm, round, score)
+    return of_shares(scores) if names.is_proportion(score) else of_losses(scores)
 
 
 def difference(first: Sequence[Score], second: Sequence[Score]) -> Estimate:
@@ -84,7 +98,7 @@ def difference(first: Sequence[Score], second: Sequence[Score]) -> Estimate:
     """
     pairs = list(zip(first, second, strict=True))
     if len(pairs) != 1:
-        return over_seeds([one.value - other.value for one, other in pairs])
+        return over_seeds([one.value - other.value for one, other in pairs], within=(-1, 1))
     one, other = pairs[0]
     (low, high), (other_low, other_high) = wilson(one), wilson(other)
     gap = one.value - other.value

@@ -15,7 +15,7 @@ from secede.reports.costs import (
 )
 from secede.reports.formats import Unit, mean, plural
 from secede.reports.records import Run, Score
-from secede.reports.statistics import Estimate, difference, of_shares, over_seeds
+from secede.reports.statistics import Estimate, difference, measured, of_shares, over_seeds
 from secede.reports.table import Column, Row, Table
 from secede.reports.verdict import judged_round
 
@@ -32,11 +32,11 @@ def main_table(run: Run) -> Table:
     """Return FedAvg, retrained, the ablations and the erased model, with scores and costs."""
     scores = _shown_scores(run)
     columns = [Column(score, names.SCORES[score], _score_unit(score)) for score in scores]
-    rows = tuple(
-        Row(_label(arm, round), arm, (*_scores(run, arm, round, scores), *_costs(run, arm, round)))
-        for arm, round in _shown_models(run)
-    )
-    return Table((*columns, *_cost_columns()), rows)
+    rows = []
+    for arm, round in _shown_models(run):
+        values = (measured(run, arm, round, score) for score in scores)
+        rows.append(Row(_label(arm, round), arm, (*values, *_costs(run, arm, round))))
+    return Table((*columns, *_cost_columns()), tuple(rows))
 
 
 def summary_rows(run: Run) -> tuple[tuple[str, ...], ...]:
@@ -105,13 +105,6 @@ def _score_unit(score: str) -> Unit:
     return "share" if names.is_proportion(score) else "loss"
 
 
-def _scores(run: Run, arm: str, round: int, scores: list[str]) -> Iterator[Estimate]:
-    for score in scores:
-        found = run.scores(arm, round, score)
-        share = names.is_proportion(score)
-        yield of_shares(found) if share else over_seeds([item.value for item in found])
-
-
 def _costs(run: Run, arm: str, round: int) -> Iterator[Estimate]:
     for quantity in QUANTITIES:
         yield over_seeds([amount(point.cost, quantity) for point in run.points(arm, round)])
@@ -122,9 +115,7 @@ def _cost_columns() -> tuple[Column, ...]:
 
 
 def _cost_rows(comparison: Comparison) -> Iterator[Row]:
-    group = (
-        f"To {mean(over_seeds(comparison.levels, share=True), 'share', digits=2)} clean accuracy"
-    )
+    group = f"To {mean(over_seeds(comparison.levels), 'share', digits=2)} clean accuracy"
     group += f" ({comparison.label})" if comparison.label else ""
     for arm, costs in ((names.ERASED, comparison.erased), (names.RETRAIN, comparison.retrained)):
         never = costs.count(None)

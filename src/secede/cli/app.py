@@ -1,0 +1,183 @@
+"""All commands and their options; each calls the library and prints what came back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from secede.cli import lists
+from secede.experiments import presets
+from secede.experiments.config import override
+
+EXIT_CODES = """
+Exit codes: 0 done; 1 other error; 2 bad config or arguments; 3 data missing or corrupt; 4 model
+state corrupt or not finite; 5 run records damaged or in use; 6 disk full or not writable;
+130 interrupted (run the same command again to go on).
+"""
+
+app = typer.Typer(
+    name="secede",
+    help="Erase one client from a trained federated model, and see how close it comes to "
+    "retraining.\n\nExamples:\n\n  secede demo\n\n  secede run paper/mnist-backdoor-5 --seeds 3"
+    "\n\n  secede run my.toml\n\n  secede report runs/",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Seeds = Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ... up to this many.")]
+Rounds = Annotated[
+    int | None, typer.Option(min=1, help="Rounds of training and retraining, not the preset's.")
+]
+Device = Annotated[str | None, typer.Option(help="auto (a GPU if there is one), cpu or cuda.")]
+Limit = Annotated[
+    int | None, typer.Option(min=1, help="Use at most this many training and test images.")
+]
+Out = Annotated[Path, typer.Option(help="Folder that holds the runs' records.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from secede import __version__
+
+        typer.echo(f"secede {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Hold the options that stand before a command."""
+
+
+@app.command()
+def demo(
+    seeds: Seeds = 1, device: Device = None, out: Out = Path("runs"), json: Json = False
+) -> None:
+    """Train, erase and compare with retraining on embedded data: about ninety seconds, no network.
+
+    Five clients train on 8,000 digits; one of them planted a backdoor and leaves. The demo erases
+    it, retrains without it for comparison, and writes an HTML page.
+
+    Example: secede demo
+    """
+    from secede.cli.experiment import run_one
+
+    run_one(override(presets.load("demo"), {"device": device}), seeds, out, as_json=json)
+
+
+@app.command()
+def run(
+    experiment: Annotated[
+        str, typer.Argument(metavar="PRESET|FILE.toml", help="See `secede presets`.")
+    ],
+    seeds: Seeds = 1,
+    rounds: Rounds = None,
+    device: Device = None,
+    limit: Limit = None,
+    out: Out = Path("runs"),
+    json: Json = False,
+) -> None:
+    """Run one experiment: a preset, or your own data and model in a TOML file.
+
+    A run that was killed goes on where it was; one that is finished is recognised and not computed
+    again. Records, figures and the HTML page lie in the run's folder below --out.
+
+    Example: secede run paper/mnist-backdoor-5 --seeds 3
+    """
+    from secede.cli.experiment import run_one
+
+    changes = {"training.rounds": rounds, "device": device, "limit": limit}
+    search = Path(experiment).resolve().parent if experiment.endswith(".toml") else None
+    config = override(presets.load(experiment), changes)
+    run_one(config, seeds, out, search=search, as_json=json)
+
+
+@app.command()
+def reproduce(
+    cells: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cells", help="Cells of the paper, such as mnist-backdoor-5; all if absent."
+        ),
+    ] = None,
+    seeds: Seeds = 5,
+    rounds: Rounds = None,
+    device: Device = None,
+    limit: Limit = None,
+    out: Out = Path("runs"),
+    report: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("report"),
+    json: Json = False,
+) -> None:
+    """Run the whole paper, cell by cell, and draw its figures beside the paper's numbers.
+
+    Needs MNIST, EMNIST (47 classes) and CIFAR-10: see `secede datasets`. Hours on two CPU cores,
+    minutes on a GPU; it can be stopped and started again.
+
+    Example: secede reproduce --cells mnist-backdoor-5 --cells mnist-flipped-10 --seeds 3
+    """
+    from secede.cli.experiment import run_many
+
+    changes = {"training.rounds": rounds, "device": device, "limit": limit}
+    run_many(lists.paper_cells(cells), changes, seeds, out, report, as_json=json)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    out: Annotated[Path, typer.Option(help="Folder for page, figures and tables.")] = Path(
+        "report"
+    ),
+    json: Json = False,
+) -> None:
+    """Turn records into one self-contained HTML page, figures (SVG and PNG) and tables (CSV).
+
+    Example: secede report runs/ --out report
+    """
+    from secede.cli.experiment import write_pages
+
+    write_pages(runs, out, as_json=json)
+
+
+@app.command()
+def methods(json: Json = False) -> None:
+    """List the unlearning methods and what each needs.
+
+    Example: secede methods
+    """
+    lists.methods(as_json=json)
+
+
+@app.command()
+def datasets(json: Json = False) -> None:
+    """List the data sets, their sizes and where they come from.
+
+    Example: secede datasets
+    """
+    lists.datasets(as_json=json)
+
+
+@app.command()
+def scenarios(json: Json = False) -> None:
+    """List what a leaver's data can be like and how forgetting is measured.
+
+    Example: secede scenarios
+    """
+    lists.scenarios(as_json=json)
+
+
+@app.command(name="presets")
+def list_presets(json: Json = False) -> None:
+    """List the ready experiments for `secede run`.
+
+    Example: secede presets
+    """
+    lists.presets(as_json=json)

@@ -1,0 +1,105 @@
+"""Run experiments with progress, then print table and verdict and name the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from secede.cli.progress import progress
+from secede.experiments import presets
+from secede.experiments.config import Config, override
+from secede.reports.load import load_runs
+from secede.reports.records import Run
+from secede.reports.table import Table as ReportTable
+from secede.reports.tables import main_table
+
+if TYPE_CHECKING:
+    from secede.reports.build import Report
+
+
+def run_one(
+    config: Config, seeds: int, runs: Path, *, search: Path | None = None, as_json: bool
+) -> None:
+    """Run one experiment and write its report into its own folder."""
+    folder = _run(config, seeds, runs, search)
+    write_pages([folder], folder / "report", as_json=as_json)
+
+
+def run_many(
+    cells: Sequence[str],
+    changes: Mapping[str, Any],
+    seeds: int,
+    runs: Path,
+    report: Path,
+    *,
+    as_json: bool,
+) -> None:
+    """Run several presets and write one report over all of them."""
+    configs = [override(presets.load(cell), dict(changes)) for cell in cells]
+    folders = [_run(config, seeds, runs, None) for config in configs]
+    write_pages(folders, report, as_json=as_json)
+
+
+def write_pages(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
+    """Write a report, then print its tables and verdicts, or all of it as JSON."""
+    from secede.reports.build import write_report
+
+    with Console(stderr=True).status("drawing figures"):
+        report = write_report(runs, out)
+    records = load_runs(runs)
+    if as_json:
+        print(json.dumps(_as_json(report, records.runs), indent=2))
+        return
+    console = Console()
+    for run, (_, verdict) in zip(records.runs, report.verdicts, strict=True):
+        console.print(_drawn(run.config.title or run.config.name, main_table(run)))
+        console.print(verdict.text + "\n", highlight=False)
+    for name in report.unfinished:
+        console.print(f"not finished, left out: {name}")
+    console.print(f"Report: {report.page.resolve()}", soft_wrap=True, highlight=False)
+
+
+def _drawn(title: str, table: ReportTable) -> Table:
+    drawn = Table(title=title, title_justify="left")
+    drawn.add_column("model")
+    for column in table.columns:
+        drawn.add_column(column.label, justify="right")
+    for texts in table.texts():
+        drawn.add_row(*texts)
+    return drawn
+
+
+def _run(config: Config, seeds: int, runs: Path, search: Path | None) -> Path:
+    from secede.experiments.runner import run
+
+    with progress() as reporter:
+        return run(config, range(seeds), runs, reporter, search=search)
+
+
+def _as_json(report: Report, runs: Sequence[Run]) -> dict[str, object]:
+    return {
+        "page": str(report.page),
+        "unfinished": list(report.unfinished),
+        "runs": [
+            {
+                "name": run.config.name,
+                "folder": str(run.folder),
+                "seeds": len(run.seeds),
+                "verdict": {answer.question: answer.reply for answer in verdict.answers},
+                "models": {
+                    row.label: {
+                        column.key: None if value is None else value.mean
+                        for column, value in zip(table.columns, row.values, strict=True)
+                    }
+                    for row in table.rows
+                },
+            }
+            for run, (_, verdict) in zip(runs, report.verdicts, strict=True)
+            for table in (main_table(run),)
+        ],
+    }

@@ -1,0 +1,127 @@
+"""What there is: methods, data sets, scenarios, presets. Torch stays out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from secede import scenarios as scenario_table
+from secede.data import catalog
+from secede.data.entry import Entry
+from secede.errors import ConfigError
+from secede.experiments import presets as preset_files
+from secede.unlearning.methods import METHODS
+
+
+def methods(*, as_json: bool) -> None:
+    """Print the methods and their needs."""
+    rows = [
+        {
+            "method": entry.name,
+            "runs at": entry.runs_at,
+            "leaver online": entry.needs.leaver_online,
+            "history": entry.needs.history,
+            "server data": entry.needs.server_data,
+            "secure aggregation": not entry.needs.single_updates,
+            "what it does": entry.summary,
+            "source": entry.source,
+        }
+        for entry in METHODS.values()
+    ]
+    _show("Methods and what they need", rows, as_json=as_json)
+
+
+def datasets(*, as_json: bool) -> None:
+    """Print the data sets."""
+    rows = [
+        {
+            "data set": entry.name,
+            "training": entry.train_count,
+            "test": entry.test_count,
+            "shape": "×".join(str(side) for side in entry.shape),
+            "classes": len(entry.classes),
+            "from": _origin(entry),
+            "licence": entry.licence,
+        }
+        for entry in catalog.entries()
+    ]
+    note = (
+        "SECEDE_DATA names a folder that is looked into before anything is downloaded.\n"
+        'Your own: data = "file.npz" with x_train, y_train, x_test, y_test.'
+    )
+    _show("Data sets", rows, as_json=as_json, note=note)
+
+
+def scenarios(*, as_json: bool) -> None:
+    """Print the scenarios."""
+    rows = [
+        {
+            "scenario": name,
+            "the leaver": entry.description,
+            "measured by": ", ".join(entry.measures),
+            "settings": ", ".join(entry.settings),
+        }
+        for name, entry in scenario_table.SCENARIOS.items()
+    ]
+    _show("Scenarios", rows, as_json=as_json)
+
+
+def presets(*, as_json: bool) -> None:
+    """Print the presets."""
+    configs = {name: preset_files.load(name) for name in preset_files.NAMES}
+    rows = [
+        {
+            "preset": name,
+            "data": config.data,
+            "scenario": config.scenario.name,
+            "clients": config.clients.count,
+            "rounds": config.training.rounds,
+            "model": config.model,
+        }
+        for name, config in configs.items()
+    ]
+    _show("Presets", rows, as_json=as_json, note="Run one: secede run NAME")
+
+
+def paper_cells(wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """Return preset names for the cells that were asked for, all if none was."""
+    known = preset_files.PAPER_CELLS
+    if not wanted:
+        return known
+    names = tuple(cell if cell.startswith("paper/") else f"paper/{cell}" for cell in wanted)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        short = ", ".join(name.removeprefix("paper/") for name in known)
+        raise ConfigError(f"no cell {unknown[0].removeprefix('paper/')!r}; the cells are: {short}")
+    return names
+
+
+def _origin(entry: Entry) -> str:
+    if entry.needs_folder:
+        return "SECEDE_DATA only"
+    if entry.needs_network:
+        return f"SECEDE_DATA or download, {entry.download_bytes / 1e6:.0f} MB"
+    return "in the package"
+
+
+def _show(
+    title: str, rows: Sequence[Mapping[str, object]], *, as_json: bool, note: str | None = None
+) -> None:
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table(title=title, title_justify="left", caption=note, caption_justify="left")
+    for name in rows[0]:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    Console().print(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)

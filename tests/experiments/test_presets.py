@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secede.errors import ConfigError
+from secede.experiments import presets
+
+
+@pytest.mark.parametrize("name", presets.NAMES)
+def test_every_preset_is_a_valid_config_and_named_after_itself(name: str) -> None:
+    config = presets.load(name)
+    assert config.name == name
+    assert config.title
+
+
+@pytest.mark.parametrize("name", presets.PAPER_CELLS)
+def test_the_papers_cells_say_what_their_name_says(name: str) -> None:
+    data, scenario, clients = name.removeprefix("paper/").split("-")
+    config = presets.load(name)
+    assert (config.data, config.scenario.name) == (data, scenario)
+    assert config.clients.count == int(clients)
+    assert config.share == {5: 0.66, 10: 0.80}[int(clients)]
+    assert config.model == "paper-cnn"
+
+
+def test_every_cell_of_the_paper_is_there() -> None:
+    assert len(presets.PAPER_CELLS) == 10
+
+
+def test_unknown_presets_and_unreadable_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no preset 'foo'; expected a path ending in"):
+        presets.load("foo")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        presets.load(str(tmp_path / "absent.toml"))
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        presets.load(str(binary))
+
+
+def test_a_users_file_takes_its_name_and_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('data = "scans.npz"\n')
+    config = presets.load(str(tmp_path / "mine.toml"))
+    assert config.name == "mine"
+    assert config.data == str(tmp_path.resolve() / "scans.npz")

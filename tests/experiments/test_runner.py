@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiny
+from secede import state as states
+from secede.errors import ConfigError, DataError, RecordError
+from secede.experiments import presets, runner
+from secede.experiments.config import Config
+
+
+class Quiet:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int]] = []
+
+    def begin(self, config: Config, seed: int, rounds: int) -> None:
+        self.events.append(("begin", rounds))
+
+    def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
+        self.events.append((arm, number))
+
+    def reused(self, config: Config, seed: int) -> None:
+        self.events.append(("reused", seed))
+
+
+def run(folder: Path, config: str = tiny.CONFIG, *, seeds: int = 1) -> tuple[Path, Quiet]:
+    path = tiny.write(folder, config)
+    progress = Quiet()
+    found = runner.run(
+        presets.load(str(path)), range(seeds), folder / "runs", progress, search=folder
+    )
+    return found, progress
+
+
+def rows(seed: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (seed / "curves.jsonl").read_text().splitlines()]
+
+
+def outcome(seed: Path) -> dict[str, Any]:
+    """Everything a seed ended with, except how long it took."""
+    result = json.loads((seed / "result.json").read_text())
+    result.pop("seconds")
+    curve = rows(seed)
+    for row in curve:
+        row["cost"].pop("seconds")
+    files = (*seed.glob("states/*"), *seed.glob("evidence/*"))
+    saved = {path.name: states.digest(states.load(path)[0]) for path in files}
+    return {"result": result, "curve": curve, "saved": saved}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("finished"))[0]
+
+
+def test_every_arm_has_its_curve(finished: Path) -> None:
+    found = Counter(row["arm"] for row in rows(finished / "seed-0"))
+    three = dict.fromkeys(("fine-tune", "reference", "projected-ascent"), 3)
+    assert found == {"fedavg": 4, "retrain": 4, **three}
+
+
+def test_costs_are_cumulative_and_count_the_leavers_own_exchange(finished: Path) -> None:
+    by = {(row["arm"], row["round"]): row["cost"] for row in rows(finished / "seed-0")}
+    wire = 4 * (64 * 16 + 16 + 16 * 3 + 3)
+    assert by["fedavg", 3]["upload_bytes"] == 3 * 3 * wire
+    assert by["retrain", 3]["upload_bytes"] == 3 * 2 * wire
+    assert by["fine-tune", 0]["upload_bytes"] == 0
+    assert by["projected-ascent", 0]["upload_bytes"] == wire
+    assert by["projected-ascent", 2]["upload_bytes"] == wire + 2 * 2 * wire
+    assert by["projected-ascent", 2]["download_bytes"] == wire + 2 * 2 * wire
+    assert by["fedavg", 3]["gradient_samples"] == 3 * 150
+
+
+def test_retraining_never_meets_the_leaver(finished: Path) -> None:
+    by = {(row["arm"], row["round"]): row["cost"] for row in rows(finished / "seed-0")}
+    assert by["retrain", 3]["gradient_samples"] == 3 * 100
+
+
+def test_post_training_starts_where_the_method_says(finished: Path) -> None:
+    digests = {(row["arm"], row["round"]): row["digest"] for row in rows(finished / "seed-0")}
+    assert digests["fine-tune", 0] == digests["fedavg", 3]
+    starts = {digests[arm, 0] for arm in ("fine-tune", "reference", "projected-ascent")}
+    assert len(starts) == 3
+
+
+def test_scores_after_retraining_are_compared_with_it_sample_by_sample(finished: Path) -> None:
+    for row in rows(finished / "seed-0"):
+        score = row["scores"]["clean_accuracy"]
+        if row["arm"] in ("fedavg", "retrain"):
+            assert "reference" not in score
+            continue
+        change = (score["gained"] - score["lost"]) / score["count"]
+        assert change == pytest.approx(score["value"] - score["reference"])
+
+
+def test_no_update_is_kept_on_disk(finished: Path) -> None:
+    kept = sorted(path.stem for path in (finished / "seed-0" / "states").iterdir())
+    arms = ["fedavg", "fine-tune", "leaver-own", "projected-ascent", "reference", "retrain"]
+    assert kept == arms
+
+
+def test_membership_is_attacked_where_the_paper_does(finished: Path) -> None:
+    result = json.loads((finished / "seed-0" / "result.json").read_text())
+    keys = {"fedavg@3", "retrain@3", "projected-ascent@1", "projected-ascent@2"}
+    assert set(result["membership"]) == keys
+    assert set(result["membership"]["fedavg@3"]) == {"yeom", "shokri"}
+    assert result["local_step"]["steps"] > 0
+
+
+def test_the_same_seed_ends_with_the_same_digests(finished: Path, tmp_path: Path) -> None:
+    again, _ = run(tmp_path)
+    assert again.name == finished.name
+    assert outcome(again / "seed-0") == outcome(finished / "seed-0")
+
+
+def test_a_second_run_is_recognised_and_more_seeds_are_added(tmp_path: Path) -> None:
+    folder, first = run(tmp_path)
+    before = (folder / "seed-0" / "result.json").stat().st_mtime_ns
+    _, second = run(tmp_path, seeds=2)
+    assert first.events[0] == ("begin", 12)
+    assert second.events[:2] == [("reused", 0), ("begin", 12)]
+    assert (folder / "seed-0" / "result.json").stat().st_mtime_ns == before
+    assert outcome(folder / "seed-0")["curve"] != outcome(folder / "seed-1")["curve"]
+
+
+def test_other_data_or_another_model_is_another_run(finished: Path, tmp_path: Path) -> None:
+    path = tiny.write(tmp_path)
+    (tmp_path / "tiny_model.py").write_text(tiny.MODEL.replace("16", "8"))
+    config = presets.load(str(path))
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path\n"
+        "from secede.experiments import config, fingerprint, presets\n"
+        "c = presets.load(sys.argv[2])\n"
+        "print(config.digest(c, fingerprint.fingerprints(c, Path(sys.argv[1]))))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path), str(path)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert config.data.endswith("tiny.npz")
+    assert not finished.name.endswith(ended.stdout[:8])
+
+
+def test_unequal_skewed_and_clean_federations_run(tmp_path: Path) -> None:
+    clean = tiny.CONFIG.replace('name = "backdoor", share = 0.5', 'name = "clean"')
+    skewed = clean + 'clients.partition = "dirichlet"\nclients.alpha = 0.5\n'
+    sizes = clean + 'clients.partition = "sizes"\nclients.sizes = [20, 50, 70]\n'
+    flipped = tiny.CONFIG.replace("backdoor", "flipped")
+    for index, text in enumerate((flipped, skewed, sizes)):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        found, _ = run(folder, text)
+        assert (found / "seed-0" / "result.json").exists()
+    weight = states.load(found / "seed-0" / "states" / "leaver-own.safetensors")[1]["weight"]
+    assert float(weight) == pytest.approx(20 / 140)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that must not be there")
+def test_impossible_runs_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    cases = {
+        "clients.count = 500\nclients.leaver = 400": (DataError, "150"),
+        "clients.count = 3\nclients.partition = 'sizes'\nclients.sizes = [90, 90, 90]": (
+            DataError,
+            "270",
+        ),
+        "clients.count = 3\ndevice = 'cuda'": (ConfigError, "no GPU"),
+    }
+    for text, (error, match) in cases.items():
+        config = tiny.CONFIG.replace("clients.count = 3", text)
+        with pytest.raises(error, match=match):
+            run(tmp_path, config)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_damaged_records_are_named(tmp_path: Path) -> None:
+    folder, _ = run(tmp_path)
+    result = folder / "seed-0" / "result.json"
+    result.write_text("{")
+    with pytest.raises(RecordError, match=r"result\.json: damaged record"):
+        run(tmp_path)
+    result.unlink()
+    (folder / "seed-0" / "states" / "fedavg.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(RecordError, match=r"fedavg\.safetensors: not a readable"):
+        run(tmp_path)
+
+
+KILLER = """
+import os, signal, sys
+from pathlib import Path
+
+sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parent)]
+import sklearn.linear_model  # heavy modules once, before the forks
+import torch, torch._dynamo
+from test_runner import Quiet
+from secede import files
+from secede.experiments import presets, runner
+
+torch.set_num_threads(1)
+runner.CHECKPOINT_SECONDS = 0.0
+folder = Path(sys.argv[2])
+config = presets.load(str(folder / "tiny.toml"))
+
+
+def attempt(kill_at):
+    # Every file operation, once before and once after it took effect.
+    count = 0
+
+    def deadly(operation):
+        def wrapped(*args, **kwargs):
+            nonlocal count
+            count += 1
+            if count == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            done = operation(*args, **kwargs)
+            count += 1
+            if count == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return done
+        return wrapped
+
+    files.os.replace = deadly(os.replace)
+    files.os.fsync = deadly(os.fsync)
+    runner.run(config, [0], Path(runs), Quiet(), search=folder)
+
+
+def child(kill_at):
+    pid = os.fork()
+    if pid == 0:
+        attempt(kill_at)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+step, kill_at, killed = int(sys.argv[3]), 1, 0
+while True:
+    runs = folder / f"killed-{kill_at}"
+    if child(kill_at) == 0:
+        break
+    killed += 1
+    assert child(-1) == 0
+    kill_at += step
+print(killed)
+"""
+
+
+def _killed(folder: Path, step: int) -> list[Path]:
+    tiny.write(folder)
+    here = str(Path(__file__).parent)
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLER, here, str(folder), str(step)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    seeds = sorted(folder.glob("killed-*/*/seed-0"))
+    assert int(ended.stdout) == len(seeds) - 1  # the last one was never killed
+    return seeds
+
+
+def test_a_run_killed_now_and_then_resumes_to_the_same_digests(tmp_path: Path) -> None:
+    seeds = _killed(tmp_path, 29)
+    assert len(seeds) > 3
+    *killed, undisturbed = sorted(seeds, key=lambda s: int(s.parts[-3].rpartition("-")[2]))
+    for seed in killed:
+        assert outcome(seed) == outcome(undisturbed), seed
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_any_file_operation_resumes_to_the_same_digests(tmp_path: Path) -> None:
+    seeds = _killed(tmp_path, 2)
+    *killed, undisturbed = sorted(seeds, key=lambda s: int(s.parts[-3].rpartition("-")[2]))
+    assert len(killed) > 40
+    for seed in killed:
+        assert outcome(seed) == outcome(undisturbed), seed
+
+
+def test_two_processes_do_not_write_one_seed(tmp_path: Path) -> None:
+    folder, _ = run(tmp_path)
+    seed = runner.SeedFolder(folder / "seed-9")
+    program = (
+        "import sys, time; from pathlib import Path\n"
+        "from secede.experiments.records import SeedFolder\n"
+        "with SeedFolder(Path(sys.argv[1])).locked():\n"
+        "    print('held', flush=True); time.sleep(60)\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(seed.path)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    try:
+        with pytest.raises(RecordError, match=f"written by process {holder.pid}"), seed.locked():
+            pass
+    finally:
+        holder.kill()
+        holder.wait()
+    with seed.locked():
+        pass

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from secede import state as states
+from secede.data.samples import Samples
+from secede.errors import ConfigError, StateError
+from secede.federation.engine import ClientSide, Engine, Update, aggregate
+from secede.federation.simulator import Simulator
+from secede.federation.training import LocalTraining
+from secede.state import State
+
+
+def clients(sizes: tuple[int, ...], seed: int = 0) -> list[Samples]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        Samples(
+            torch.rand(size, 1, 6, 6, generator=generator),
+            torch.randint(0, 3, (size,), generator=generator),
+        )
+        for size in sizes
+    ]
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)
+    )
+
+
+def simulator(
+    sizes: tuple[int, ...] = (30, 20, 50),
+    *,
+    seed: int = 0,
+    make_model: Callable[[], nn.Module] = network,
+    training: LocalTraining | None = None,
+) -> Simulator:
+    how = training or LocalTraining(batch_size=16)
+    return Simulator(clients(sizes), make_model, training=how, seed=seed)
+
+
+def train(engine: Simulator, rounds: int, members: tuple[int, ...] = (0, 1, 2)) -> State:
+    state: State = engine.initial_state("initial")
+    for number in range(1, rounds + 1):
+        reply = engine.train_round(state, members, phase="training", number=number)
+        state = aggregate(reply.updates)
+    return state
+
+
+def test_a_round_of_one_step_matches_the_hand_sum() -> None:
+    # Two clients with one sample each and a scalar weight w = 0 under the loss w * x:
+    # gradient x, so client a moves to -0.1 * 1 and client b to -0.1 * 4.
+    def scalar() -> nn.Module:
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(model.weight)
+        return model
+
+    a = Samples(torch.tensor([[1.0]]), torch.tensor([0]))
+    b = Samples(torch.tensor([[4.0], [4.0], [4.0]]), torch.tensor([0, 0, 0]))
+    engine = Simulator(
+        [a, b],
+        scalar,
+        training=LocalTraining(learning_rate=0.1, momentum=0.9, batch_size=8),
+        seed=0,
+        loss=lambda outputs, _: outputs.mean(),
+    )
+    reply = engine.train_round(engine.initial_state(), (0, 1), phase="training", number=1)
+    assert [u.state["weight"].item() for u in reply.updates] == pytest.approx([-0.1, -0.4])
+    # Weighted by one and three samples: (-0.1 - 3 * 0.4) / 4.
+    assert aggregate(reply.updates)["weight"].item() == pytest.approx(-0.325)
+
+
+def test_the_same_seed_gives_the_same_digest_and_another_seed_another() -> None:
+    first, second, other = (train(simulator(seed=seed), 2) for seed in (1, 1, 2))
+    assert states.digest(first) == states.digest(second)
+    assert states.digest(first) != states.digest(other)
+
+
+def test_measuring_between_rounds_changes_nothing() -> None:
+    engine = simulator()
+    state: State = engine.initial_state("initial")
+    for number in (1, 2):
+        model = engine.model(state)
+        model(torch.rand(4, 1, 6, 6))
+        torch.rand(7)  # a metric that draws from the global generator
+        reply = engine.train_round(state, (0, 1, 2), phase="training", number=number)
+        state = aggregate(reply.updates)
+    assert states.digest(state) == states.digest(train(simulator(), 2))
+
+
+def test_a_round_depends_on_its_name_alone_so_that_runs_can_resume() -> None:
+    engine = simulator()
+    state = train(engine, 1)
+    resumed = simulator()
+    for each in (engine, resumed):
+        each.train_round(state, (0,), phase="other", number=9)
+    a, b = (
+        aggregate(each.train_round(state, (0, 1, 2), phase="training", number=2).updates)
+        for each in (engine, resumed)
+    )
+    assert states.digest(a) == states.digest(b) == states.digest(train(simulator(), 2))
+
+
+def test_no_update_outlives_its_round() -> None:
+    engine = simulator()
+    seen: list[weakref.ref[Tensor]] = []
+    state: State = engine.initial_state("initial")
+    for number in range(1, 5):
+        reply = engine.train_round(state, (0, 1, 2), phase="training", number=number)
+        seen += [
+            weakref.ref(tensor) for update in reply.updates for tensor in update.state.values()
+        ]
+        state = aggregate(reply.updates)
+        del reply
+    gc.collect()
+    alive = [reference for reference in seen if reference() is not None]
+    per_round = 3 * len(state)
+    assert len(seen) == 4 * per_round
+    assert len(alive) == per_round  # each client's own last state and nothing older
+    assert sorted(engine.own) == [0, 1, 2]
+
+
+def test_the_reference_from_the_own_state_is_the_mean_of_the_others() -> None:
+    engine = simulator()
+    start = engine.initial_state("initial")
+    updates = engine.train_round(start, (0, 1, 2), phase="training", number=1).updates
+    own = engine.own[2]
+    assert own.weight == 0.5
+    found = states.reference(aggregate(updates), own.state, weight=own.weight)
+    expected = aggregate(updates[:2])
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=1e-5)
+
+
+def test_costs_are_counted_by_the_engine() -> None:
+    engine = simulator(training=LocalTraining(batch_size=16, epochs=2))
+    start = engine.initial_state("initial")
+    cost = engine.train_round(start, (0, 2), phase="training", number=1).cost
+    parameters = 36 * 8 + 8 + 8 * 3 + 3
+    assert cost.upload_bytes == cost.download_bytes == 2 * 4 * parameters
+    assert cost.gradient_samples == 2 * (30 + 50)
+    assert cost.rounds == 1
+    assert cost.seconds > 0
+    total = cost + cost
+    assert (total.rounds, total.gradient_samples) == (2, 320)
+
+
+@dataclass(frozen=True)
+class Echo:
+    state: State
+    gradient_samples: int
+
+
+def test_a_task_at_a_client_costs_one_model_down_and_one_up() -> None:
+    engine = simulator()
+    state = train(engine, 1)
+
+    def task(side: ClientSide) -> Echo:
+        batches = list(side.batches(16, 1))
+        assert [len(labels) for _, labels in batches] == [16, 4]
+        first = [labels for _, labels in side.batches(16, 2)]
+        assert any(not torch.equal(a, b[1]) for a, b in zip(first, batches, strict=True))
+        return Echo(side.own.state, 7)
+
+    reply, cost = engine.ask(1, task, global_state=state)
+    assert states.digest(reply.state) == states.digest(engine.own[1].state)
+    assert cost.upload_bytes == cost.download_bytes == states.size_bytes(state)
+    assert (cost.rounds, cost.gradient_samples) == (0, 7)
+
+
+def test_it_is_an_engine() -> None:
+    engine: Engine = simulator()
+    assert callable(engine.train_round)
+
+
+def test_unknown_and_empty_clients_are_refused() -> None:
+    engine = simulator()
+    with pytest.raises(ConfigError, match="unknown client 7: there are 0 to 2"):
+        engine.train_round(engine.initial_state(), (7,), phase="training", number=1)
+    with pytest.raises(ConfigError, match="client 1 has no own state yet"):
+        engine.ask(1, lambda side: Echo(side.global_state, 0), global_state=engine.initial_state())
+    with pytest.raises(ConfigError, match="client 1 has no samples"):
+        simulator((5, 0))
+
+
+def test_a_broken_update_is_named() -> None:
+    good = Update(0, {"w": torch.ones(1)}, 5)
+    bad = Update(3, {"w": torch.tensor([float("nan")])}, 5)
+    with pytest.raises(StateError, match="client 3's update: 'w' holds values that are not finite"):
+        aggregate([good, bad])
+
+
+def test_batchnorm_statistics_average_and_counters_do_not() -> None:
+    def normalised() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, 3))
+
+    engine = simulator((32, 32), make_model=normalised)
+    start = engine.initial_state("initial")
+    updates = engine.train_round(start, (0, 1), phase="training", number=1).updates
+    mean = aggregate(updates)
+    expected = (updates[0].state["1.running_mean"] + updates[1].state["1.running_mean"]) / 2
+    torch.testing.assert_close(mean["1.running_mean"], expected)
+    assert mean["1.num_batches_tracked"].item() == 2

@@ -1,0 +1,93 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from secede.reports.figures import columns, plots
+from secede.reports.load import read_run
+from secede.reports.records import Run
+
+Make = Callable[..., Run]
+
+CELLS = [
+    *(("backdoor", data, n) for data in ("mnist", "emnist47", "cifar10") for n in (5, 10)),
+    *(("flipped", data, n) for data in ("mnist", "emnist47") for n in (5, 10)),
+]
+
+
+@pytest.fixture
+def cells(make_run: Make) -> list[Run]:
+    return [
+        make_run(scenario=scenario, data=data, clients=n, seeds=(0,), rounds=3, post_rounds=2)
+        for scenario, data, n in reversed(CELLS)
+    ]
+
+
+def test_the_whole_paper_is_drawn(cells: list[Run]) -> None:
+    found = {plot.slug: [len(row) for row in plot.rows] for plot in plots(cells)}
+    assert found == {
+        "backdoor-efficacy": [3, 3],
+        "backdoor-membership-n5": [3, 3],
+        "backdoor-membership-n10": [3, 3],
+        "backdoor-clean-accuracy": [3],
+        "backdoor-communication-n5": [3],
+        "backdoor-communication-n10": [3],
+        "backdoor-rounds-n5": [3, 3],
+        "backdoor-rounds-n10": [3, 3],
+        "flipped-efficacy": [2],
+        "flipped-membership-n5": [2, 2],
+        "flipped-membership-n10": [2, 2],
+        "flipped-clean-accuracy": [2],
+        "flipped-communication-n5": [2],
+        "flipped-communication-n10": [2],
+        "flipped-rounds-n5": [2, 2],
+        "flipped-rounds-n10": [2, 2],
+    }
+
+
+def test_panels_stand_in_the_papers_order(cells: list[Run]) -> None:
+    efficacy = plots(cells)[0]
+    titles = [panel.title for panel in efficacy.rows[0]]
+    assert titles == ["MNIST", "EMNIST, 47 classes", "CIFAR-10"]
+
+
+def test_runs_that_differ_in_more_than_clients_get_a_column_each(make_run: Make) -> None:
+    runs = [make_run(seeds=(0,), post_rounds=2), make_run(seeds=(0,), post_rounds=3)]
+    assert [len(column.runs) for column in columns(runs)] == [1, 1]
+    assert [column.title for column in columns(runs)] == ["MNIST, backdoor, N=5"] * 2
+
+
+def test_a_single_run_has_its_own_panels(make_run: Make) -> None:
+    found = plots([make_run(scenario="clean", seeds=(0,))])
+    assert [plot.slug for plot in found] == [
+        "clean-efficacy",
+        "clean-membership-n5",
+        "clean-clean-accuracy",
+        "clean-communication-n5",
+        "clean-rounds-n5",
+    ]
+    assert [panel.value_label for panel in found[0].panels] == [
+        "loss on the leaver's samples",
+        "accuracy on the leaver's samples",
+    ]
+
+
+def test_without_membership_scores_their_figure_is_left_out(
+    write_run: Callable[..., Path],
+) -> None:
+    folder = write_run(seeds=(0,), rounds=2, post_rounds=1)
+    path = folder / "seed-0" / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "membership": {}}))
+    slugs = [plot.slug for plot in plots([read_run(folder)])]
+    assert len(slugs) == 4
+    assert "backdoor-membership-n5" not in slugs
+
+
+def test_captions_say_after_how_many_rounds(make_run: Make) -> None:
+    long, short = make_run(seeds=(0,)), make_run(seeds=(0,), clients=10, post_rounds=3)
+    found = {plot.slug: plot.caption for plot in plots([long, short])}
+    assert "Erased: after 1 round of" in found["backdoor-efficacy"]
+    assert "Erased: after up to 5 rounds of" in found["backdoor-clean-accuracy"]
+    only = {plot.slug: plot.caption for plot in plots([short])}
+    assert "Erased: after 3 rounds of" in only["backdoor-clean-accuracy"]

@@ -1,0 +1,49 @@
+from secede.reports.plots import BarGroup, BarPanel, Line, LinePanel, Plot
+from secede.reports.statistics import Estimate
+
+
+def estimate(mean: float) -> Estimate:
+    return Estimate(mean, None, None, 1, "none")
+
+
+BARS = BarPanel(
+    "MNIST",
+    "attack success",
+    "share",
+    (BarGroup("N = 5", (("fedavg", estimate(0.98)), ("projected-ascent", estimate(0.01)))),),
+)
+LINES = LinePanel(
+    title="MNIST",
+    position_label="round",
+    value_label="clean accuracy",
+    unit="share",
+    lines=(Line("retrain", (0.0, 1.0), (estimate(0.1), estimate(0.9))),),
+    window=(0, 1),
+    level=("fedavg", estimate(0.99)),
+)
+
+
+def test_bars_can_be_said_aloud() -> None:
+    assert BARS.alt.replace("\u00a0", " ") == (
+        "Bar chart, MNIST, attack success. N = 5: FedAvg 98.0 %, Erased 1.0 %."
+    )
+
+
+def test_lines_can_be_said_aloud() -> None:
+    assert LINES.alt.replace("\u00a0", " ") == (
+        "Line chart, MNIST, clean accuracy against round. Retrained from 10.0 % at 0 to 90.0 % "
+        "at 1. FedAvg, for comparison: 99.0 %."
+    )
+
+
+def test_the_vertical_axis_is_named_by_what_stands_on_it() -> None:
+    costs = LinePanel("MNIST", "MB uploaded", "clean accuracy", "share", (), (0, 1), upright=True)
+    assert costs.height_label == "MB uploaded"
+    assert LINES.height_label == "clean accuracy"
+    assert BARS.height_label == "attack success"
+
+
+def test_a_plots_arms_come_in_their_order() -> None:
+    plot = Plot("slug", "Title", "Caption.", ((LINES,), (BARS,)))
+    assert plot.panels == (LINES, BARS)
+    assert plot.arms == ("fedavg", "retrain", "projected-ascent")

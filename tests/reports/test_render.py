@@ -1,0 +1,75 @@
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+
+import matplotlib
+import pytest
+
+from secede.reports.figures import plots
+from secede.reports.plots import Plot
+from secede.reports.records import Run
+from secede.reports.render import panel_svg, plot_bytes
+
+
+@pytest.fixture
+def plot(make_run: Callable[..., Run]) -> Plot:
+    return plots([make_run(seeds=(0, 1), rounds=3, post_rounds=2)])[-1]
+
+
+def test_a_figure_is_the_same_bytes_every_time(plot: Plot) -> None:
+    first = plot_bytes(plot, "svg")
+    assert first == plot_bytes(plot, "svg")
+    assert b"<dc:date>" not in first
+    assert plot_bytes(plot, "png") == plot_bytes(plot, "png")
+
+
+def test_a_readers_own_settings_change_nothing(plot: Plot) -> None:
+    first = plot_bytes(plot, "svg")
+    with matplotlib.rc_context({"lines.linewidth": 9, "axes.grid": True}):
+        assert plot_bytes(plot, "svg") == first
+        assert matplotlib.rcParams["lines.linewidth"] == 9
+
+
+def test_a_figure_needs_no_font_and_no_other_file(plot: Plot) -> None:
+    svg = plot_bytes(plot, "svg").decode()
+    assert "<text" not in svg
+    assert "<image" not in svg
+    assert all(link.startswith("#") for link in re.findall(r'xlink:href="([^"]*)"', svg))
+
+
+def test_a_png_is_one_and_wide_enough_for_its_panels(plot: Plot) -> None:
+    png = plot_bytes(plot, "png")
+    assert png.startswith(b"\x89PNG\r\n")
+    width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
+    assert (width, height) == (2 * 640, round((2.9 + 0.62) * 160))
+
+
+def test_a_panel_for_the_page_is_well_formed_described_and_themed(plot: Plot) -> None:
+    panel = plot.panels[0]
+    svg = panel_svg(panel, "mine")
+    root = ET.fromstring(svg)
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == panel.alt
+    assert root.get("width") is None
+    assert root.get("viewBox") == "0 0 288 208.8"
+    assert "var(--arm-retrain)" in svg
+    assert not re.search(r"#[0-9a-f]{6}", svg)
+    assert "<style" not in svg
+    assert "<metadata" not in svg
+
+
+def test_ids_of_two_panels_never_meet_and_every_link_is_answered(plot: Plot) -> None:
+    one, other = (panel_svg(plot.panels[0], name) for name in ("one", "other"))
+    ids = [set(re.findall(r'\bid="([^"]+)"', svg)) for svg in (one, other)]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+    links = re.findall(r'href="#([^"]+)"', one) + re.findall(r"url\(#([^)]+)\)", one)
+    assert links
+    assert set(links) <= ids[0]
+
+
+def test_a_title_cannot_break_out_of_its_panel(make_run: Callable[..., Run]) -> None:
+    run = make_run(seeds=(0,), data='own/"><script>.npz', name="mine", rounds=2, post_rounds=1)
+    svg = panel_svg(plots([run])[0].panels[0], "mine")
+    assert "<script" not in svg
+    ET.fromstring(svg)

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import secede
+from secede import state as states
+from secede.errors import ConfigError, StateError
+from secede.federation.engine import Batch
+from secede.unlearning.projected_ascent import ProjectedAscent
+
+STEP = ProjectedAscent(stop_distance=0.5, learning_rate=0.05, epochs=3)
+
+
+def images(count: int = 48) -> list[Batch]:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand(count, 1, 8, 8, generator=generator)
+    labels = torch.randint(0, 3, (count,), generator=generator)
+    return list(zip(inputs.split(16), labels.split(16), strict=True))
+
+
+def trained(model: nn.Module) -> nn.Module:
+    optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    model.train()
+    for inputs, labels in images():
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimiser.step()
+    return model
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def with_batchnorm() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
+    )
+
+
+class Shared(nn.Module):
+    """Encoder and decoder are one matrix, as word embeddings often are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64, bias=False)
+        self.outer = nn.Linear(64, 64, bias=False)
+        self.outer.weight = self.inner.weight
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.outer(self.inner(x.flatten(1)).relu()))
+        return out
+
+
+def erase(model: nn.Module, **changes: object) -> secede.LocalResult:
+    state = states.of(model)
+    settings: dict[str, object] = {"reference": state, "own_state": state, "step": STEP, **changes}
+    batches = settings.pop("batches", images())
+    return secede.unlearn(model, batches, **settings)  # type: ignore[arg-type]
+
+
+def test_the_readme_call_works_with_the_papers_defaults() -> None:
+    torch.manual_seed(0)
+    own, model = trained(plain()), trained(plain())
+    global_state, own_state = model.state_dict(), own.state_dict()
+    reference = secede.reference(global_state, own_state, weight=0.2)
+    result = secede.unlearn(model, images(), reference=reference, own_state=own_state)
+    before = trained_loss(model, reference)
+    assert result.report.loss is not None
+    assert result.report.loss > before
+    model.load_state_dict(dict(result.state))
+
+
+def trained_loss(model: nn.Module, state: dict[str, Tensor]) -> float:
+    model.load_state_dict(state)
+    model.eval()
+    inputs, labels = (torch.cat(parts) for parts in zip(*images(), strict=True))
+    with torch.no_grad():
+        return float(nn.functional.cross_entropy(model(inputs), labels))
+
+
+def test_the_users_model_is_left_as_it_was() -> None:
+    model = trained(plain())
+    model.train()
+    before = states.digest(states.of(model))
+    erase(model)
+    assert states.digest(states.of(model)) == before
+    assert model.training
+
+
+def test_a_one_shot_iterator_gives_what_a_list_gives() -> None:
+    model = trained(plain())
+
+    def once() -> Iterator[Batch]:
+        yield from images()
+
+    a, b = erase(model), erase(model, batches=once())
+    assert states.digest(a.state) == states.digest(b.state)
+
+
+def test_any_loss_is_climbed() -> None:
+    model = nn.Linear(2, 1)
+    batches = [(torch.ones(4, 2), torch.zeros(4, 1))]
+
+    def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+        return ((outputs - targets) ** 2).mean()
+
+    result = erase(model, batches=batches, loss=squared)
+    outputs = nn.functional.linear(torch.ones(1, 2), *result.state.values()).square().item()
+    assert outputs > model(torch.ones(1, 2)).square().item()
+    assert result.report.accuracy is None
+    with pytest.raises(ConfigError, match="accuracy cannot be measured"):
+        erase(model, batches=batches, loss=squared, step=ProjectedAscent(radius=1.0))
+
+
+def test_batchnorm_keeps_the_references_statistics() -> None:
+    model = trained(with_batchnorm())
+    result = erase(model)
+    for name in ("1.running_mean", "1.running_var", "1.num_batches_tracked"):
+        assert torch.equal(result.state[name], model.state_dict()[name])
+    assert not torch.equal(result.state["1.weight"], model.state_dict()["1.weight"])
+
+
+def test_an_impossible_batchnorm_variance_is_refused() -> None:
+    model = trained(with_batchnorm())
+    broken = {**states.of(model), "1.running_var": torch.tensor([1.0, -1.0, 1.0, 1.0])}
+    with pytest.raises(StateError, match="negative variances in '1'"):
+        erase(model, reference=broken)
+
+
+def test_batchnorm_without_running_statistics_is_refused() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, track_running_stats=False))
+    with pytest.raises(StateError, match="track_running_stats"):
+        erase(model)
+
+
+def test_shared_parameters_count_once_and_stay_shared() -> None:
+    torch.manual_seed(1)
+    model = trained(Shared())
+    state = model.state_dict()  # holds the shared matrix under both names
+    result = secede.unlearn(model, images(), reference=state, own_state=state, step=STEP)
+    assert set(result.state) == set(state)
+    assert torch.equal(result.state["inner.weight"], result.state["outer.weight"])
+    moved = {k: result.state[k] - state[k] for k in ("inner.weight", "head.weight", "head.bias")}
+    once = sum(float(v.square().sum()) for v in moved.values()) ** 0.5
+    assert result.report.distance_to_reference == pytest.approx(once, rel=1e-4)
+    model.load_state_dict(dict(result.state))
+
+
+def test_frozen_parameters_do_not_move() -> None:
+    model = trained(plain())
+    model[1].requires_grad_(False)  # type: ignore[index]
+    result = erase(model)
+    assert torch.equal(result.state["1.weight"], model.state_dict()["1.weight"])
+    assert not torch.equal(result.state["3.weight"], model.state_dict()["3.weight"])
+
+
+def test_a_model_without_anything_to_train_is_refused() -> None:
+    model = plain().requires_grad_(False)
+    with pytest.raises(StateError, match="every parameter is frozen"):
+        erase(model)
+    with pytest.raises(ConfigError, match="has no parameters"):
+        secede.unlearn(nn.Flatten(), images(), reference={}, own_state={})
+
+
+def test_a_state_of_another_model_is_refused_by_name() -> None:
+    with pytest.raises(StateError, match="names differ"):
+        erase(plain(), own_state=states.of(with_batchnorm()))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_precisions_work_and_keep_their_dtype(dtype: torch.dtype) -> None:
+    model = trained(plain()).to(dtype)
+    batches = [(inputs.to(dtype), labels) for inputs, labels in images()]
+    result = erase(model, batches=batches)
+    assert {v.dtype for v in result.state.values()} == {dtype}
+    assert result.report.distance_to_reference > 0

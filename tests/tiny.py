@@ -27,14 +27,14 @@ post_training.rounds = 2
 def write(folder: Path, config: str = CONFIG) -> Path:
     """Write a data set, a model and a config into `folder` and return the config's path."""
     draw = np.random.default_rng(0)
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for part, count in (("train", 150), ("test", 60)):
         labels = draw.integers(0, 3, count)
         images = draw.integers(0, 120, (count, 8, 8)).astype(np.uint8)
         for index, label in enumerate(labels):
             images[index, 2 * label : 2 * label + 2] += 120
         arrays |= {f"x_{part}": images, f"y_{part}": labels}
-    np.savez(folder / "tiny.npz", **arrays)
+    np.savez(folder / "tiny.npz", allow_pickle=False, **arrays)
     (folder / "tiny_model.py").write_text(MODEL)
     sys.modules.pop("tiny_model", None)  # of another test's folder
     path = folder / "tiny.toml"

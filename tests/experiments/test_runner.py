@@ -15,6 +15,7 @@ from secede import state as states
 from secede.errors import ConfigError, DataError, RecordError
 from secede.experiments import presets, runner
 from secede.experiments.config import Config
+from secede.experiments.records import SeedFolder
 
 
 class Quiet:
@@ -286,7 +287,7 @@ def test_a_run_killed_at_any_file_operation_resumes_to_the_same_digests(tmp_path
 
 def test_two_processes_do_not_write_one_seed(tmp_path: Path) -> None:
     folder, _ = run(tmp_path)
-    seed = runner.SeedFolder(folder / "seed-9")
+    seed = SeedFolder(folder / "seed-9")
     program = (
         "import sys, time; from pathlib import Path\n"
         "from secede.experiments.records import SeedFolder\n"

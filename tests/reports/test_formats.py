@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from secede.reports.formats import Unit, full, interval, mean, number, plural, signed_points
+from secede.reports.formats import Unit, brief, full, interval, mean, number, plural, signed_points
 from secede.reports.statistics import Estimate
 
 ESTIMATE = Estimate(0.9813, 0.976, 0.9866, 3, "seeds")
@@ -48,3 +48,11 @@ def test_differences_show_their_sign() -> None:
 
 def test_nouns_follow_their_count() -> None:
     assert [plural(count, "seed") for count in (0, 1, 2)] == ["0 seeds", "1 seed", "2 seeds"]
+
+
+def test_a_terminal_gets_the_mean_and_half_the_width() -> None:
+    assert (
+        brief(Estimate(0.975, 0.965, 0.985, 5, "seeds"), "share") == "97.5\u00a0±\u00a01.0\u00a0%"
+    )
+    assert brief(Estimate(3.0, None, None, 1, "none"), "rounds") == "3"
+    assert brief(None, "share") == ""

@@ -88,3 +88,21 @@ def test_a_score_is_measured_in_its_own_way(make_run: Callable[..., Run]) -> Non
     run = make_run(seeds=(0,))
     assert measured(run, "retrain", 3, "clean_accuracy").basis == "test set"
     assert measured(run, "retrain", 3, "leaver_loss").basis == "none"
+
+
+def test_one_seed_compared_sample_by_sample_has_bonett_and_prices_interval() -> None:
+    # 30 gained, 50 lost of 2,000: 31/2002 - 51/2002, spread sqrt((82/2002 - (20/2002)^2) / 2002).
+    erased = Score(0.965, 2000, gained=30, lost=50)
+    found = difference([erased], [Score(0.975, 2000)])
+    half = 1.959964 * ((82 / 2002 - (20 / 2002) ** 2) / 2002) ** 0.5
+    assert found.mean == pytest.approx(-0.01)
+    assert found.interval == pytest.approx((-20 / 2002 - half, -20 / 2002 + half), abs=1e-6)
+    unpaired = difference([Score(0.965, 2000)], [Score(0.975, 2000)])
+    assert unpaired.interval is not None
+    assert unpaired.interval[0] < found.interval[0]  # type: ignore[index]
+
+
+def test_counts_of_another_comparison_are_not_used() -> None:
+    erased = Score(0.965, 2000, gained=30, lost=50)
+    other = [Score(0.5, 2000)]
+    assert difference([erased], other) == difference([Score(0.965, 2000)], other)

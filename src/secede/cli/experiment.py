@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from secede.cli.progress import progress
+from secede.cli.progress import drawing, progress
 from secede.experiments import presets
 from secede.experiments.config import Config, override
+from secede.reports import names
+from secede.reports.formats import brief
 from secede.reports.load import load_runs
 from secede.reports.records import Run
-from secede.reports.table import Table as ReportTable
 from secede.reports.tables import main_table
 
 if TYPE_CHECKING:
@@ -49,28 +51,35 @@ def write_pages(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
     """Write a report, then print its tables and verdicts, or all of it as JSON."""
     from secede.reports.build import write_report
 
-    with Console(stderr=True).status("drawing figures"):
-        report = write_report(runs, out)
+    with drawing() as drawn:
+        report = write_report(runs, out, progress=drawn)
     records = load_runs(runs)
     if as_json:
         print(json.dumps(_as_json(report, records.runs), indent=2))
         return
     console = Console()
     for run, (_, verdict) in zip(records.runs, report.verdicts, strict=True):
-        console.print(_drawn(run.config.title or run.config.name, main_table(run)))
+        console.print(_drawn(run))
         console.print(verdict.text + "\n", highlight=False)
     for name in report.unfinished:
         console.print(f"not finished, left out: {name}")
     console.print(f"Report: {report.page.resolve()}", soft_wrap=True, highlight=False)
 
 
-def _drawn(title: str, table: ReportTable) -> Table:
-    drawn = Table(title=title, title_justify="left")
-    drawn.add_column("model")
-    for column in table.columns:
-        drawn.add_column(column.label, justify="right")
-    for texts in table.texts():
-        drawn.add_row(*texts)
+def _drawn(run: Run) -> Table:
+    """Return what fits a narrow terminal: the page and the CSV files hold the rest."""
+    table = main_table(run)
+    wanted = (names.CLEAN_ACCURACY, run.config.main_probe, "rounds", "upload_mb")
+    shown = [index for index, column in enumerate(table.columns) if column.key in wanted]
+    drawn = Table(
+        title=run.config.title or run.config.name, title_justify="left", box=box.SIMPLE_HEAD
+    )
+    drawn.add_column("", no_wrap=True)
+    for index in shown:
+        drawn.add_column(table.columns[index].label, justify="right", no_wrap=True)
+    for row in table.rows:
+        cells = list(table.cells(row))
+        drawn.add_row(row.label, *(brief(*cells[index]) for index in shown))
     return drawn
 
 

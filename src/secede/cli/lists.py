@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -22,12 +23,9 @@ def methods(*, as_json: bool) -> None:
         {
             "method": entry.name,
             "runs at": entry.runs_at,
-            "leaver online": entry.needs.leaver_online,
-            "history": entry.needs.history,
-            "server data": entry.needs.server_data,
-            "secure aggregation": not entry.needs.single_updates,
-            "what it does": entry.summary,
-            "source": entry.source,
+            "needs": ", ".join(entry.needs.words()) or "nothing",
+            "under secure aggregation": not entry.needs.single_updates,
+            "what it does": f"{entry.summary} ({entry.source})",
         }
         for entry in METHODS.values()
     ]
@@ -44,7 +42,6 @@ def datasets(*, as_json: bool) -> None:
             "shape": "×".join(str(side) for side in entry.shape),
             "classes": len(entry.classes),
             "from": _origin(entry),
-            "licence": entry.licence,
         }
         for entry in catalog.entries()
     ]
@@ -79,7 +76,6 @@ def presets(*, as_json: bool) -> None:
             "scenario": config.scenario.name,
             "clients": config.clients.count,
             "rounds": config.training.rounds,
-            "model": config.model,
         }
         for name, config in configs.items()
     ]
@@ -113,9 +109,11 @@ def _show(
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    table = Table(title=title, title_justify="left", caption=note, caption_justify="left")
-    for name in rows[0]:
-        table.add_column(name)
+    table = Table(
+        title=title, title_justify="left", caption=note, caption_justify="left", box=box.SIMPLE
+    )
+    for number, name in enumerate(rows[0]):
+        table.add_column(name, no_wrap=number == 0, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     Console().print(table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -68,6 +68,15 @@ def progress() -> Iterator[_Bar | _Lines]:
     )
     with Progress(*columns, console=console) as bars:
         yield _Bar(bars)
+
+
+@contextmanager
+def drawing() -> Iterator[Callable[[int, int], None]]:
+    """Give a counter for figures: a bar on a terminal, nothing elsewhere."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+        task = bars.add_task("drawing figures", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 def _brief(row: dict[str, dict[str, float]]) -> str:

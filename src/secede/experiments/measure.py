@@ -16,6 +16,7 @@ from secede.verification.accuracy import Evidence, evaluate
 from secede.verification.membership import ShokriAttack, halves, yeom
 from secede.verification.score import Mean, Score
 
+_PARTS = ("leaver", "nonmembers", "members", "test")
 SHADOW_MEMBERS = 10_000  # training samples whose answers teach Shokri's attack
 
 
@@ -65,14 +66,15 @@ class Answers:
     """A model's answers that membership attacks work on, and its mean training loss."""
 
     leaver: Evidence
-    nonmembers: Evidence
+    nonmembers: Evidence  # test samples, transformed like the leaver's: what attacks are judged on
     members: Evidence  # drawn from everybody's training samples; teaches the shadow's attack
+    test: Evidence  # the same test samples as they are; teaches the shadow's attack
     mean_training_loss: float  # over the clients that the model was last trained on
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the answers as named tensors, as an evidence file holds them."""
         found = {"mean_training_loss": torch.tensor(self.mean_training_loss, dtype=torch.float64)}
-        for name in ("leaver", "nonmembers", "members"):
+        for name in _PARTS:
             evidence: Evidence = getattr(self, name)
             found[f"{name}.logits"], found[f"{name}.labels"] = evidence.logits, evidence.labels
         return found
@@ -80,11 +82,10 @@ class Answers:
     @classmethod
     def of_tensors(cls, tensors: State) -> Answers:
         """Return the answers that `tensors` wrote."""
-        leaver, nonmembers, members = (
-            Evidence(tensors[f"{name}.logits"], tensors[f"{name}.labels"])
-            for name in ("leaver", "nonmembers", "members")
+        leaver, nonmembers, members, test = (
+            Evidence(tensors[f"{name}.logits"], tensors[f"{name}.labels"]) for name in _PARTS
         )
-        return cls(leaver, nonmembers, members, float(tensors["mean_training_loss"]))
+        return cls(leaver, nonmembers, members, test, float(tensors["mean_training_loss"]))
 
 
 def answers(federation: Federation, state: State, trained: Sequence[int], seed: int) -> Answers:
@@ -95,18 +96,23 @@ def answers(federation: Federation, state: State, trained: Sequence[int], seed: 
         leaver=evaluate(model, engine.clients[federation.leaver]),
         nonmembers=evaluate(model, federation.nonmembers),
         members=evaluate(model, _draw(engine.clients, seed)),
+        test=evaluate(model, federation.test),
         mean_training_loss=_mean_loss(model, [engine.clients[client] for client in trained]),
     )
 
 
 def membership(shadow: Answers, targets: dict[str, Answers], seed: int) -> dict[str, object]:
-    """Attack every target twice, as the paper does: Yeom by loss, Shokri by posteriors."""
-    labels = shadow.nonmembers.labels
+    """Attack every target twice, as the paper does: Yeom by loss, Shokri by posteriors.
+
+    Shokri's attack learns from the shadow's training and test samples; no test image that taught
+    it is among those it is judged on.
+    """
+    labels = shadow.test.labels
     teach, judge = (torch.from_numpy(part) for part in halves(labels, seed=derive(seed, "halves")))
     attack = ShokriAttack.fit(
         shadow.members.logits,
         shadow.members.labels,
-        shadow.nonmembers.logits[teach],
+        shadow.test.logits[teach],
         labels[teach],
         seed=derive(seed, "shokri"),
     )

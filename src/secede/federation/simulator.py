@@ -119,7 +119,11 @@ class Simulator:
 
     def _fresh_model(self, *name: str | int) -> nn.Module:
         with seeded(self._seed, "model", *name):
-            return self._make_model().to(self._device)
+            model = self._make_model().to(self._device)
+        if self._device.type == "cpu":
+            # A memory layout, not another arithmetic: CPU convolutions are faster in it.
+            model = model.to(memory_format=torch.channels_last)
+        return model
 
     def _check_known(self, client: int) -> None:
         if not 0 <= client < len(self.clients):

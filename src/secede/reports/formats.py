@@ -42,6 +42,17 @@ def full(estimate: Estimate, unit: Unit, *, digits: int | None = None) -> str:
     return mean(estimate, unit, digits=digits) + (f" ({inner})" if inner else "")
 
 
+def brief(estimate: Estimate | None, unit: Unit) -> str:
+    """Return a mean and half its interval's width, as a narrow terminal has room for."""
+    if estimate is None:
+        return ""
+    if estimate.interval is None or unit != "share" or estimate.low == estimate.high:
+        return mean(estimate, unit)
+    low, high = estimate.interval
+    half = number((high - low) / 2, unit)
+    return f"{number(estimate.mean, unit)}\u00a0±\u00a0{half}{_suffix(unit)}"
+
+
 def signed_points(estimate: Estimate) -> str:
     """Return a difference of shares in signed points, with its interval if it has a width."""
     text = f"{_signed(estimate.mean)} points"

@@ -11,10 +11,16 @@ from secede.reports import names
 
 @dataclass(frozen=True)
 class Score:
-    """A measured value and the number of samples behind it."""
+    """A measured value and the number of samples behind it.
+
+    Where it was compared with the retrained model sample by sample: how many samples were hits
+    here and not there (`gained`), and the other way round (`lost`).
+    """
 
     value: float
     count: int
+    gained: int | None = None
+    lost: int | None = None
 
 
 @dataclass(frozen=True)

@@ -91,17 +91,32 @@ def measured(run: Run, arm: str, round: int, score: str) -> Estimate:
 
 
 def difference(first: Sequence[Score], second: Sequence[Score]) -> Estimate:
-    """Return first minus second, paired by seed; with one seed, Newcombe's interval.
+    """Return first minus second, paired by seed; one seed's interval covers its test set.
 
-    Newcombe's treats the two samples as independent. Two models on one test set usually are
-    positively dependent, which makes it wider than needed.
+    With one seed and a sample-by-sample comparison it is Bonett and Price's interval for paired
+    shares; without one it is Newcombe's for independent shares, which is wider than needed.
     """
     pairs = list(zip(first, second, strict=True))
     if len(pairs) != 1:
         return over_seeds([one.value - other.value for one, other in pairs], within=(-1, 1))
     one, other = pairs[0]
-    (low, high), (other_low, other_high) = wilson(one), wilson(other)
     gap = one.value - other.value
+    if one.gained is not None and one.lost is not None and _agree(one, gap):
+        return _paired(gap, one.gained, one.lost, one.count)
+    (low, high), (other_low, other_high) = wilson(one), wilson(other)
     below = math.hypot(one.value - low, other_high - other.value)
     above = math.hypot(high - one.value, other.value - other_low)
     return Estimate(gap, gap - below, gap + above, 1, "test set")
+
+
+def _agree(score: Score, gap: float) -> bool:
+    """Tell whether the counts belong to this very difference."""
+    return abs((score.gained or 0) - (score.lost or 0) - gap * score.count) < 0.5
+
+
+def _paired(gap: float, gained: int, lost: int, count: int) -> Estimate:
+    up, down = (gained + 1) / (count + 2), (lost + 1) / (count + 2)
+    z = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
+    half = z * math.sqrt((up + down - (up - down) ** 2) / (count + 2))
+    middle = up - down
+    return Estimate(gap, max(middle - half, -1.0), min(middle + half, 1.0), 1, "test set")

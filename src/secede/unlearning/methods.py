@@ -15,6 +15,16 @@ class Needs:
     server_data: bool = False
     single_updates: bool = False  # so it does not work under secure aggregation
 
+    def words(self) -> tuple[str, ...]:
+        """Return what is needed, in words."""
+        wanted = {
+            "the leaver online": self.leaver_online,
+            "stored history": self.history,
+            "data at the server": self.server_data,
+            "single updates": self.single_updates,
+        }
+        return tuple(word for word, needed in wanted.items() if needed)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:

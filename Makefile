@@ -1,0 +1,46 @@
+# Everything runs in .venv, which the first target that needs it creates.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types fast browser clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+demo: $(INSTALLED) ## Set up, then train, erase and compare with retraining on embedded data
+	$(BIN)/secede demo
+
+test: $(INSTALLED) browser ## Set up, then run every test except those that need a GPU
+	$(BIN)/pytest -m "not gpu"
+
+check: lint types test ## Lint, types and tests: what must pass before a change lands
+
+lint: $(INSTALLED) ## ruff: style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED) ## mypy --strict
+	$(BIN)/mypy
+
+fast: $(INSTALLED) ## The tests without the slow ones and the browser
+	$(BIN)/pytest -m "not gpu and not slow and not browser"
+
+# The page is tested in a real browser: Debian's Chromium, unless one is there already.
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing Chromium for the browser tests"; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; \
+	  else echo "no Chromium here: the browser tests will be skipped"; fi; }
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "secede needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean: ## Remove the environment and all caches (records in runs/ stay)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -35,3 +35,9 @@ class StorageError(SecedeError):
     """The disk refused a write: full, read-only or without permission."""
 
     exit_code = 6
+
+
+class StoppedError(SecedeError):
+    """The user stopped a run; its records let it go on."""
+
+    exit_code = 130

@@ -16,9 +16,6 @@ def main() -> None:
     except SecedeError as error:
         print(f"secede: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("secede: interrupted; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output left; nothing more to say
         sys.exit(141)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from secede.cli.progress import drawing, progress
+from secede.errors import StoppedError
 from secede.experiments import presets
 from secede.experiments.config import Config, override
 from secede.reports import names
@@ -86,8 +87,11 @@ def _drawn(run: Run) -> Table:
 def _run(config: Config, seeds: int, runs: Path, search: Path | None) -> Path:
     from secede.experiments.runner import run
 
-    with progress() as reporter:
-        return run(config, range(seeds), runs, reporter, search=search)
+    try:
+        with progress() as reporter:
+            return run(config, range(seeds), runs, reporter, search=search)
+    except KeyboardInterrupt:
+        raise StoppedError("interrupted; the same command goes on from here") from None
 
 
 def _as_json(report: Report, runs: Sequence[Run]) -> dict[str, object]:

@@ -122,7 +122,7 @@ class Simulator:
             model = self._make_model().to(self._device)
         if self._device.type == "cpu":
             # A memory layout, not another arithmetic: CPU convolutions are faster in it.
-            model = model.to(memory_format=torch.channels_last)
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model
 
     def _check_known(self, client: int) -> None:

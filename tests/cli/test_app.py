@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tiny
+from secede.cli.app import EXIT_CODES, app
+
+COMMANDS = ("demo", "run", "reproduce", "report", "methods", "datasets", "scenarios", "presets")
+ROOT = Path(__file__).parents[2]
+
+
+def secede(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from secede.cli import main; main()", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+    )
+
+
+def test_help_answers_without_torch_or_matplotlib() -> None:
+    program = (
+        "import sys\nfrom secede.cli import main\nsys.argv = ['secede', '--help']\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "heavy = {'torch', 'matplotlib', 'sklearn', 'scipy', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(', '.join(sorted(heavy)) or 0)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "Exit codes" in ended.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"])
+    assert shown.exit_code == 0
+    assert "Example: secede" in shown.stdout
+
+
+def test_every_command_is_documented() -> None:
+    names = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
+    assert names == set(COMMANDS)
+    text = (ROOT / "docs" / "commands.md").read_text()
+    for name in names:
+        assert f"## secede {name}" in text
+
+
+def test_every_exit_code_is_documented() -> None:
+    from secede import errors
+
+    kinds = [k for k in vars(errors).values() if isinstance(k, type)]
+    codes = {kind.exit_code for kind in kinds if issubclass(kind, errors.SecedeError)}
+    documented = {int(code) for code in re.findall(r"(\d+) [a-z]", EXIT_CODES)}
+    assert codes <= documented
+    table = (ROOT / "docs" / "commands.md").read_text()
+    for code in codes:
+        assert f"| {code} |" in table
+
+
+@pytest.mark.parametrize("command", ["methods", "datasets", "scenarios", "presets"])
+def test_lists_come_as_a_table_and_as_json(command: str) -> None:
+    runner = CliRunner()
+    rows = json.loads(runner.invoke(app, [command, "--json"]).stdout)
+    table = runner.invoke(app, [command]).stdout
+    assert len(rows) >= 3
+    for row in rows:
+        assert str(next(iter(row.values()))) in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "nonsense"], 2, "no preset 'nonsense'"),
+        (["run", "absent.toml"], 2, "absent.toml: cannot be read"),
+        (["run", "demo", "--device", "tpu"], 2, "device is 'tpu', expected 'auto', 'cpu' or"),
+        (["run", "demo", "--rounds", "0"], 2, "--rounds"),
+        (["run", "paper/emnist47-flipped-5"], 3, "SECEDE_DATA"),
+        (["reproduce", "--cells", "mnist"], 2, "no cell 'mnist'"),
+        (["report", "absent"], 5, "absent"),
+        (["nonsense"], 2, "No such command"),
+    ],
+)
+def test_mistakes_are_one_line_and_an_exit_code(
+    arguments: list[str],
+    code: int,
+    words: str,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SECEDE_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    ended = secede(*arguments, cwd=tmp_path)
+    assert ended.returncode == code, ended.stderr
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_five_lines_run_a_users_own_data_and_model_through_everything(tmp_path: Path) -> None:
+    tiny.write(tmp_path)
+    lines = (
+        'data = "tiny.npz"',
+        'model = "tiny_model:build"',
+        "clients.count = 3",
+        'scenario = { name = "backdoor", share = 0.5 }',
+        "training = { rounds = 3, learning_rate = 0.1, batch_size = 16 }",
+    )
+    assert len(lines) == 5
+    (tmp_path / "mine.toml").write_text("\n".join(lines))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    ended = secede("run", "../mine.toml", cwd=elsewhere)
+    assert ended.returncode == 0, ended.stderr
+    assert "Is the leaver forgotten" in ended.stdout
+    page = Path(ended.stdout.rpartition("Report: ")[2].strip())
+    assert "<html" in page.read_text()
+    assert (page.parent / "figures").is_dir()
+    again = secede("run", "../mine.toml", "--json", cwd=elsewhere)
+    assert "found finished, not computed again" in again.stderr
+    found = json.loads(again.stdout)
+    assert found["runs"][0]["seeds"] == 1
+    assert set(found["runs"][0]["models"]) >= {"FedAvg, 3 rounds", "Retrained, 3 rounds"}
+
+
+def test_a_missing_data_file_and_a_broken_model_name_what_is_wrong(tmp_path: Path) -> None:
+    tiny.write(tmp_path)
+    (tmp_path / "a.toml").write_text('data = "absent.npz"')
+    ended = secede("run", "a.toml", cwd=tmp_path)
+    assert (ended.returncode, "absent.npz: no such file" in ended.stderr) == (3, True)
+    (tmp_path / "b.toml").write_text(
+        'data = "tiny.npz"\nmodel = "tiny_model:absent"\nscenario.share = 0.3'
+    )
+    ended = secede("run", "b.toml", cwd=tmp_path)
+    assert (ended.returncode, "has no 'absent'" in ended.stderr) == (2, True)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_place_that_cannot_be_written_has_its_exit_code(tmp_path: Path) -> None:
+    tiny.write(tmp_path)
+    (tmp_path / "file").write_text("in the way")
+    ended = secede("run", "tiny.toml", "--out", "file/runs", cwd=tmp_path)
+    assert ended.returncode == 6, ended.stderr
+    assert "cannot write" in ended.stderr
+
+
+def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
+    tiny.write(tmp_path, tiny.CONFIG.replace("rounds = 3", "rounds = 100000"))
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from secede.cli import main; main()", "run", "tiny.toml"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("runs/*/seed-0/curves.jsonl")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    _, text = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted; the same command goes on from here" in text

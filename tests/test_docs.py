@@ -48,3 +48,12 @@ def test_the_makefile_has_readmes_two_commands() -> None:
         assert f"make {command}" in (ROOT / "README.md").read_text()
         assert re.search(rf"^{command}:", makefile, re.M)
     assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_librarys_example_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "library.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    exec(compile(program, "library.md", "exec"), {"__name__": "library"})
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split()[0] in ("stop-distance", "epochs")
+    assert int(second.split()[1]) == 2 * 4 * (64 * 32 + 32 + 32 * 3 + 3)

@@ -10,6 +10,7 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from secede.data.mapstyle import as_samples as as_samples
     from secede.data.samples import Dataset as Dataset
     from secede.data.samples import Samples as Samples
     from secede.errors import SecedeError as SecedeError
@@ -36,6 +37,7 @@ _HOMES = {
     "Samples": ("secede.data.samples", "Samples"),
     "SecedeError": ("secede.errors", "SecedeError"),
     "Simulator": ("secede.federation.simulator", "Simulator"),
+    "as_samples": ("secede.data.mapstyle", "as_samples"),
     "aggregate": ("secede.federation.engine", "aggregate"),
     "digest": ("secede.state", "digest"),
     "distance": ("secede.state", "distance"),
@@ -57,6 +59,7 @@ __all__ = [
     "Simulator",
     "__version__",
     "aggregate",
+    "as_samples",
     "digest",
     "distance",
     "load_state",

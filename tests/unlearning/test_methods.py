@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from secede import state as states
+from secede.unlearning import methods
+from secede.unlearning.fine_tune import FineTune
+from secede.unlearning.local import LocalTask
+from secede.unlearning.reference import Reference
+from secede.unlearning.retrain import Retrain
+from secede.unlearning.server import ServerSide
+
+HOME = Path(methods.__file__).parent
+
+
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_a_methods_name_is_its_files_name_with_dashes(name: str) -> None:
+    assert (HOME / f"{name.replace('-', '_')}.py").is_file()
+    entry = methods.METHODS[name]
+    assert entry.summary
+    assert entry.source
+
+
+def test_what_runs_at_the_leaver_needs_it_online() -> None:
+    for entry in methods.METHODS.values():
+        assert entry.needs.leaver_online == (entry.runs_at == "leaver")
+
+
+def test_needs_are_told_in_words() -> None:
+    assert methods.Needs().words() == ()
+    needs = methods.Needs(leaver_online=True, history=True)
+    assert needs.words() == ("the leaver online", "stored history")
+
+
+def test_fine_tuning_starts_at_the_global_state_and_retraining_at_a_fresh_one() -> None:
+    known, fresh = {"w": torch.ones(1)}, {"w": torch.zeros(1)}
+    side = ServerSide(global_state=known, fresh_state=lambda: fresh)
+    assert FineTune().start(side) is known
+    assert Retrain().start(side) is fresh
+
+
+def test_the_reference_is_sent_back_untouched() -> None:
+    model = nn.Linear(1, 2, bias=False)
+    task = LocalTask(
+        reference={"weight": torch.zeros(2, 1)},
+        own_state={"weight": torch.tensor([[3.0], [4.0]])},
+        model=model,
+        fresh_model=lambda _: model,
+        batches=lambda _size, _number: [],
+        loss=nn.functional.cross_entropy,
+    )
+    result = Reference().unlearn(task)
+    assert states.digest(result.state) == states.digest(task.reference)
+    assert (result.report.steps, result.report.ended_by) == (0, "no-steps")
+    assert result.report.distance_to_own == 5.0
+    assert result.gradient_samples == 0

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from secede import state as states
+from secede.unlearning.walker import Anchor, Walker
+
+
+def walker(model: nn.Module) -> Walker:
+    return Walker(
+        model,
+        states.of(model),
+        loss=nn.functional.cross_entropy,
+        learning_rate=0.1,
+        momentum=0.9,
+        clip=5.0,
+    )
+
+
+def batch(classes: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    return torch.randn(12, 4, generator=draw), torch.arange(12) % classes
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Linear(4, 3),
+        nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)),
+        nn.Sequential(nn.Linear(4, 3).requires_grad_(False), nn.Linear(3, 3)),
+    ],
+    ids=["plain", "batchnorm", "frozen"],
+)
+def test_its_distance_and_projection_equal_those_of_whole_states(model: nn.Module) -> None:
+    walking = walker(model)
+    center = walking.state()
+    other = {k: v + 0.1 if v.is_floating_point() else v for k, v in center.items()}
+    near, far = Anchor(walking, center), Anchor(walking, other)
+    for _ in range(3):
+        walking.ascend(batch())
+    assert walking.distance(near) == pytest.approx(states.distance(walking.state(), center))
+    assert walking.distance(far) == pytest.approx(states.distance(walking.state(), other))
+    expected = states.project(walking.state(), center, 0.05)
+    assert walking.project(near, 0.05)
+    for name, value in expected.items():
+        torch.testing.assert_close(walking.state()[name], value)
+    assert not walking.project(near, 0.051)
+
+
+def test_an_evaluation_matches_the_hand_sum() -> None:
+    model = nn.Linear(1, 2, bias=False)
+    nn.init.zeros_(model.weight)
+    found = walker(model).evaluate([(torch.ones(4, 1), torch.tensor([0, 0, 1, 1]))])
+    assert found.loss == pytest.approx(0.693147, abs=1e-6)
+    assert (found.accuracy, found.classes) == (0.5, 2)

@@ -1,5 +1,10 @@
 """Everything that can go wrong on purpose, each with the exit code the command line ends with."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 
 class SecedeError(Exception):
     """Base of all errors that are the user's to mend; its text is one clear line."""
@@ -41,3 +46,10 @@ class StoppedError(SecedeError):
     """The user stopped a run; its records let it go on."""
 
     exit_code = 130
+
+
+def did_you_mean(found: str, known: Iterable[str]) -> str:
+    """Return a hint with the known name nearest to `found` and a space, or nothing."""
+    close = difflib.get_close_matches(found.lower().replace("_", "-"), list(known), n=1)
+    close = close or difflib.get_close_matches(found, list(known), n=1)
+    return f"did you mean {close[0]!r}? " if close else ""

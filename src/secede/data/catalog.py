@@ -5,13 +5,12 @@ Importing this module does not import torch: the command line lists the table fr
 
 from __future__ import annotations
 
-import difflib
 import string
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from secede.data.entry import Entry, RemoteFile
-from secede.errors import ConfigError
+from secede.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from secede.data.samples import Dataset
@@ -186,10 +185,9 @@ def entry(name: str) -> Entry:
     """Return the named data set's entry."""
     if name in _ENTRIES:
         return _ENTRIES[name]
-    close = difflib.get_close_matches(name.lower().replace("_", "-"), NAMES, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
     raise ConfigError(
-        f"unknown data set {name!r}: {hint}Known are {', '.join(NAMES)}, or a path ending in .npz"
+        f"unknown data set {name!r}: {did_you_mean(name, NAMES)}"
+        f"Known are {', '.join(NAMES)}, or a path ending in .npz"
     )
 
 

@@ -6,7 +6,6 @@ found and what is allowed.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import tomllib
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from secede import models, scenarios
 from secede.data import catalog
-from secede.errors import ConfigError
+from secede.errors import ConfigError, did_you_mean
 from secede.scenarios.share import default_share
 
 RECORD_VERSION = 1  # of the records' form and meaning; part of every config's digest
@@ -215,7 +214,6 @@ def _unknown_key(path: tuple[str | int, ...]) -> str:
     for part in path[:-1]:
         section = section.model_fields[str(part)].annotation
     allowed = list(section.model_fields)
-    close = difflib.get_close_matches(str(path[-1]), allowed, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
     dotted = ".".join(str(part) for part in path)
+    hint = did_you_mean(str(path[-1]), allowed)
     return f"unknown key {dotted!r}: {hint}allowed here: {', '.join(allowed)}"

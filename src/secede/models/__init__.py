@@ -5,13 +5,12 @@ This module never imports torch itself, so that names can be listed without it.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from secede.errors import ConfigError
+from secede.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,11 +28,9 @@ def check_name(name: str) -> None:
     """Raise unless `name` is a built-in network or looks like `package.module:factory`."""
     if name in NAMES or ":" in name:
         return
-    close = difflib.get_close_matches(name, NAMES, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
     raise ConfigError(
-        f"model: unknown name {name!r}; {hint}expected one of {', '.join(NAMES)}, "
-        "or your own as package.module:factory"
+        f"model: unknown name {name!r}; {did_you_mean(name, NAMES)}"
+        f"expected one of {', '.join(NAMES)}, or your own as package.module:factory"
     )
 
 

@@ -5,13 +5,12 @@ This module never imports torch itself, so that names can be listed without it.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from secede.errors import ConfigError
+from secede.errors import ConfigError, did_you_mean
 from secede.scenarios.share import default_share
 
 if TYPE_CHECKING:
@@ -53,10 +52,9 @@ def check_name(name: str) -> None:
     """Raise unless `name` is a scenario."""
     if name in SCENARIOS:
         return
-    close = difflib.get_close_matches(name, SCENARIOS, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
     raise ConfigError(
-        f"scenario.name: unknown name {name!r}; {hint}expected one of {', '.join(SCENARIOS)}"
+        f"scenario.name: unknown name {name!r}; {did_you_mean(name, SCENARIOS)}"
+        f"expected one of {', '.join(SCENARIOS)}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from secede.errors import ConfigError
+from secede.errors import ConfigError, did_you_mean
 from secede.experiments.config import Config, parse, resolve_data_path
 
 _ROOT = resources.files("secede.experiments.presets")
@@ -33,8 +33,8 @@ def load(name_or_path: str) -> Config:
     path = Path(name_or_path)
     if not name_or_path.endswith(".toml"):
         raise ConfigError(
-            f"no preset {name_or_path!r}; expected a path ending in .toml or one of: "
-            + ", ".join(NAMES)
+            f"no preset {name_or_path!r}; {did_you_mean(name_or_path, NAMES)}"
+            f"expected a path ending in .toml or one of: {', '.join(NAMES)}"
         )
     try:
         text = path.read_text(encoding="utf-8")

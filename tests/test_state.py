@@ -191,3 +191,23 @@ def test_of_is_a_copy() -> None:
     before = states.of(model)
     nn.init.zeros_(model.weight)
     assert not torch.equal(before["weight"], model.weight)
+
+
+def test_entries_that_share_memory_are_saved(tmp_path: Path) -> None:
+    value = torch.arange(3.0)
+    states.save({"a": value, "b": value, "c": value[1:]}, str(tmp_path / "s.safetensors"))
+    loaded, _ = states.load(str(tmp_path / "s.safetensors"))
+    assert loaded["c"].tolist() == [1.0, 2.0]
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 1}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        pass
+
+
+def test_extra_state_that_is_no_tensor_is_refused() -> None:
+    with pytest.raises(StateError, match="get_extra_state"):
+        states.of(Extra(2, 2))

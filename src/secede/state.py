@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,11 +28,14 @@ State = Mapping[str, Tensor]
 def of(model: nn.Module) -> dict[str, Tensor]:
     """Return a detached copy of `model`'s parameters and buffers, each shared tensor once."""
     shared = aliases(model)
-    return {
-        name: value.detach().clone()
-        for name, value in model.state_dict().items()
-        if name not in shared
-    }
+    state = {name: value for name, value in model.state_dict().items() if name not in shared}
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise StateError(
+                f"{name!r} is {type(value).__name__}, not a tensor: modules with get_extra_state() "
+                "are not supported"
+            )
+    return {name: value.detach().clone() for name, value in state.items()}
 
 
 def aliases(model: nn.Module) -> dict[str, str]:
@@ -180,13 +184,16 @@ def size_bytes(state: State) -> int:
     return sum(value.numel() * value.element_size() for value in state.values())
 
 
-def save(state: State, path: Path, metadata: Mapping[str, str] | None = None) -> None:
+def save(
+    state: State, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
+) -> None:
     """Write a safetensors file that is either whole or absent."""
-    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
-    files.write_bytes(path, safetensors.torch.save(tensors, dict(metadata or {})))
+    # Copies, because safetensors refuses entries that share memory, as tied parameters do.
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+    files.write_bytes(Path(path), safetensors.torch.save(tensors, dict(metadata or {})))
 
 
-def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def load(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a safetensors file: the state and its metadata."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:

@@ -69,3 +69,21 @@ def test_leftovers_of_a_killed_write_are_cleared(tmp_path: Path) -> None:
     leftover.write_bytes(b"half")
     with SeedFolder(tmp_path).locked():
         assert not leftover.exists()
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_found(tmp_path: Path) -> None:
+    seed = folder(tmp_path)
+    path = tmp_path / "states" / "fedavg.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match="not those that were written"):
+        seed.checkpoint("fedavg")
+
+
+def test_a_seed_begun_elsewhere_is_not_continued(tmp_path: Path) -> None:
+    seed = folder(tmp_path)
+    seed.begin({"torch": "1", "threads": 2})
+    seed.begin({"torch": "1", "threads": 2})
+    with pytest.raises(RecordError, match="another environment: threads 2 then, 4 now"):
+        seed.begin({"torch": "1", "threads": 4})

@@ -5,7 +5,7 @@ import torch
 
 from secede import state as states
 from secede.data.samples import Dataset, Samples
-from secede.errors import ConfigError, DataError
+from secede.errors import ConfigError
 from secede.experiments import setup
 from secede.experiments.config import parse
 
@@ -14,7 +14,7 @@ def dataset(count: int = 90) -> Dataset:
     draw = torch.Generator().manual_seed(0)
     images = torch.rand(count, 1, 8, 8, generator=draw)
     samples = Samples(images, torch.arange(count) % 3)
-    return Dataset("toy", samples, samples.take(torch.arange(30)), ("a", "b", "c"))
+    return Dataset("toy", samples, samples.take(torch.arange(45)), ("a", "b", "c"))
 
 
 def federation(text: str = "", seed: int = 0) -> setup.Federation:
@@ -58,15 +58,21 @@ def test_retraining_starts_elsewhere_than_the_first_training() -> None:
 def test_non_members_are_made_like_the_leavers_samples() -> None:
     found = federation("clients.count = 3")
     known = {tuple(x.flatten().tolist()) for x in dataset().test.x}
-    assert sum(tuple(x.flatten().tolist()) not in known for x in found.nonmembers.x) == 15
+    assert sum(tuple(x.flatten().tolist()) not in known for x in found.nonmembers.x) == 22
 
 
 def test_a_limit_below_the_clients_is_refused() -> None:
-    config = parse("limit = 3\nclients.count = 5", name="x")
+    config = parse("limit = 3\nclients.count = 5\ndevice = 'cpu'", name="x")
     small = setup.load_dataset(config)
     assert len(small.train) == len(small.test) == 3
-    with pytest.raises(DataError, match="5 clients"):
-        setup.federate(config.model_copy(update={"device": "cpu"}), small, 0, search=None)
+    with pytest.raises(ConfigError, match=r"clients\.count asks for 5 .* \(limit is 3\)"):
+        setup.federate(config, small, 0, search=None)
+
+
+def test_too_few_test_samples_are_refused_before_hours_of_training() -> None:
+    config = parse("limit = 30\nclients.count = 2\ndevice = 'cpu'", name="x")
+    with pytest.raises(ConfigError, match=r"30 test samples \(limit is 30\), expected at least 40"):
+        setup.federate(config, setup.load_dataset(config), 0, search=None)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")

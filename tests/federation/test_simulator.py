@@ -208,3 +208,64 @@ def test_batchnorm_statistics_average_and_counters_do_not() -> None:
     expected = (updates[0].state["1.running_mean"] + updates[1].state["1.running_mean"]) / 2
     torch.testing.assert_close(mean["1.running_mean"], expected)
     assert mean["1.num_batches_tracked"].item() == 2
+
+
+class Counting(nn.Module):
+    """Keeps a running value that no state holds, and adds it to what it says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(36, 3)
+        self.register_buffer("seen", torch.zeros(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.get_buffer("seen").add_(x.mean())
+        out: Tensor = self.inner(x.flatten(1)) + self.get_buffer("seen") * torch.tensor([1.0, 0, 0])
+        return out
+
+
+def test_nothing_passes_from_one_client_to_the_next_through_hidden_buffers() -> None:
+    one, other = simulator(make_model=Counting), simulator(make_model=Counting)
+    start = one.initial_state("initial")
+    one.train_round(start, (0,), phase="training", number=1)
+    found, expected = (
+        engine.train_round(start, (1,), phase="retraining", number=1).updates[0].state
+        for engine in (one, other)
+    )
+    assert states.digest(found) == states.digest(expected)
+
+
+def test_a_last_batch_of_one_under_batchnorm_is_refused_by_name() -> None:
+    def normalised() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, 3))
+
+    engine = simulator((17,), make_model=normalised)
+    with pytest.raises(ConfigError, match=r"training\.batch_size"):
+        engine.train_round(engine.initial_state(), (0,), phase="training", number=1)
+
+
+def test_clients_may_be_tensors_or_map_style_data_sets() -> None:
+    samples = clients((20,))[0]
+    dataset = torch.utils.data.TensorDataset(samples.x, samples.y)
+    how = LocalTraining(batch_size=16)
+    engines = [
+        Simulator([kind], network, training=how, seed=0)
+        for kind in (samples, (samples.x, samples.y), dataset)
+    ]
+    digests = {states.digest(train(engine, 1, members=(0,))) for engine in engines}
+    assert len(digests) == 1
+
+
+def test_a_model_that_needs_the_usual_memory_layout_trains() -> None:
+    class Viewing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features, self.head = nn.Conv2d(1, 2, 3, padding=1), nn.Linear(72, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(self.features(x).view(len(x), -1))
+            return out
+
+    engine = simulator(make_model=Viewing)
+    engine.train_round(engine.initial_state(), (0, 1), phase="training", number=1)

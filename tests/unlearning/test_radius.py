@@ -17,25 +17,24 @@ def constant(value: float) -> nn.Module:
 def test_the_radius_is_a_third_of_the_mean_plain_distance() -> None:
     # Fresh models at 1, 2, ..., 10 in each of four weights: distances 2n, mean 11, a third 11/3.
     reference = {"weight": torch.zeros(2, 2)}
-    radius = third_of_distance_to_fresh(reference, lambda n: constant(float(n)))
+    radius = third_of_distance_to_fresh(reference, lambda n: constant(float(n)), ["weight"])
     assert radius == pytest.approx(11 / 3)
 
 
-def test_statistics_and_frozen_parameters_do_not_count() -> None:
+def test_only_what_can_move_counts() -> None:
     def fresh(_: int) -> nn.Module:
-        model = nn.Sequential(constant(3.0), nn.BatchNorm1d(2))
-        for parameter in model[1].parameters():
-            parameter.requires_grad_(False)
-        return model
+        return nn.Sequential(constant(3.0), nn.BatchNorm1d(2))
 
     reference = {k: v + 7 * (k != "0.weight") for k, v in fresh(0).state_dict().items()}
     reference["0.weight"] = torch.zeros(2, 2)
-    assert third_of_distance_to_fresh(reference, fresh) == pytest.approx(2.0)
+    assert third_of_distance_to_fresh(reference, fresh, ["0.weight"]) == pytest.approx(2.0)
 
 
 def test_fresh_models_that_equal_the_reference_give_no_radius() -> None:
     with pytest.raises(ConfigError, match="give a radius"):
-        third_of_distance_to_fresh({"weight": torch.ones(2, 2)}, lambda _: constant(1.0))
+        third_of_distance_to_fresh(
+            {"weight": torch.ones(2, 2)}, lambda _: constant(1.0), ["weight"]
+        )
 
 
 def test_copies_are_reset_by_their_layers_and_repeat_by_seed() -> None:
@@ -65,3 +64,8 @@ class Bare(nn.Module):
 def test_a_layer_that_cannot_be_reset_asks_for_a_factory() -> None:
     with pytest.raises(ConfigError, match="pass fresh_model= "):
         reinitialised(nn.Sequential(Bare()), 0)(1)
+
+
+def test_a_fresh_model_of_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no parameter 'bias': another network"):
+        third_of_distance_to_fresh({}, lambda _: constant(1.0), ["bias"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -180,3 +181,60 @@ def test_other_precisions_work_and_keep_their_dtype(dtype: torch.dtype) -> None:
     result = erase(model, batches=batches)
     assert {v.dtype for v in result.state.values()} == {dtype}
     assert result.report.distance_to_reference > 0
+
+
+def test_batchnorm_is_climbed_although_its_statistics_are_far_apart() -> None:
+    model = trained(with_batchnorm())
+    own = {k: v + 9 if "running" in k else v for k, v in states.of(model).items()}
+    result = erase(model, own_state=own, step=ProjectedAscent(stop_distance=0.5, epochs=20))
+    assert result.report.steps > 3
+    assert result.report.distance_to_own == pytest.approx(
+        result.report.distance_to_reference, abs=1e-6
+    )
+
+
+def test_a_start_beyond_the_papers_grid_is_climbed_all_the_same() -> None:
+    model = trained(plain())
+    own = {k: v + 0.3 for k, v in states.of(model).items()}  # over ten units away
+    result = erase(model, own_state=own, step=ProjectedAscent(learning_rate=0.1, epochs=20))
+    assert result.report.steps > 3
+    assert result.report.search_target is not None
+
+
+def test_epochs_that_end_before_grid_and_target_say_so() -> None:
+    result = erase(trained(plain()), step=ProjectedAscent(learning_rate=1e-5, epochs=1))
+    assert (result.report.ended_by, result.report.stop_distance) == ("epochs", None)
+    assert result.report.steps == 3
+
+
+def test_the_seed_fixes_fresh_models_and_dropout_and_leaves_the_callers_generator() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3))
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3))
+
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    first = erase(model, fresh_model=build, seed=1)
+    assert torch.equal(torch.rand(1), expected)
+    second = erase(model, fresh_model=build, seed=1)
+    assert states.digest(first.state) == states.digest(second.state)
+    assert first.report.radius == second.report.radius
+
+
+def test_workers_that_persist_are_not_disturbed_by_measuring() -> None:
+    inputs, labels = (torch.cat(parts) for parts in zip(*images(), strict=True))
+    dataset = torch.utils.data.TensorDataset(inputs, labels)
+    step = ProjectedAscent(stop="accuracy", stop_accuracy=0.0, learning_rate=1e-4, epochs=2)
+    loader = torch.utils.data.DataLoader(
+        dataset, batch_size=16, num_workers=1, persistent_workers=True
+    )
+    assert erase(trained(plain()), batches=loader, step=step).report.steps == 6
+
+
+def test_shared_parameters_are_saved_and_come_back(tmp_path: Path) -> None:
+    result = erase(trained(Shared()))
+    secede.save_state(result.state, str(tmp_path / "state.safetensors"))
+    loaded, _ = secede.load_state(tmp_path / "state.safetensors")
+    assert states.digest(loaded) == states.digest(result.state)

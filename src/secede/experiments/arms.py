@@ -109,7 +109,6 @@ def _at_server(federation: Federation, method: ServerMethod) -> Callable[[State]
 
 def _at_leaver(federation: Federation, step: LocalStep) -> Callable[[State], Start]:
     def start(global_state: State) -> Start:
-        assert global_state is not None
         result, cost = federation.engine.ask(
             federation.leaver,
             lambda side: step.unlearn(LocalTask.of(side)),

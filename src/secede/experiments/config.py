@@ -173,10 +173,10 @@ def override(config: Config, changes: dict[str, Any]) -> Config:
 def digest(config: Config, fingerprints: dict[str, str]) -> str:
     """Return the SHA-256 that tells whether two runs are of the same experiment.
 
-    `fingerprints` stand for what the config only names: a user's own data file and model.
+    `fingerprints` stand for what the config only names: data files and a user's own model.
     """
     values = config.model_dump(mode="json", exclude={"title"})
-    if "data" in fingerprints:
+    if config.data.endswith(".npz"):
         values["data"] = Path(config.data).name  # the same file elsewhere is the same experiment
     canonical = json.dumps(
         {"version": RECORD_VERSION, "config": values, "fingerprints": fingerprints}, sort_keys=True

@@ -67,7 +67,7 @@ class Answers:
 
     leaver: Evidence
     nonmembers: Evidence  # test samples, transformed like the leaver's: what attacks are judged on
-    members: Evidence  # drawn from everybody's training samples; teaches the shadow's attack
+    members: Evidence  # drawn from the retained clients; teaches the shadow's attack
     test: Evidence  # the same test samples as they are; teaches the shadow's attack
     mean_training_loss: float  # over the clients that the model was last trained on
 
@@ -95,7 +95,7 @@ def answers(federation: Federation, state: State, trained: Sequence[int], seed: 
     return Answers(
         leaver=evaluate(model, engine.clients[federation.leaver]),
         nonmembers=evaluate(model, federation.nonmembers),
-        members=evaluate(model, _draw(engine.clients, seed)),
+        members=evaluate(model, _draw([engine.clients[i] for i in federation.retained], seed)),
         test=evaluate(model, federation.test),
         mean_training_loss=_mean_loss(model, [engine.clients[client] for client in trained]),
     )
@@ -104,8 +104,8 @@ def answers(federation: Federation, state: State, trained: Sequence[int], seed: 
 def membership(shadow: Answers, targets: dict[str, Answers], seed: int) -> dict[str, object]:
     """Attack every target twice, as the paper does: Yeom by loss, Shokri by posteriors.
 
-    Shokri's attack learns from the shadow's training and test samples; no test image that taught
-    it is among those it is judged on.
+    Shokri's attack learns from the shadow's training samples, the leaver's left out, and test
+    samples: nothing that taught it is among what it is judged on.
     """
     labels = shadow.test.labels
     teach, judge = (torch.from_numpy(part) for part in halves(labels, seed=derive(seed, "halves")))
@@ -132,9 +132,9 @@ def membership(shadow: Answers, targets: dict[str, Answers], seed: int) -> dict[
 
 
 def _draw(clients: Sequence[Samples], seed: int) -> Samples:
-    everybody = Samples(torch.cat([c.x for c in clients]), torch.cat([c.y for c in clients]))
-    order = torch.randperm(len(everybody), generator=generator(seed, "shadow members"))
-    return everybody.take(order[:SHADOW_MEMBERS].to(everybody.y.device))
+    pool = Samples(torch.cat([c.x for c in clients]), torch.cat([c.y for c in clients]))
+    order = torch.randperm(len(pool), generator=generator(seed, "shadow members"))
+    return pool.take(order[:SHADOW_MEMBERS].to(pool.y.device))
 
 
 def _mean_loss(model: nn.Module, clients: Sequence[Samples]) -> float:

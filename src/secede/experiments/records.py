@@ -120,14 +120,20 @@ class SeedFolder:
 
     def save_state(self, name: str, state: State, metadata: Mapping[str, str]) -> None:
         """Write a named state with its metadata."""
-        states.save(state, self._state_path(name), metadata)
+        states.save(state, self._state_path(name), {**metadata, "digest": states.digest(state)})
 
     def load_state(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Read a named state and its metadata."""
         try:
-            return states.load(self._state_path(name))
+            state, metadata = states.load(self._state_path(name))
         except StateError as error:
             raise RecordError(f"{error}; delete {self.path} to redo this seed") from error
+        if metadata.get("digest") != states.digest(state):
+            raise RecordError(
+                f"{self._state_path(name)}: its values are not those that were written; "
+                f"delete {self.path} to redo this seed"
+            )
+        return state, metadata
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the curve's rows; a torn last line, as a kill leaves it, is not one."""
@@ -159,6 +165,23 @@ class SeedFolder:
             if row["round"] <= reached[arm]:
                 kept.append(json.dumps(row, sort_keys=True) + "\n")
         files.write_text(self.path / CURVES, "".join(kept))
+
+    def begin(self, environment: Mapping[str, object]) -> None:
+        """Write down where the seed is computed; one begun elsewhere is refused.
+
+        Other versions, devices or thread counts round differently, so a seed that changed them in
+        the middle would be neither one run nor the other.
+        """
+        path = self.path / ENVIRONMENT
+        if path.exists() and (before := read_json(path)) != environment:
+            changed = [key for key in environment if before.get(key) != environment[key]]
+            told = ", ".join(
+                f"{key} {before.get(key)} then, {environment[key]} now" for key in changed
+            )
+            raise RecordError(
+                f"{self.path} was begun in another environment: {told}; delete it to redo"
+            )
+        write_json(path, environment)
 
     def _state_path(self, name: str) -> Path:
         return self.path / "states" / f"{name}.safetensors"

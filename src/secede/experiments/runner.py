@@ -19,15 +19,14 @@ import torch
 from secede import __version__
 from secede import state as states
 from secede.data.samples import Dataset
-from secede.errors import RecordError
+from secede.errors import RecordError, StateError
 from secede.experiments import config as configs
-from secede.experiments.arms import FEDAVG, RETRAIN, Arm, arms
+from secede.experiments.arms import ASCENT, FEDAVG, RETRAIN, Arm, arms
 from secede.experiments.config import Config
 from secede.experiments.fingerprint import fingerprints
 from secede.experiments.measure import Answers, Measured, answers, measure, membership
 from secede.experiments.records import (
     CONFIG,
-    ENVIRONMENT,
     RESULT,
     Checkpoint,
     SeedFolder,
@@ -109,20 +108,21 @@ class _SeedRun:
 
     def run(self) -> None:
         """Run all arms, attack their models, and write the result."""
-        write_json(self._records.path / ENVIRONMENT, _environment(self._config.device))
+        self._records.begin(_environment(self._config.device))
         self._records.drop_rows_beyond_checkpoints()
-        started = time.perf_counter()
         all_arms = arms(self._config, self._federation)
         self._progress.begin(self._config, self._seed, sum(arm.rounds for arm in all_arms))
         final: dict[str, State] = {}
+        seconds: dict[str, float] = {}
         for arm in all_arms:
-            final[arm.name] = self._run_arm(arm, final.get(FEDAVG, {}))
+            end = self._run_arm(arm, final.get(FEDAVG, {}))
+            final[arm.name], seconds[arm.name] = end.state, end.cost.seconds
         write_json(
             self._records.path / RESULT,
             {
                 "seed": self._seed,
                 "config_digest": self._digest,
-                "seconds": time.perf_counter() - started,
+                "seconds": sum(seconds.values()),
                 "arms": {
                     arm.name: {"rounds": arm.rounds, "digest": states.digest(final[arm.name])}
                     for arm in all_arms
@@ -132,7 +132,7 @@ class _SeedRun:
             },
         )
 
-    def _run_arm(self, arm: Arm, global_state: State) -> State:
+    def _run_arm(self, arm: Arm, global_state: State) -> Checkpoint:
         point = self._records.checkpoint(arm.name) or self._begin(arm, global_state)
         point = replace(point, state=_on(self._config.device, point.state))
         for number in range(1, point.round + 1):
@@ -151,11 +151,11 @@ class _SeedRun:
             self._recall_own_state()
         if arm.name == RETRAIN:
             self._retrained = measure(self._federation, point.state)
-        return point.state
+        return point
 
     def _begin(self, arm: Arm, global_state: State) -> Checkpoint:
         start = arm.start(global_state)
-        if start.report is not None and start.report.steps:
+        if start.report is not None and arm.name == ASCENT:
             write_json(self._records.path / _LOCAL_STEP, start.report.as_dict())
         point = Checkpoint(0, start.state, start.cost)
         self._record(arm, point)
@@ -192,14 +192,18 @@ class _SeedRun:
 
     def _membership(self, all_arms: Sequence[Arm]) -> dict[str, object]:
         targets = {
-            f"{arm.name}@{number}": Answers.of_tensors(
-                states.load(self._evidence_path(arm.name, number))[0]
-            )
+            f"{arm.name}@{number}": self._answers(arm.name, number)
             for arm in all_arms
             for number in sorted(set(arm.evidence_rounds))
         }
         shadow = targets[f"{FEDAVG}@{self._config.training.rounds}"]
         return membership(shadow, targets, self._seed)
+
+    def _answers(self, arm: str, number: int) -> Answers:
+        try:
+            return Answers.of_tensors(states.load(self._evidence_path(arm, number))[0])
+        except (StateError, KeyError) as error:
+            raise RecordError(f"{error}; delete {self._records.path} to redo this seed") from error
 
     def _evidence_path(self, arm: str, number: int) -> Path:
         return self._records.path / "evidence" / f"{arm}@{number}.safetensors"

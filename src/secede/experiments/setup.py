@@ -20,6 +20,8 @@ from secede.federation.training import LocalTraining
 from secede.scenarios.scenario import Probe, Scenario
 from secede.seeding import generator
 
+MINIMUM_TEST = 40
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -66,6 +68,7 @@ def load_dataset(config: Config) -> Dataset:
 
 def federate(config: Config, dataset: Dataset, seed: int, *, search: Path | None) -> Federation:
     """Deal the data, change the leaver's share of it, and put up the simulator."""
+    _check_enough(config, dataset)
     scenario = scenarios.create(
         config.scenario.name,
         classes=len(dataset.classes),
@@ -94,6 +97,22 @@ def federate(config: Config, dataset: Dataset, seed: int, *, search: Path | None
     )
 
 
+def _check_enough(config: Config, dataset: Dataset) -> None:
+    limit = "" if config.limit is None else f" (limit is {config.limit})"
+    asked = sum(config.clients.sizes or ()) or config.clients.count
+    if asked > len(dataset.train):
+        key = "clients.sizes" if config.clients.sizes else "clients.count"
+        raise ConfigError(
+            f"{key} asks for {asked} samples or more, but {dataset.name} has "
+            f"{len(dataset.train)} training samples{limit}"
+        )
+    if len(dataset.test) < MINIMUM_TEST:
+        raise ConfigError(
+            f"{dataset.name} has {len(dataset.test)} test samples{limit}, expected at least "
+            f"{MINIMUM_TEST}: membership attacks learn from one half and are judged on the other"
+        )
+
+
 def _probe(scenario: Scenario, test: Samples, device: str) -> Probe:
     probe = scenario.probe(test)
     return Probe(probe.samples.to(device), probe.measures)
@@ -109,6 +128,14 @@ def _deal(config: Config, dataset: Dataset, seed: int) -> list[Tensor]:
 
 
 def _model_maker(config: Config, dataset: Dataset, search: Path | None) -> Callable[[], nn.Module]:
-    return lambda: models.build(
-        config.model, shape=dataset.shape, classes=len(dataset.classes), search=search
-    )
+    def make() -> nn.Module:
+        model = models.build(
+            config.model, shape=dataset.shape, classes=len(dataset.classes), search=search
+        )
+        if config.device == "cpu" and config.model in models.NAMES:
+            # A memory layout, not another arithmetic: CPU convolutions are faster in it. A
+            # user's own model may rely on the usual one.
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
+
+    return make

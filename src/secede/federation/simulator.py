@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from secede import state as states
-from secede.data.samples import Samples
+from secede.data.mapstyle import as_samples
 from secede.errors import ConfigError
 from secede.federation.cost import Cost
 from secede.federation.engine import ClientSide, OwnState, ReplyT, RoundReply, Update
@@ -24,11 +24,11 @@ from secede.state import State
 
 
 class Simulator:
-    """An engine over clients that all live here."""
+    """An engine over clients that all live here: samples, tensors or map-style data sets."""
 
     def __init__(
         self,
-        clients: Sequence[Samples],
+        clients: Sequence[object],
         make_model: Callable[[], nn.Module],
         *,
         training: LocalTraining,
@@ -36,10 +36,10 @@ class Simulator:
         device: torch.device | str = "cpu",
         loss: Loss = nn.functional.cross_entropy,
     ) -> None:
-        for index, samples in enumerate(clients):
+        self.clients = [as_samples(samples).to(device) for samples in clients]
+        for index, samples in enumerate(self.clients):
             if len(samples) == 0:
                 raise ConfigError(f"client {index} has no samples; every client needs at least one")
-        self.clients = [samples.to(device) for samples in clients]
         self.own: dict[int, OwnState] = {}
         self._make_model = make_model
         self._training = training
@@ -47,14 +47,26 @@ class Simulator:
         self._device = torch.device(device)
         self._loss = loss
         self._worker = self._fresh_model("worker")
+        kept = self._worker.state_dict()
+        self._transient = {
+            name: value.detach().clone()
+            for name, value in self._worker.named_buffers()
+            if name not in kept
+        }
 
     def initial_state(self, *name: str | int) -> dict[str, Tensor]:
         """Return a freshly initialised state; the same name gives the same state."""
         return states.of(self._fresh_model(*name))
 
     def model(self, state: State) -> nn.Module:
-        """Return the worker model holding `state`; the next call overwrites it."""
+        """Return the worker model holding `state`; the next call overwrites it.
+
+        Buffers that no state holds start afresh, so that nothing passes from one use to the next.
+        """
         states.load_into(self._worker, state)
+        with torch.no_grad():
+            for name, value in self._transient.items():
+                self._worker.get_buffer(name).copy_(value)
         return self._worker
 
     def train_round(
@@ -119,11 +131,7 @@ class Simulator:
 
     def _fresh_model(self, *name: str | int) -> nn.Module:
         with seeded(self._seed, "model", *name):
-            model = self._make_model().to(self._device)
-        if self._device.type == "cpu":
-            # A memory layout, not another arithmetic: CPU convolutions are faster in it.
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return model
+            return self._make_model().to(self._device)
 
     def _check_known(self, client: int) -> None:
         if not 0 <= client < len(self.clients):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from secede.data.samples import Samples
-from secede.errors import StateError
+from secede.errors import ConfigError, StateError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -54,5 +54,18 @@ def train(
     for _ in range(how.epochs):
         for inputs, labels in batches(samples, how.batch_size, generator):
             optimiser.zero_grad(set_to_none=True)
-            loss(model(inputs), labels).backward()
+            loss(_outputs(model, inputs), labels).backward()
             optimiser.step()
+
+
+def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
+    try:
+        outputs: Tensor = model(inputs)
+    except ValueError as error:
+        if len(inputs) > 1 or "more than 1 value per channel" not in str(error):
+            raise
+        raise ConfigError(
+            "a client's last batch holds one sample, which BatchNorm cannot normalise: "
+            "change training.batch_size or the clients' sizes"
+        ) from error
+    return outputs

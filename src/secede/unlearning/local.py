@@ -53,7 +53,7 @@ class LocalReport:
 
     steps: int
     ended_by: str  # "stop-distance", "stop-accuracy", "epochs" or "no-steps"
-    distance_to_own: float
+    distance_to_own: float  # plain L2 over what can move, as all distances of a step
     distance_to_reference: float
     radius: float | None
     stop_distance: float | None
@@ -63,6 +63,7 @@ class LocalReport:
     loss: float | None
     gradient_samples: int
     searched: tuple[Candidate, ...] = ()  # what a grid search for tau had to choose from
+    search_target: float | None = None  # the accuracy that the search aimed for
 
     def as_dict(self) -> dict[str, object]:
         """Return the report by name, as records hold it."""

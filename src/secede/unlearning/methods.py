@@ -1,4 +1,4 @@
-"""The table of methods: what each is, what it needs, and where it lives. Imports no torch."""
+"""The table of methods: what each is, where it runs and what it needs. Imports no torch."""
 
 from __future__ import annotations
 

@@ -71,8 +71,14 @@ class _Climb:
         )
         self._center = Anchor(self._walker, task.reference)
         self._own = Anchor(self._walker, task.own_state)
-        self._radius = how.radius or third_of_distance_to_fresh(task.reference, task.fresh_model)
+        self._radius = how.radius or third_of_distance_to_fresh(
+            task.reference, task.fresh_model, self._walker.movable
+        )
         self._projections = 0
+        # Read once and before the climb, so that measuring cannot disturb a loader in the middle
+        # of a pass, nor torch's global generator.
+        with torch.random.fork_rng(devices=()):
+            self._samples = list(task.batches(how.batch_size, 0))
 
     def until_distance(self, stop_distance: float) -> LocalResult:
         """Stop once further than `stop_distance` from the leaver's own last state."""
@@ -94,25 +100,31 @@ class _Climb:
         """Climb past every tau of the grid, keep the state at each, and choose one."""
         accuracy, classes = self._measured(self._evaluate())
         target = tau.target_accuracy(accuracy, classes)
-        pending, candidates, results = list(tau.GRID), list[Candidate](), list[LocalResult]()
+        pending = list(tau.grid_ahead(self._walker.distance(self._own)))
+        candidates, results = list[Candidate](), list[LocalResult]()
         for _ in self._steps():
             distance = self._walker.distance(self._own)
             while pending and distance > pending[0]:
                 result = self._result("stop-distance", stop_distance=pending[0])
-                accuracy = result.report.accuracy or 0.0
-                candidates.append(Candidate(pending.pop(0), result.report.steps, accuracy))
+                measured = result.report.accuracy or 0.0
+                candidates.append(Candidate(pending.pop(0), result.report.steps, measured))
                 results.append(result)
             if not pending:
                 break
-        if not results:
-            return self._result("epochs", stop_distance=tau.GRID[0])
-        chosen = results[tau.choose(candidates, target)]
+        chosen = tau.choose(candidates, target)
+        if chosen is not None:
+            result = results[chosen]
+        elif pending:
+            result = self._result("epochs")  # the epochs ended before the grid and the target
+        else:
+            result = results[-1]
         report = replace(
-            chosen.report,
+            result.report,
             searched=tuple(candidates),
+            search_target=target,
             gradient_samples=self._walker.gradient_samples,  # the whole climb was paid for
         )
-        return LocalResult(chosen.state, report)
+        return LocalResult(result.state, report)
 
     def _steps(self) -> Iterator[None]:
         for epoch in range(1, self._how.epochs + 1):
@@ -122,10 +134,7 @@ class _Climb:
                 yield
 
     def _evaluate(self) -> Evaluation:
-        # Measuring must not change the climb: pass 0 is its own, and shuffling by torch's global
-        # generator is undone.
-        with torch.random.fork_rng(devices=()):
-            return self._walker.evaluate(self._task.batches(self._how.batch_size, 0))
+        return self._walker.evaluate(self._samples)
 
     @staticmethod
     def _measured(evaluation: Evaluation) -> tuple[float, int]:

@@ -6,7 +6,7 @@ Appendix A: the average is over ten freshly initialised models, in plain L2.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from torch import nn
 
@@ -18,16 +18,20 @@ from secede.state import State
 MODELS = 10
 
 
-def third_of_distance_to_fresh(reference: State, fresh_model: Callable[[int], nn.Module]) -> float:
+def third_of_distance_to_fresh(
+    reference: State, fresh_model: Callable[[int], nn.Module], movable: Collection[str]
+) -> float:
     """Return a third of the mean distance from `reference` to ten freshly initialised models.
 
-    Only trainable parameters count: nothing else moves in the ascent, and a fresh BatchNorm's
+    Only `movable` parameters count: nothing else moves in the ascent, and a fresh BatchNorm's
     statistics say nothing about how far a random model is.
     """
     distances = []
     for number in range(1, MODELS + 1):
-        model = fresh_model(number)
-        here = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+        fresh = dict(fresh_model(number).named_parameters())
+        if missing := sorted(set(movable) - fresh.keys()):
+            raise ConfigError(f"the fresh model has no parameter {missing[0]!r}: another network?")
+        here = {name: fresh[name].detach() for name in movable}
         there = {name: reference[name].to(value.device) for name, value in here.items()}
         distances.append(states.distance(here, there))
     mean = sum(distances) / MODELS

@@ -12,6 +12,7 @@ from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import Batch
 from secede.federation.training import Loss
+from secede.seeding import seeded
 from secede.state import State
 from secede.unlearning.local import LocalResult, LocalStep, LocalTask
 from secede.unlearning.projected_ascent import ProjectedAscent
@@ -43,12 +44,23 @@ def unlearn(
         reference=_on(device, reference),
         own_state=_on(device, own_state),
         model=copy.deepcopy(model),
-        fresh_model=reinitialised(model, seed) if fresh_model is None else lambda _: fresh_model(),
+        fresh_model=reinitialised(model, seed)
+        if fresh_model is None
+        else _named(fresh_model, seed),
         batches=lambda _size, _number: passes,
         loss=loss,
     )
-    result = (step or ProjectedAscent()).unlearn(task)
+    with seeded(seed, "local step"):  # dropout and the like
+        result = (step or ProjectedAscent()).unlearn(task)
     return LocalResult(states.with_aliases(result.state, model), result.report)
+
+
+def _named(build: Callable[[], nn.Module], seed: int) -> Callable[[int], nn.Module]:
+    def fresh(number: int) -> nn.Module:
+        with seeded(seed, "fresh", number):
+            return build()
+
+    return fresh
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -32,15 +32,16 @@ class Evaluation:
 
 
 class Anchor:
-    """A state that distances are measured to: its movable tensors and the rest's distance."""
+    """A state that distances are measured to, over the parameters that can move.
+
+    Frozen parameters are the same everywhere, and statistics of normalisation layers are not
+    weights: counted in, they alone would exceed any stop distance.
+    """
 
     def __init__(self, walker: Walker, state: State) -> None:
         state = states.without_aliases(state, walker.model)
         states.check_schema(state, walker.state())
         self.tensors = [state[name].to(walker.device) for name in walker.movable]
-        rest = {k: v for k, v in state.items() if k not in walker.movable}
-        here = {k: v for k, v in walker.state().items() if k not in walker.movable}
-        self.fixed_squared = states.distance(here, rest) ** 2
 
 
 class Walker:
@@ -99,11 +100,11 @@ class Walker:
         return True
 
     def distance(self, anchor: Anchor) -> float:
-        """Return the plain L2 distance to `anchor`."""
+        """Return the plain L2 distance to `anchor`, over what can move."""
         with torch.no_grad():
             difference = _differences(self._parameters, anchor.tensors)
             norms = torch.stack(torch._foreach_norm(difference))
-            squared = float(torch.sum(norms.double() ** 2)) + anchor.fixed_squared
+            squared = float(torch.sum(norms.double() ** 2))
         if not math.isfinite(squared):
             raise StateError(
                 f"the ascent left the finite numbers at step {self.steps}: "

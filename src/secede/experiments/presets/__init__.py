@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 from pathlib import Path
 
@@ -40,4 +41,5 @@ def load(name_or_path: str) -> Config:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
-    return resolve_data_path(parse(text, name=path.stem), path.parent)
+    name = re.sub(r"[^A-Za-z0-9._ -]+", "-", path.stem)[:80] or "run"
+    return resolve_data_path(parse(text, name=name), path.parent)

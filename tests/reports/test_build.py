@@ -34,7 +34,7 @@ def test_a_report_returns_its_verdicts_and_what_it_left_out(report: Report) -> N
 def test_the_tables_hold_every_row_of_the_page(report: Report) -> None:
     with report.tables[0].open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 9 * 8
+    assert len(rows) == 9 * 9
     assert {row["run"] for row in rows} == {"paper/mnist-backdoor-5"}
     assert all(float(row["mean"]) >= 0 for row in rows)
 

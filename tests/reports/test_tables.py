@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from secede.reports.records import Run
-from secede.reports.tables import cost_table, main_table, membership_table, summary_rows
+from secede.reports.tables import cost_table, main_table, membership_table
 
 Make = Callable[..., Run]
 
@@ -37,7 +37,7 @@ def test_the_main_table_shows_the_scenarios_scores_and_all_costs(
     make_run: Make, scenario: str, scores: list[str]
 ) -> None:
     table = main_table(make_run(scenario=scenario))
-    costs = ["rounds", "upload_mb", "download_mb", "gradient_samples"]
+    costs = ["rounds", "upload_mb", "download_mb", "gradient_samples", "seconds"]
     expected = ["clean_accuracy", *scores, "leaver_loss", *costs]
     assert [column.key for column in table.columns] == expected
 
@@ -45,22 +45,13 @@ def test_the_main_table_shows_the_scenarios_scores_and_all_costs(
 def test_every_score_comes_with_its_interval(make_run: Make) -> None:
     table = main_table(make_run(seeds=(0, 1, 2)))
     values = [value for row in table.rows for value in row.values]
-    assert len(values) == 9 * 8
+    assert len(values) == 9 * 9
     assert all(value is not None and value.basis == "seeds" for value in values)
 
 
 def test_one_seed_has_sampling_intervals_for_shares_only(make_run: Make) -> None:
     row = main_table(make_run(seeds=(0,))).rows[0]
-    assert [value.basis for value in row.values if value] == ["test set"] * 3 + ["none"] * 5
-
-
-def test_the_summary_is_the_main_table_as_text(make_run: Make) -> None:
-    run = make_run(rounds=4, post_rounds=2, fixed={"clean_accuracy": CLEAN})
-    rows = summary_rows(run)
-    assert rows[0][:3] == ("model", "clean accuracy", "attack success")
-    assert rows[-1][:2] == ("Erased, 2 rounds", "97.0\u00a0%")
-    assert rows[-1][-3] == "59.9\u00a0MB"
-    assert {len(row) for row in rows} == {9}
+    assert [value.basis for value in row.values if value] == ["test set"] * 3 + ["none"] * 6
 
 
 def test_the_cost_table_compares_round_by_round_and_at_levels(make_run: Make) -> None:
@@ -83,7 +74,7 @@ def test_the_cost_table_says_who_never_got_there(make_run: Make) -> None:
     erased, retrained, ratio = cost_table(run, levels=(0.975,)).rows[-3:]
     assert erased.note == "never in 2 of 2 seeds"
     assert retrained.note == ""
-    assert erased.values == ratio.values == (None,) * 4
+    assert erased.values == ratio.values == (None,) * 5
 
 
 def test_without_post_training_there_is_no_cost_to_compare(make_run: Make) -> None:

@@ -13,12 +13,13 @@ from secede.reports.statistics import Estimate, over_seeds
 
 MEGABYTE = 1_000_000
 
-Quantity = Literal["rounds", "upload_mb", "download_mb", "gradient_samples"]
+Quantity = Literal["rounds", "upload_mb", "download_mb", "gradient_samples", "seconds"]
 QUANTITIES: dict[Quantity, str] = {
     "rounds": "rounds",
     "upload_mb": "uploaded",
     "download_mb": "downloaded",
     "gradient_samples": "gradient samples",
+    "seconds": "computing",
 }
 
 
@@ -90,6 +91,8 @@ def amount(cost: Cost, quantity: Quantity) -> float:
             return cost.download_bytes / MEGABYTE
         case "gradient_samples":
             return float(cost.gradient_samples)
+        case "seconds":
+            return cost.seconds
 
 
 def reach(curve: Sequence[Point], level: float) -> Cost | None:

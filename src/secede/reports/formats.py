@@ -7,7 +7,7 @@ from typing import Literal
 
 from secede.reports.statistics import Estimate
 
-Unit = Literal["share", "points", "loss", "rounds", "MB", "count", "times"]
+Unit = Literal["share", "points", "loss", "rounds", "MB", "count", "seconds", "times"]
 
 MINUS = "\u2212"
 
@@ -86,6 +86,11 @@ def _digits(value: float, unit: Unit) -> int:
 
 
 def _suffix(unit: Unit) -> str:
-    return {"share": "\u00a0%", "points": "\u00a0points", "MB": "\u00a0MB", "times": "×"}.get(
-        unit, ""
-    )
+    suffixes: dict[Unit, str] = {
+        "share": "\u00a0%",
+        "points": "\u00a0points",
+        "MB": "\u00a0MB",
+        "seconds": "\u00a0s",
+        "times": "×",
+    }
+    return suffixes.get(unit, "")

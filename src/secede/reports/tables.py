@@ -25,6 +25,7 @@ UNITS: dict[Quantity, Unit] = {
     "upload_mb": "MB",
     "download_mb": "MB",
     "gradient_samples": "count",
+    "seconds": "seconds",
 }
 
 
@@ -37,12 +38,6 @@ def main_table(run: Run) -> Table:
         values = (measured(run, arm, round, score) for score in scores)
         rows.append(Row(_label(arm, round), arm, (*values, *_costs(run, arm, round))))
     return Table((*columns, *_cost_columns()), tuple(rows))
-
-
-def summary_rows(run: Run) -> tuple[tuple[str, ...], ...]:
-    """Return the main table as text for the terminal; its first row holds the headings."""
-    table = main_table(run)
-    return (("model", *(column.label for column in table.columns)), *table.texts())
 
 
 def cost_table(run: Run, levels: tuple[float, ...] = ()) -> Table:

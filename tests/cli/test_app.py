@@ -173,3 +173,14 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     _, text = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted; the same command goes on from here" in text
+
+
+def test_the_terminal_table_fits_80_columns_uncut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    tiny.write(tmp_path, tiny.CONFIG.replace("backdoor", "flipped"))
+    ended = secede("run", "tiny.toml", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "…" not in ended.stdout
+    assert "Erased, 0 rounds" in ended.stdout

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -177,3 +178,32 @@ def test_seeds_that_disagree_about_the_cost_leave_it_undetermined(make_run: Make
     answer = cheaper(make_run(rounds=4, post_rounds=2, override=uneven), 2)
     assert answer.reply is Reply.UNDETERMINED
     assert "1.2×" in answer.sentence
+
+
+def test_it_says_when_fine_tuning_alone_forgets_as_well(make_run: Make) -> None:
+    curves = {
+        "fedavg": [0.9] * 5,
+        "retrain": [0.01] * 5,
+        "fine-tune": [0.9, 0.1, 0.01],
+        "projected-ascent": [0.0, 0.01, 0.01],
+    }
+    run = make_run(rounds=4, post_rounds=2, fixed={"attack_success": curves})
+    assert "fine-tuning alone does as well" in forgotten(run, 2).sentence
+    assert "fine-tuning" not in forgotten(probed(make_run, 0.02), 2).sentence
+
+
+def test_a_climb_that_ran_out_of_epochs_names_the_keys(make_run: Make) -> None:
+    run = probed(make_run, 0.5)
+    assert "unlearning.epochs" not in forgotten(run, 2).sentence
+    short = tuple(
+        replace(seed, local_step=replace(seed.local_step, ended_by="epochs")) for seed in run.seeds
+    )
+    assert "unlearning.epochs" in forgotten(replace(run, seeds=short), 2).sentence
+
+
+def test_an_accuracy_that_an_untrained_model_has_determines_no_cost(make_run: Make) -> None:
+    curves = {"retrain": [0.3] * 5, "projected-ascent": [0.3] * 3}
+    run = make_run(rounds=4, post_rounds=2, fixed={"clean_accuracy": curves})
+    answer = cheaper(run, 2)
+    assert answer.reply is Reply.UNDETERMINED
+    assert "an untrained model has that accuracy already" in answer.sentence

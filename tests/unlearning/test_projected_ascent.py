@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from secede import state as states
-from secede.errors import ConfigError, StateError
+from secede.errors import ConfigError, DataError, StateError
 from secede.federation.engine import Batch
 from secede.unlearning import stop_distance as tau
 from secede.unlearning.local import LocalTask
@@ -176,10 +176,28 @@ def test_impossible_settings_are_refused_by_name(key: str, value: object) -> Non
         ascent(**{key: value})
 
 
-def test_an_ascent_that_leaves_the_finite_numbers_says_so() -> None:
-    batch = (torch.full((1, 1), float("inf")), torch.tensor([0]))
-    task = task_of(linear(), [batch], reference={"weight": torch.zeros(2, 1)})
+def test_an_ascent_that_leaves_the_finite_numbers_says_so(two_class_task: LocalTask) -> None:
+    def explode(outputs: Tensor, _: Tensor) -> Tensor:
+        return outputs.sum() * float("inf")
+
+    task = dataclasses.replace(two_class_task, loss=explode)
     with pytest.raises(StateError, match="left the finite numbers at step 1"):
+        ascent().unlearn(task)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        (torch.ones(1, 1), "expected a pair"),
+        ((torch.ones(1, 1),), "expected a pair"),
+        ((torch.full((1, 1), float("nan")), torch.tensor([0])), "not finite"),
+        ((torch.ones(1, 1), torch.tensor([7])), "labels run from 7 to 7, but the model has 2"),
+    ],
+    ids=["no-labels", "single", "nan", "label-out-of-range"],
+)
+def test_batches_that_do_not_fit_are_refused(batch: object, words: str) -> None:
+    task = task_of(linear(), [batch], reference={"weight": torch.zeros(2, 1)})  # type: ignore[list-item]
+    with pytest.raises(DataError, match=words):
         ascent().unlearn(task)
 
 

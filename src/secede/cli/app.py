@@ -62,10 +62,11 @@ def options(
 def demo(
     seeds: Seeds = 1, device: Device = None, out: Out = Path("runs"), json: Json = False
 ) -> None:
-    """Train, erase and compare with retraining on embedded data: about ninety seconds, no network.
+    """Train, erase, compare with retraining; embedded data.
 
-    Five clients train on 8,000 digits; one of them planted a backdoor and leaves. The demo erases
-    it, retrains without it for comparison, and writes an HTML page.
+    It takes about ninety seconds on two idle cores and needs no network. Five clients train on
+    8,000 digits; one of them planted a backdoor and leaves. The demo erases it, retrains without it
+    for comparison, and writes an HTML page.
 
     Example: secede demo
     """
@@ -86,7 +87,7 @@ def run(
     out: Out = Path("runs"),
     json: Json = False,
 ) -> None:
-    """Run one experiment: a preset, or your own data and model in a TOML file.
+    """Run one experiment: a preset or your own TOML file.
 
     A run that was killed goes on where it was; one that is finished is recognised and not computed
     again. Records, figures and the HTML page lie in the run's folder below --out.
@@ -117,8 +118,9 @@ def reproduce(
     report: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("report"),
     json: Json = False,
 ) -> None:
-    """Run the whole paper, cell by cell, and draw its figures beside the paper's numbers.
+    """Run the whole paper and draw its figures.
 
+    The report puts the numbers that the paper's text states beside the measured ones.
     Needs MNIST, EMNIST (47 classes) and CIFAR-10: see `secede datasets`. Hours on two CPU cores,
     minutes on a GPU; it can be stopped and started again.
 
@@ -138,7 +140,9 @@ def report(
     ),
     json: Json = False,
 ) -> None:
-    """Turn records into one self-contained HTML page, figures (SVG and PNG) and tables (CSV).
+    """Turn records into an HTML page, figures and tables.
+
+    The page is self-contained; figures are SVG and PNG, tables CSV.
 
     Example: secede report runs/ --out report
     """
@@ -167,7 +171,7 @@ def datasets(json: Json = False) -> None:
 
 @app.command()
 def scenarios(json: Json = False) -> None:
-    """List what a leaver's data can be like and how forgetting is measured.
+    """List what a leaver's data can be like, and the probes.
 
     Example: secede scenarios
     """

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from secede.reports.build import Report
 
 
+_BOX = box.SIMPLE_HEAD
+
+
 def run_one(
     config: Config, seeds: int, runs: Path, *, search: Path | None = None, as_json: bool
 ) -> None:
@@ -68,19 +71,23 @@ def write_pages(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
 
 
 def _drawn(run: Run) -> Table:
-    """Return what fits a narrow terminal: the page and the CSV files hold the rest."""
+    """Return what fits 80 columns; the page and the CSV files hold the rest."""
     table = main_table(run)
-    wanted = (names.CLEAN_ACCURACY, run.config.main_probe, "rounds", "upload_mb")
-    shown = [index for index, column in enumerate(table.columns) if column.key in wanted]
-    drawn = Table(
-        title=run.config.title or run.config.name, title_justify="left", box=box.SIMPLE_HEAD
-    )
+    headings = {
+        names.CLEAN_ACCURACY: "clean",
+        run.config.main_probe: names.SCORES[run.config.main_probe].split()[0],
+        "rounds": "rounds",
+        "upload_mb": "uploads",
+    }
+    shown = [index for index, column in enumerate(table.columns) if column.key in headings]
+    drawn = Table(title=run.config.title or run.config.name, title_justify="left", box=_BOX)
     drawn.add_column("", no_wrap=True)
     for index in shown:
-        drawn.add_column(table.columns[index].label, justify="right", no_wrap=True)
+        drawn.add_column(headings[table.columns[index].key], justify="right", no_wrap=True)
     for row in table.rows:
         cells = list(table.cells(row))
-        drawn.add_row(row.label, *(brief(*cells[index]) for index in shown))
+        label = row.label.replace("before post-training", "0 rounds")
+        drawn.add_row(label, *(brief(*cells[index]) for index in shown))
     return drawn
 
 

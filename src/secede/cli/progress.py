@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -18,6 +19,9 @@ _ARMS = {
     "reference": "reference alone",
     "projected-ascent": "erasing by projected ascent",
 }
+
+
+QUIET_SECONDS = 10.0
 
 
 class _Bar:
@@ -39,13 +43,18 @@ class _Bar:
 
 
 class _Lines:
-    """One line per arm and every fifth round."""
+    """One line per arm, every fifth round and every ten seconds."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
 
     def begin(self, config: Config, seed: int, rounds: int) -> None:
         _say(f"{config.name}, seed {seed}: {rounds} rounds in all")
 
     def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
-        if row and (number == 1 or number % 5 == 0):
+        due = time.monotonic() - self._said > QUIET_SECONDS
+        if row and (due or number == 1 or number % 5 == 0):
+            self._said = time.monotonic()
             _say(f"  {_ARMS[arm]}, round {number}{_brief(row)}")
 
     def reused(self, config: Config, seed: int) -> None:

@@ -84,7 +84,7 @@ def run(
         make_deterministic()
         dataset = dataset or load_dataset(config)
         federation = federate(config, dataset, seed, search=search)
-        write_json(folder / CONFIG, {**config.model_dump(mode="json"), "share": config.share})
+        write_json(folder / CONFIG, _resolved(config))
         with records.locked():
             _SeedRun(config, digest, seed, records, federation, progress).run()
     return folder
@@ -207,6 +207,15 @@ class _SeedRun:
 
     def _evidence_path(self, arm: str, number: int) -> Path:
         return self._records.path / "evidence" / f"{arm}@{number}.safetensors"
+
+
+def _resolved(config: Config) -> dict[str, object]:
+    """Return the config as records hold it: no default left open, no path of this machine."""
+    values = config.model_dump(mode="json")
+    values["scenario"]["share"] = config.share
+    if config.data.endswith(".npz"):
+        values["data"] = Path(config.data).name
+    return values
 
 
 def _on(device: str, state: State) -> State:

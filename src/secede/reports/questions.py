@@ -36,6 +36,11 @@ def forgotten(run: Run, round: int) -> Answer:
         reply, numbers = _unmarked(run, round)
     else:
         reply, numbers = _marked(run, round)
+    if reply is not Reply.YES and any(s.local_step.ended_by == "epochs" for s in run.seeds):
+        numbers += (
+            "; the climb ran out of epochs, and more of them (unlearning.epochs) or smaller "
+            "batches (unlearning.batch_size) let it go further"
+        )
     return Answer(FORGOTTEN, reply, sentence(numbers))
 
 
@@ -62,6 +67,9 @@ def cheaper(run: Run, round: int) -> Answer:
         f"to {level} clean accuracy, erasing took {_spent(comparison, 'erased')}; "
         f"{_retraining(comparison, run.last_round(names.RETRAIN))}"
     )
+    if any(cost is not None and cost.rounds == 0 for cost in comparison.retrained):
+        numbers += "; an untrained model has that accuracy already, so this says nothing"
+        return Answer(CHEAPER, Reply.UNDETERMINED, sentence(numbers))
     ratio = comparison.ratio("upload_mb").at_least
     if ratio is None:
         return Answer(CHEAPER, Reply.UNDETERMINED, sentence(numbers))
@@ -92,7 +100,19 @@ def _marked(run: Run, round: int) -> tuple[Reply, str]:
         return Reply.UNDETERMINED, f"{numbers}; but even before erasing it hardly shows the leaver"
     if gap.mean < low:
         numbers += "; it went further than retraining does"
-    return place(gap, low, _ALLOWED), numbers
+    reply = place(gap, low, _ALLOWED)
+    if reply is Reply.YES and _fine_tuning_does_too(run, round, retrained, low):
+        numbers += (
+            "; fine-tuning alone does as well, so this run does not show the climb was needed"
+        )
+    return reply, numbers
+
+
+def _fine_tuning_does_too(run: Run, round: int, retrained: Sequence[Score], low: float) -> bool:
+    if names.FINE_TUNE not in run.arms:
+        return False
+    tuned = run.scores(names.FINE_TUNE, round, run.config.main_probe)
+    return place(difference(tuned, retrained), low, _ALLOWED) is Reply.YES
 
 
 def _unmarked(run: Run, round: int) -> tuple[Reply, str]:

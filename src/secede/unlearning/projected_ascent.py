@@ -17,7 +17,7 @@ from secede.errors import ConfigError
 from secede.unlearning import stop_distance as tau
 from secede.unlearning.local import Candidate, LocalReport, LocalResult, LocalTask
 from secede.unlearning.radius import third_of_distance_to_fresh
-from secede.unlearning.walker import Anchor, Evaluation, Walker
+from secede.unlearning.walker import Anchor, Evaluation, Walker, checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +78,11 @@ class _Climb:
         # Read once and before the climb, so that measuring cannot disturb a loader in the middle
         # of a pass, nor torch's global generator.
         with torch.random.fork_rng(devices=()):
-            self._samples = list(task.batches(how.batch_size, 0))
+            self._samples = [checked(batch) for batch in task.batches(how.batch_size, 0)]
 
     def until_distance(self, stop_distance: float) -> LocalResult:
         """Stop once further than `stop_distance` from the leaver's own last state."""
+        self._evaluate()  # samples that do not fit the model are refused before the climb
         for _ in self._steps():
             if self._walker.distance(self._own) > stop_distance:
                 return self._result("stop-distance", stop_distance=stop_distance)

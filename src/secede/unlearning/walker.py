@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from secede import state as states
-from secede.errors import StateError
+from secede.errors import DataError, StateError
 from secede.federation.engine import Batch
 from secede.federation.training import Loss
 from secede.state import State
@@ -120,6 +120,7 @@ class Walker:
             for inputs, labels in batches:
                 labels = labels.to(self.device)
                 outputs = self.model(inputs.to(self.device))
+                _check_labels(outputs, labels)
                 total += float(self._loss(outputs, labels)) * len(labels)
                 count += len(labels)
                 if outputs.ndim == 2 and labels.ndim == 1 and not labels.is_floating_point():
@@ -139,6 +140,31 @@ def _differences(a: Sequence[Tensor], b: Sequence[Tensor]) -> list[Tensor]:
     wide_a = [t if t.dtype == torch.float64 else t.float() for t in a]
     wide_b = [t if t.dtype == torch.float64 else t.float() for t in b]
     return list(torch._foreach_sub(wide_a, wide_b))
+
+
+def checked(batch: object) -> Batch:
+    """Return `batch` if it is a pair of tensors with finite inputs."""
+    if not (
+        isinstance(batch, (tuple, list))
+        and len(batch) == 2
+        and all(isinstance(part, Tensor) for part in batch)
+    ):
+        raise DataError(f"a batch is {type(batch).__name__}, expected a pair (inputs, labels)")
+    inputs, labels = batch
+    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+        raise DataError("the leaver's inputs hold values that are not finite")
+    return inputs, labels
+
+
+def _check_labels(outputs: Tensor, labels: Tensor) -> None:
+    if outputs.ndim != 2 or labels.ndim != 1 or labels.is_floating_point():
+        return  # not classes: the loss decides what fits
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= outputs.shape[1]:
+        raise DataError(
+            f"the leaver's labels run from {low} to {high}, but the model has {outputs.shape[1]} "
+            "outputs"
+        )
 
 
 def _training_mode(model: nn.Module) -> None:

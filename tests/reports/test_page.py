@@ -49,7 +49,10 @@ def html(report: Report) -> str:
 
 
 def test_the_page_holds_the_verdict_the_tables_and_every_figure(html: str) -> None:
-    assert "The erased model shows no more of the leaver than one retrained without it" in html
+    assert (
+        "Within the stated limits, the erased model shows as little of the leaver as retraining leaves"
+        in html
+    )
     assert "Erased, before post-training" in html
     assert "Yeom&#39;s attack" in html
     assert "far enough from the leaver&#39;s own state" in html
@@ -176,7 +179,7 @@ def test_a_browser_renders_everything_and_fetches_nothing(page: Page, report: Re
         assert box["width"] > 200
         assert box["height"] > 140
     assert page.locator("#verdict").is_visible()
-    assert "The erased model shows no more" in page.locator("#verdict").inner_text()
+    assert "the erased model shows as little" in page.locator("#verdict").inner_text()
 
 
 @pytest.mark.browser

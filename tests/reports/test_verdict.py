@@ -32,7 +32,7 @@ def test_a_good_erasure_is_answered_yes_three_times(make_run: Make) -> None:
     found = judge(run)
     assert [answer.reply for answer in found.answers] == [Reply.YES] * 3
     assert found.headline == (
-        "The erased model shows no more of the leaver than one retrained without it; "
+        "Within the stated limits, the erased model shows as little of the leaver as retraining leaves; "
         "it is as useful; erasing was cheaper than retraining."
     )
 

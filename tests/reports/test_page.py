@@ -49,10 +49,7 @@ def html(report: Report) -> str:
 
 
 def test_the_page_holds_the_verdict_the_tables_and_every_figure(html: str) -> None:
-    assert (
-        "Within the stated limits, the erased model shows as little of the leaver as retraining leaves"
-        in html
-    )
+    assert "the erased model shows as little of the leaver as retraining leaves" in html
     assert "Erased, before post-training" in html
     assert "Yeom&#39;s attack" in html
     assert "far enough from the leaver&#39;s own state" in html

@@ -32,8 +32,8 @@ def test_a_good_erasure_is_answered_yes_three_times(make_run: Make) -> None:
     found = judge(run)
     assert [answer.reply for answer in found.answers] == [Reply.YES] * 3
     assert found.headline == (
-        "Within the stated limits, the erased model shows as little of the leaver as retraining leaves; "
-        "it is as useful; erasing was cheaper than retraining."
+        "Within the stated limits, the erased model shows as little of the leaver as retraining "
+        "leaves; it is as useful; erasing was cheaper than retraining."
     )
 
 

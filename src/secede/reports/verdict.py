@@ -14,7 +14,10 @@ from secede.reports.records import Run
 
 ONE_SEED = "One seed only: intervals cover the sampling of the test set, not the luck of training."
 _FORGOTTEN = {
-    Reply.YES: "Within the stated limits, the erased model shows as little of the leaver as retraining leaves",
+    Reply.YES: (
+        "Within the stated limits, the erased model shows as little of the leaver as retraining "
+        "leaves"
+    ),
     Reply.NO: "The erased model does not treat the leaver's data as one retrained without it does",
     Reply.UNDETERMINED: "Whether the leaver is forgotten is undetermined",
 }

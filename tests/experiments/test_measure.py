@@ -48,8 +48,8 @@ def test_evidence_files_hold_all_that_the_attacks_need() -> None:
 
 
 def test_scores_are_compared_sample_by_sample() -> None:
-    here = Measured({"a": Score(0.5, 4)}, {"a": torch.tensor([True, True, False, False])})
-    there = Measured({"a": Score(0.75, 4)}, {"a": torch.tensor([False, True, True, True])})
+    here = Measured({"a": Score(0.5, 4)}, {"a": torch.tensor([True, True, False, False])}, {})
+    there = Measured({"a": Score(0.75, 4)}, {"a": torch.tensor([False, True, True, True])}, {})
     assert here.record(None) == {"a": {"value": 0.5, "count": 4}}
     expected = {"value": 0.5, "count": 4, "reference": 0.75, "gained": 1, "lost": 2}
     assert here.record(there) == {"a": expected}

@@ -81,33 +81,15 @@ def test_hits_become_a_share() -> None:
     assert share(3, 4) == Score(0.75, 4)
 
 
-def test_a_score_differs_from_its_reference() -> None:
+def test_a_score_carries_what_it_is_compared_with() -> None:
     assert Score(0.75, 4).against(Score(0.5, 99)) == Score(0.75, 4, reference=0.5)
-    assert Score(0.75, 4).against(0.5).difference == 0.25
-
-
-def test_a_difference_from_nothing_is_refused() -> None:
-    with pytest.raises(DataError, match="no reference"):
-        _ = Score(0.75, 4).difference
+    assert Score(0.75, 4).against(0.5).reference == 0.5
 
 
 def test_a_record_holds_value_and_count_and_a_reference_only_where_there_is_one() -> None:
     assert Score(0.75, 4).to_dict() == {"value": 0.75, "count": 4}
     assert Score(0.75, 4, 0.5).to_dict() == {"value": 0.75, "count": 4, "reference": 0.5}
     assert Mean(2.5, 4).to_dict() == {"value": 2.5, "count": 4}
-
-
-@given(shares, counts, st.none() | shares)
-def test_a_score_comes_back_from_its_record(
-    value: float, count: int, reference: float | None
-) -> None:
-    score = Score(value, count, reference)
-    assert Score.from_dict(score.to_dict()) == score
-
-
-def test_a_record_without_its_count_is_refused() -> None:
-    with pytest.raises(DataError, match="without 'count'"):
-        Score.from_dict({"value": 0.5})
 
 
 def test_a_mean_that_is_not_finite_is_refused() -> None:

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from secede.reports.build import Report
 
 
-_BOX = box.SIMPLE_HEAD
-
-
 def run_one(
     config: Config, seeds: int, runs: Path, *, search: Path | None = None, as_json: bool
 ) -> None:
@@ -80,7 +77,9 @@ def _drawn(run: Run) -> Table:
         "upload_mb": "uploads",
     }
     shown = [index for index, column in enumerate(table.columns) if column.key in headings]
-    drawn = Table(title=run.config.title or run.config.name, title_justify="left", box=_BOX)
+    drawn = Table(
+        title=run.config.title or run.config.name, title_justify="left", box=box.SIMPLE_HEAD
+    )
     drawn.add_column("", no_wrap=True)
     for index in shown:
         drawn.add_column(headings[table.columns[index].key], justify="right", no_wrap=True)

@@ -22,10 +22,11 @@ SHADOW_MEMBERS = 10_000  # training samples whose answers teach Shokri's attack
 
 @dataclass(frozen=True)
 class Measured:
-    """A state's scores, and for shares of held-out samples which of them were hits."""
+    """Shares of held-out samples, which of them were hits, and scores on the leaver's own."""
 
-    scores: dict[str, Score | Mean]
+    shares: dict[str, Score]
     hits: dict[str, Tensor]
+    leaver: dict[str, Score | Mean]
 
     def record(self, retrained: Measured | None) -> dict[str, dict[str, float]]:
         """Return the scores as records hold them, compared sample by sample with `retrained`.
@@ -33,15 +34,13 @@ class Measured:
         `gained` and `lost` count the samples that are hits here and not there, and the other way
         round: what a paired interval for the difference needs.
         """
-        rows = {name: score.to_dict() for name, score in self.scores.items()}
+        rows = {name: score.to_dict() for name, score in {**self.shares, **self.leaver}.items()}
         if retrained is not None:
             for name, here in self.hits.items():
                 there = retrained.hits[name]
-                rows[name] |= {
-                    "reference": retrained.scores[name].value,
-                    "gained": int((here & ~there).sum()),
-                    "lost": int((there & ~here).sum()),
-                }
+                compared = self.shares[name].against(retrained.shares[name])
+                gained, lost = int((here & ~there).sum()), int((there & ~here).sum())
+                rows[name] = {**compared.to_dict(), "gained": gained, "lost": lost}
         return rows
 
 
@@ -51,14 +50,14 @@ def measure(federation: Federation, state: State) -> Measured:
     clean = evaluate(model, federation.test)
     probe = evaluate(model, federation.probe.samples)
     leaver = evaluate(model, federation.engine.clients[federation.leaver])
-    scores: dict[str, Score | Mean] = {"clean_accuracy": clean.accuracy()}
+    shares = {"clean_accuracy": clean.accuracy()}
     hits = {"clean_accuracy": clean.predictions == clean.labels}
     for name, mask in federation.probe.measures.items():
-        scores[name] = probe.accuracy(mask)
+        shares[name] = probe.accuracy(mask)
         hits[name] = (probe.predictions == probe.labels)[mask.cpu()]
-    scores["leaver_accuracy"] = leaver.accuracy()
-    scores["leaver_loss"] = leaver.loss()
-    return Measured(scores, hits)
+    return Measured(
+        shares, hits, {"leaver_accuracy": leaver.accuracy(), "leaver_loss": leaver.loss()}
+    )
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from scipy import stats
 
 from secede.reports import names
 from secede.reports.records import Run, Score
+from secede.verification.score import Score as Share
 
 CONFIDENCE = 0.95
 SHARE = (0.0, 1.0)
@@ -63,12 +64,7 @@ def over_seeds(
 
 def wilson(score: Score) -> tuple[float, float]:
     """Return Wilson's 95 % interval of a share measured on `count` samples."""
-    z = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
-    share, count = score.value, score.count
-    scale = 1 + z * z / count
-    centre = (share + z * z / (2 * count)) / scale
-    half = z / scale * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(centre - half, 0.0), min(centre + half, 1.0)
+    return Share(score.value, score.count).interval(CONFIDENCE)
 
 
 def of_shares(scores: Sequence[Score]) -> Estimate:

@@ -7,7 +7,6 @@ value and count alone do not tell how far the samples spread.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -49,26 +48,10 @@ class Score:
             self, reference=reference.value if isinstance(reference, Score) else reference
         )
 
-    @property
-    def difference(self) -> float:
-        """The value minus the reference's."""
-        if self.reference is None:
-            raise DataError("this score has no reference to differ from: give one with `against`")
-        return self.value - self.reference
-
     def to_dict(self) -> dict[str, float]:
         """Return what a record holds: value, count and, where there is one, the reference."""
         reference = {} if self.reference is None else {"reference": self.reference}
         return {"value": self.value, "count": self.count, **reference}
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, float]) -> Score:
-        """Return the score that `to_dict` wrote."""
-        try:
-            value, count = float(record["value"]), int(record["count"])
-        except KeyError as error:
-            raise DataError(f"a score without {error}, found {sorted(record)}") from error
-        return cls(value, count, record.get("reference"))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ a new metric cannot change a training run and a resumed run draws what it would 
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,10 +25,24 @@ def generator(seed: int, *name: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(derive(seed, *name))
 
 
+# torch's global generators belong to the whole process: one thread at a time may seed them.
+_global_generators = threading.RLock()
+
+
 @contextmanager
 def seeded(seed: int, *name: str | int) -> Iterator[None]:
-    """Run the block with torch's global generators seeded for `name`, then restore them."""
+    """Run the block with torch's global generators seeded for `name`, then restore them.
+
+    Other threads wait at their own `seeded` blocks until this one ends.
+    """
+    with torch_seeded(derive(seed, *name)):
+        yield
+
+
+@contextmanager
+def torch_seeded(derived: int) -> Iterator[None]:
+    """Do what `seeded` does, for a seed that `derive` has given already."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(derive(seed, *name))
+    with _global_generators, torch.random.fork_rng(devices=devices):
+        torch.manual_seed(derived)
         yield

@@ -6,7 +6,7 @@ from torch import nn
 
 from secede.data.samples import Samples
 from secede.errors import StateError
-from secede.federation.training import LocalTraining, batches, train
+from secede.federation.training import LocalTraining, batches, orders, train
 from secede.seeding import generator
 
 
@@ -15,7 +15,7 @@ def numbered(count: int) -> Samples:
 
 
 def test_an_epoch_meets_every_sample_once_and_keeps_the_partial_batch() -> None:
-    found = list(batches(numbered(10), 4, generator(0, "x")))
+    found = list(batches(numbered(10), 4, orders(10, 1, generator(0, "x"))[0]))
     assert [len(labels) for _, labels in found] == [4, 4, 2]
     assert sorted(torch.cat([x for x, _ in found]).flatten().tolist()) == list(range(10))
 
@@ -26,7 +26,13 @@ def test_two_steps_with_momentum_match_the_hand_sum() -> None:
     nn.init.zeros_(model.weight)
     ones = Samples(torch.ones(2, 1), torch.zeros(2).long())
     how = LocalTraining(learning_rate=0.1, momentum=0.9, batch_size=1)
-    train(model, ones, how, generator=generator(0, "x"), loss=lambda out, _: out.mean())
+    train(
+        model,
+        ones,
+        how,
+        orders=orders(len(ones), how.epochs, generator(0, "x")),
+        loss=lambda out, _: out.mean(),
+    )
     assert model.weight.item() == pytest.approx(-0.29)
 
 
@@ -38,4 +44,4 @@ def test_the_defaults_are_the_papers() -> None:
 def test_a_wholly_frozen_model_is_refused() -> None:
     model = nn.Linear(1, 1).requires_grad_(False)
     with pytest.raises(StateError, match="nothing to train"):
-        train(model, numbered(2), LocalTraining(), generator=generator(0, "x"))
+        train(model, numbered(2), LocalTraining(), orders=[torch.arange(2)])

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from secede import models, scenarios
 from secede.data import catalog
 from secede.errors import ConfigError, did_you_mean
+from secede.federation import executors
 from secede.scenarios.share import default_share
 
 RECORD_VERSION = 1  # of the records' form and meaning; part of every config's digest
@@ -114,6 +115,8 @@ class Config(_Section):
     limit: Count | None = None  # images in the training part, and in the test part
     model: str = "paper-cnn"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    executor: str = executors.AUTO  # how clients are computed; the record says what auto picked
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
     clients: Clients = Clients()
     scenario: Scenario = Scenario()
     training: Training = Training()
@@ -125,6 +128,7 @@ class Config(_Section):
         if not self.data.endswith(".npz"):
             catalog.entry(self.data)
         models.check_name(self.model)
+        executors.check_name(self.executor)
         scenarios.check_name(self.scenario.name)
         return self
 
@@ -173,9 +177,10 @@ def override(config: Config, changes: dict[str, Any]) -> Config:
 def digest(config: Config, fingerprints: dict[str, str]) -> str:
     """Return the SHA-256 that tells whether two runs are of the same experiment.
 
-    `fingerprints` stand for what the config only names: data files and a user's own model.
+    `fingerprints` stand for what the config only names: data files and a user's own model. All
+    executors compute the same, so the choice of one is not part of the experiment.
     """
-    values = config.model_dump(mode="json", exclude={"title"})
+    values = config.model_dump(mode="json", exclude={"title", "executor"})
     if config.data.endswith(".npz"):
         values["data"] = Path(config.data).name  # the same file elsewhere is the same experiment
     canonical = json.dumps(

@@ -15,6 +15,8 @@ from secede.data import catalog, partition
 from secede.data.samples import Dataset, Samples
 from secede.errors import ConfigError
 from secede.experiments.config import Config
+from secede.federation.executors.choose import Choice
+from secede.federation.precision import Precision
 from secede.federation.simulator import Simulator
 from secede.federation.training import LocalTraining
 from secede.scenarios.scenario import Probe, Scenario
@@ -48,13 +50,13 @@ def resolve_device(device: str) -> str:
     return ("cuda" if available else "cpu") if device == "auto" else device
 
 
-def make_deterministic() -> None:
+def make_deterministic(precision: Precision = "float32") -> None:
     """Choose algorithms that give the same bits every time; float32 stays float32."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
 
 
 def load_dataset(config: Config) -> Dataset:
@@ -66,8 +68,18 @@ def load_dataset(config: Config) -> Dataset:
     return dataset
 
 
-def federate(config: Config, dataset: Dataset, seed: int, *, search: Path | None) -> Federation:
-    """Deal the data, change the leaver's share of it, and put up the simulator."""
+def federate(
+    config: Config,
+    dataset: Dataset,
+    seed: int,
+    *,
+    search: Path | None,
+    choice: Choice | None = None,
+) -> Federation:
+    """Deal the data, change the leaver's share of it, and put up the simulator.
+
+    `choice` is the executor of another seed of the same config, to share it.
+    """
     _check_enough(config, dataset)
     scenario = scenarios.create(
         config.scenario.name,
@@ -84,6 +96,8 @@ def federate(config: Config, dataset: Dataset, seed: int, *, search: Path | None
         training=LocalTraining(**config.training.model_dump(exclude={"rounds"})),
         seed=seed,
         device=config.device,
+        executor=choice or config.executor,
+        precision=config.precision,
     )
     return Federation(
         engine=engine,
@@ -129,13 +143,8 @@ def _deal(config: Config, dataset: Dataset, seed: int) -> list[Tensor]:
 
 def _model_maker(config: Config, dataset: Dataset, search: Path | None) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
-        model = models.build(
+        return models.build(
             config.model, shape=dataset.shape, classes=len(dataset.classes), search=search
         )
-        if config.device == "cpu" and config.model in models.NAMES:
-            # A memory layout, not another arithmetic: CPU convolutions are faster in it. A
-            # user's own model may rely on the usual one.
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return model
 
     return make

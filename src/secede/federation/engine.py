@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from secede.federation.cost import Cost
 from secede.federation.training import Loss
-from secede.state import State, check_finite, mean
+from secede.state import State, check_all_finite, mean
 
 Batch = tuple[Tensor, Tensor]
 
@@ -90,6 +90,6 @@ class Engine(Protocol):
 
 def aggregate(updates: Sequence[Update]) -> dict[str, Tensor]:
     """Return FedAvg's mean, each client weighted by its samples; a broken update is named."""
-    for update in updates:
-        check_finite(update.state, f"client {update.client}'s update")
+    names = [f"client {update.client}'s update" for update in updates]
+    check_all_finite([update.state for update in updates], names)
     return mean([u.state for u in updates], [u.samples for u in updates])

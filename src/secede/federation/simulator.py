@@ -1,4 +1,4 @@
-"""A whole federation in one process, one client after another: the plain loop.
+"""A whole federation in one process; an executor computes the clients of a round.
 
 Of each client it keeps its own last state and that state's share in the last mean, which in a
 real federation lie on that client's disk. The caller holds the global state; no update
@@ -8,7 +8,7 @@ outlives its round.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,14 @@ from secede import state as states
 from secede.data.mapstyle import as_samples
 from secede.errors import ConfigError
 from secede.federation.cost import Cost
-from secede.federation.engine import ClientSide, OwnState, ReplyT, RoundReply, Update
-from secede.federation.training import LocalTraining, Loss, batches, train
-from secede.seeding import generator, seeded
+from secede.federation.engine import Batch, ClientSide, OwnState, ReplyT, RoundReply, Update
+from secede.federation.executors import AUTO
+from secede.federation.executors.choose import Choice, choose
+from secede.federation.executors.executor import Job, Trainee, Work
+from secede.federation.precision import Precision
+from secede.federation.precision import check as check_precision
+from secede.federation.training import LocalTraining, Loss, batches, orders
+from secede.seeding import derive, generator, seeded
 from secede.state import State
 
 
@@ -35,7 +40,14 @@ class Simulator:
         seed: int,
         device: torch.device | str = "cpu",
         loss: Loss = nn.functional.cross_entropy,
+        executor: str | Choice = AUTO,
+        precision: Precision = "float32",
     ) -> None:
+        """Put up the federation; a `Choice` lets several share one executor.
+
+        Sharing needs the same network, loss, training and precision.
+        """
+        check_precision(precision, device)
         self.clients = [as_samples(samples).to(device) for samples in clients]
         for index, samples in enumerate(self.clients):
             if len(samples) == 0:
@@ -46,35 +58,37 @@ class Simulator:
         self._seed = seed
         self._device = torch.device(device)
         self._loss = loss
-        self._worker = self._fresh_model("worker")
-        kept = self._worker.state_dict()
-        self._transient = {
-            name: value.detach().clone()
-            for name, value in self._worker.named_buffers()
-            if name not in kept
-        }
+        with seeded(seed, "model", "worker"):
+            template = make_model().to(device)
+        if isinstance(executor, str):
+            work = Work(model=template, training=training, loss=loss, precision=precision)
+            executor = choose(executor, work, self.clients[0], clients=len(self.clients))
+        self.choice = executor
+        self._evaluated = Trainee(self.choice.executor.lay_out(template))
 
     def initial_state(self, *name: str | int) -> dict[str, Tensor]:
         """Return a freshly initialised state; the same name gives the same state."""
         return states.of(self._fresh_model(*name))
 
     def model(self, state: State) -> nn.Module:
-        """Return the worker model holding `state`; the next call overwrites it.
+        """Return a model holding `state`; the next call overwrites it, training does not.
 
         Buffers that no state holds start afresh, so that nothing passes from one use to the next.
         """
-        states.load_into(self._worker, state)
-        with torch.no_grad():
-            for name, value in self._transient.items():
-                self._worker.get_buffer(name).copy_(value)
-        return self._worker
+        self._evaluated.load(states.without_aliases(state, self._evaluated.model))
+        return self._evaluated.model
 
     def train_round(
         self, state: State, clients: Sequence[int], *, phase: str, number: int
     ) -> RoundReply:
-        """Train `clients` one after another and remember each one's own last state."""
+        """Train `clients` and remember each one's own last state."""
         started = self._clock()
-        updates = tuple(self._train_client(client, state, phase, number) for client in clients)
+        jobs = [self._job(client, state, phase, number) for client in clients]
+        trained = self.choice.executor.train(jobs)
+        updates = tuple(
+            Update(client, own, len(job.samples))
+            for client, own, job in zip(clients, trained, jobs, strict=True)
+        )
         total = sum(update.samples for update in updates)
         for update in updates:
             self.own[update.client] = OwnState(update.state, update.samples / total)
@@ -99,9 +113,7 @@ class Simulator:
             global_state=global_state,
             own=self.own[client],
             fresh_model=lambda n: self._fresh_model("fresh", client, n),
-            batches=lambda size, number: batches(
-                self.clients[client], size, generator(self._seed, "unlearning", client, number)
-            ),
+            batches=lambda size, number: self._batches(client, size, number),
             loss=self._loss,
         )
         started = self._clock()
@@ -115,23 +127,26 @@ class Simulator:
         )
         return reply, cost
 
-    def _train_client(self, client: int, state: State, phase: str, number: int) -> Update:
+    def _job(self, client: int, state: State, phase: str, number: int) -> Job:
         self._check_known(client)
+        samples, name = self.clients[client], (phase, number, client)
+        draw = generator(self._seed, "batches", *name)
+        return Job(
+            state=state,
+            samples=samples,
+            orders=orders(len(samples), self._training.epochs, draw),
+            noise=derive(self._seed, "noise", *name),
+        )
+
+    def _batches(self, client: int, size: int, number: int) -> Iterator[Batch]:
         samples = self.clients[client]
-        name = (phase, number, client)
-        with seeded(self._seed, "noise", *name):  # dropout and the like
-            train(
-                self.model(state),
-                samples,
-                self._training,
-                generator=generator(self._seed, "batches", *name),
-                loss=self._loss,
-            )
-        return Update(client, states.of(self._worker), len(samples))
+        draw = generator(self._seed, "unlearning", client, number)
+        return batches(samples, size, orders(len(samples), 1, draw)[0])
 
     def _fresh_model(self, *name: str | int) -> nn.Module:
         with seeded(self._seed, "model", *name):
-            return self._make_model().to(self._device)
+            model = self._make_model().to(self._device)
+        return self.choice.executor.lay_out(model)
 
     def _check_known(self, client: int) -> None:
         if not 0 <= client < len(self.clients):
@@ -139,5 +154,6 @@ class Simulator:
 
     def _clock(self) -> float:
         if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+            # Not the whole device: other federations may be training on it.
+            torch.cuda.current_stream(self._device).synchronize()
         return time.perf_counter()

@@ -1,0 +1,32 @@
+"""How a round's clients are computed: plainly, on all cores, or side by side on a GPU.
+
+This module never imports torch, so that names can be listed without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from secede.errors import ConfigError, did_you_mean
+
+AUTO = "auto"
+NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "loop": "one client after another, plainly: what all others are tested against",
+        "cpu": "one client per core, channels-last, fused optimiser",
+        "graphs": "GPU: each client's steps as CUDA graphs on a stream of its own",
+        "compiled": "GPU: the same with the step compiled first (some seconds, then faster)",
+        "stacked": "clients stacked into one network by vmap; best for many clients without "
+        "convolutions",
+    }
+)
+
+
+def check_name(name: str) -> None:
+    """Raise unless `name` is an executor or 'auto'."""
+    if name != AUTO and name not in NAMES:
+        raise ConfigError(
+            f"executor: unknown name {name!r}; {did_you_mean(name, NAMES)}"
+            f"expected auto or one of {', '.join(NAMES)}"
+        )

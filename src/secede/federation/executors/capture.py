@@ -1,0 +1,108 @@
+"""Steps that are captured once as CUDA graphs and replayed: no Python and no launches between.
+
+An epoch is cut into blocks of 32, 16, ... 1 full batches and the partial rest, so that a handful
+of graphs serve clients of every size.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+LARGEST_BLOCK = 32
+_capturing = threading.Lock()  # one capture at a time in the whole process
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some equally large batches in a row: where they start in the order, how many, how large."""
+
+    start: int
+    steps: int
+    size: int
+
+    @property
+    def rows(self) -> slice:
+        """The rows of the order that the block covers."""
+        return slice(self.start, self.start + self.steps * self.size)
+
+
+def blocks(count: int, batch_size: int) -> Iterator[Block]:
+    """Cut an epoch over `count` samples into blocks whose steps are powers of two."""
+    full, rest = divmod(count, batch_size)
+    start, steps = 0, LARGEST_BLOCK
+    while steps:
+        while full >= steps:
+            yield Block(start, steps, batch_size)
+            start, full = start + steps * batch_size, full - steps
+        steps //= 2
+    if rest:
+        yield Block(start, 1, rest)
+
+
+class Replay:
+    """Runs functions on one stream, each from its captured graph; plainly where there is no GPU.
+
+    A function must read and write the same memory each time and must not wait for the device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._captures = device.type == "cuda"
+        self.stream = torch.cuda.Stream(device) if self._captures else None
+        self._pool = torch.cuda.graph_pool_handle() if self._captures else None
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Send the block's work to this stream, after all that the caller has queued so far."""
+        if self.stream is None:
+            yield
+            return
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            yield
+
+    def rejoin(self) -> None:
+        """Let the caller's stream wait for all that was queued here."""
+        if self.stream is not None:
+            torch.cuda.current_stream().wait_stream(self.stream)
+
+    def prepare(self, key: Hashable, function: Callable[[], None]) -> None:
+        """Capture `function` under `key`; it runs once, so its results must not matter yet."""
+        if not self._captures or key in self._graphs:
+            return
+        graph = torch.cuda.CUDAGraph()
+        with _capturing, _no_collection(), self.apart():
+            function()  # libraries choose their kernels and take their memory on the first call
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"
+            ):
+                function()
+        self.rejoin()
+        self._graphs[key] = graph
+
+    def run(self, key: Hashable, function: Callable[[], None]) -> None:
+        """Replay what was captured under `key`, or call `function` where nothing was."""
+        graph = self._graphs.get(key)
+        if graph is None:
+            function()
+        else:
+            graph.replay()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python from freeing old graphs in the block, which would spoil a capture."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

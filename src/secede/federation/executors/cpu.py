@@ -1,0 +1,104 @@
+"""CPU cores: one client per core, channels-last convolutions, one fused optimiser step.
+
+A client trains on one core, so its result does not depend on how many cores there are. Clients
+that draw random numbers take turns instead, each on all cores, for torch has one generator.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from secede.federation.executors.executor import Job, Refused, Trainee, Work
+from secede.federation.training import batch_loss, trainable
+from secede.seeding import torch_seeded
+
+
+class Cpu:
+    """Trains several clients at once, each on one core."""
+
+    name = "cpu"
+
+    def __init__(self, work: Work, *, draws: bool, channels_last: bool = True) -> None:
+        if work.device.type != "cpu":
+            raise Refused("it needs the network on the CPU")
+        self._work, self._draws = work, draws
+        self._channels_last = channels_last
+        self._idle: queue.SimpleQueue[Trainee] = queue.SimpleQueue()
+
+    def train(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
+        """Train the jobs' clients side by side."""
+        if self._draws or len(jobs) == 1:
+            return [self._turn(job) for job in jobs]
+        turns = [_cores().submit(self._turn, job) for job in jobs]
+        return [turn.result() for turn in turns]
+
+    def lay_out(self, model: nn.Module) -> nn.Module:
+        """Put images' channels last in memory: another order, not another arithmetic."""
+        if self._channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
+
+    def _turn(self, job: Job) -> dict[str, Tensor]:
+        try:
+            trainee = self._idle.get_nowait()
+        except queue.Empty:
+            trainee = Trainee.of(self._work, self)
+        trainee.load(job.state)
+        if self._draws:
+            with torch_seeded(job.noise):
+                self._train(trainee.model, job)
+        else:
+            self._train(trainee.model, job)
+        trained = trainee.read()
+        self._idle.put(trainee)
+        return trained
+
+    def _train(self, model: nn.Module, job: Job) -> None:
+        how = self._work.training
+        model.train()
+        optimiser = torch.optim.SGD(
+            trainable(model), lr=how.learning_rate, momentum=how.momentum, fused=True
+        )
+        for inputs, labels in _batches(job, how.batch_size):
+            optimiser.zero_grad(set_to_none=True)
+            batch_loss(
+                model, inputs, labels, loss=self._work.loss, precision=self._work.precision
+            ).backward()
+            optimiser.step()
+
+
+def _batches(job: Job, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield all epochs' batches; each overwrites the one before."""
+    x, y = job.samples.x, job.samples.y
+    inputs, labels = x.new_empty(batch_size, *x.shape[1:]), y.new_empty(batch_size)
+    for order in job.orders:
+        for chosen in order.split(batch_size):
+            into = inputs[: len(chosen)], labels[: len(chosen)]
+            yield (
+                torch.index_select(x, 0, chosen, out=into[0]),
+                torch.index_select(y, 0, chosen, out=into[1]),
+            )
+
+
+@cache
+def _cores() -> ThreadPoolExecutor:
+    # One worker more than cores: where the clients do not divide evenly, the last ones share.
+    count = (os.process_cpu_count if hasattr(os, "process_cpu_count") else os.cpu_count)() or 1
+    return ThreadPoolExecutor(count + 1, "secede-core", initializer=_use_one_core)
+
+
+def _use_one_core() -> None:
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1)
+    # That set the default for threads to come as well, so another thread sets it back.
+    other = threading.Thread(target=torch.set_num_threads, args=(usual,))
+    other.start()
+    other.join()

@@ -1,0 +1,163 @@
+"""GPU: each client trains by CUDA graphs on a stream of its own, several clients at once.
+
+A slot is a copy of the network with its stream and graphs. Clients go to the slots in turn; a
+slot's work is queued and never waited for, so the processor only ever gathers and launches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from secede.data.samples import Samples
+from secede.federation.executors.capture import LARGEST_BLOCK, Block, Replay, blocks
+from secede.federation.executors.executor import Job, Refused, Trainee, Work
+from secede.federation.executors.step import Step, compiled_step, plain_step
+from secede.federation.precision import products
+from secede.federation.training import trainable
+from secede.seeding import torch_seeded
+
+SLOTS = 16  # more streams than this gained nothing on an H200
+
+
+class Graphs:
+    """Trains clients side by side on one GPU."""
+
+    def __init__(
+        self,
+        work: Work,
+        *,
+        draws: bool,
+        compiled: bool = False,
+        slots: int = SLOTS,
+        anywhere: bool = False,
+    ) -> None:
+        if work.device.type != "cuda" and not anywhere:  # on a CPU it runs, for tests, plainly
+            raise Refused("it needs a CUDA device")
+        self.name = "compiled" if compiled else "graphs"
+        self._work, self._draws = work, draws
+        self._compiled = compiled_step(work) if compiled else None
+        # Graphs share torch's generator: clients that draw from it must follow one another.
+        self._limit = 1 if draws else slots
+        self._slots: list[_Slot] = []
+        self._turns = itertools.count()
+        self._lock = threading.Lock()
+
+    def train(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
+        """Queue every job on a slot; what comes back is ready on the caller's stream."""
+        # Memory is taken on the caller's stream and handed to the slots, so that it may be freed
+        # like any other.
+        orders = _to_device([order for job in jobs for order in job.orders], self._work.device)
+        epochs = iter(orders)
+        queued = []
+        for job in jobs:
+            mine = tuple(itertools.islice(epochs, len(job.orders)))
+            queued.append(self._queue(job, mine))
+        for slot in {slot for _, slot in queued}:
+            slot.replay.rejoin()
+        return [state for state, _ in queued]
+
+    def lay_out(self, model: nn.Module) -> nn.Module:
+        """Put channels last for bf16, whose convolutions want it; float32 is as fast either way."""
+        if self._work.precision == "bf16" and self._work.device.type == "cuda":
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
+
+    def _queue(self, job: Job, orders: Sequence[Tensor]) -> tuple[dict[str, Tensor], _Slot]:
+        while True:
+            try:
+                slot = self._next_slot(job.samples)
+                with slot.lock, products(self._work.precision):
+                    slot.prepare(job)
+                    result = slot.trainee.like()
+                    with torch_seeded(job.noise) if self._draws else nullcontext():
+                        slot.train(job, orders, result)
+                return result, slot
+            except torch.OutOfMemoryError:
+                if not self._make_room():
+                    raise
+
+    def _next_slot(self, like: Samples) -> _Slot:
+        with self._lock:
+            index = next(self._turns) % self._limit
+            while len(self._slots) <= index:
+                self._slots.append(_Slot(self._work, self, self._compiled, like))
+            return self._slots[index]
+
+    def _make_room(self) -> bool:
+        """Go on with half as many slots; say whether there were any to give up."""
+        with self._lock:
+            if self._limit == 1:
+                return False
+            self._limit //= 2
+            torch.cuda.synchronize(self._work.device)
+            del self._slots[self._limit :]
+        torch.cuda.empty_cache()
+        return True
+
+
+class _Slot:
+    """A copy of the network, the memory its graphs read and write, and its stream."""
+
+    def __init__(self, work: Work, executor: Graphs, compiled: Step | None, like: Samples) -> None:
+        self.lock = threading.Lock()
+        self.trainee = Trainee.of(work, executor)
+        self.trainee.model.train()
+        self._batch_size = work.training.batch_size
+        self._parameters = trainable(self.trainee.model)
+        self._momenta = [torch.zeros_like(p) for p in self._parameters]
+        self._values = [p.detach() for p in self._parameters]  # the same memory
+        self._plain = plain_step(work, self.trainee.model)
+        self._compiled = compiled
+        self.replay = Replay(work.device)
+        rows = LARGEST_BLOCK * self._batch_size
+        self._inputs = like.x.new_zeros(rows, *like.shape)
+        self._labels = like.y.new_zeros(rows)
+
+    def prepare(self, job: Job) -> None:
+        """Capture what `job` needs and is not captured yet."""
+        for block in blocks(len(job.samples), self._batch_size):
+            self.replay.prepare((block.steps, block.size), partial(self._run, block))
+
+    def train(self, job: Job, orders: Sequence[Tensor], result: dict[str, Tensor]) -> None:
+        """Queue one client's turn; `result` is written when the stream gets there."""
+        with self.replay.apart():
+            self.trainee.load(job.state)
+            torch._foreach_zero_(self._momenta)
+            for order in orders:
+                for block in blocks(len(job.samples), self._batch_size):
+                    self._gather(job, order[block.rows])
+                    self.replay.run((block.steps, block.size), partial(self._run, block))
+            self.trainee.read_into(result)
+
+    def _gather(self, job: Job, chosen: Tensor) -> None:
+        count = len(chosen)
+        torch.index_select(job.samples.x, 0, chosen, out=self._inputs[:count])
+        torch.index_select(job.samples.y, 0, chosen, out=self._labels[:count])
+
+    def _run(self, block: Block) -> None:
+        rows = block.steps * block.size
+        for inputs, labels in zip(
+            self._inputs[:rows].split(block.size),
+            self._labels[:rows].split(block.size),
+            strict=True,
+        ):
+            # A partial batch is not worth compiling for.
+            if self._compiled is not None and block.size == self._batch_size:
+                self._compiled(self._values, self._momenta, inputs, labels)
+            else:
+                self._plain(self._parameters, self._momenta, inputs, labels)
+
+
+def _to_device(orders: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Return all orders on the device, moved in one go."""
+    if device.type != "cuda":
+        return list(orders)
+    whole = torch.cat(list(orders)).pin_memory().to(device, non_blocking=True)
+    return list(whole.split([len(order) for order in orders]))

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types fast browser clean
+.PHONY: help demo test check lint types fast bench browser clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -27,6 +27,14 @@ types: $(INSTALLED) ## mypy --strict
 
 fast: $(INSTALLED) ## The tests without the slow ones and the browser
 	$(BIN)/pytest -m "not gpu and not slow and not browser"
+
+bench: $(INSTALLED) ## Time the simulator on this machine's cores, in modest sizes: some minutes
+	$(BIN)/python -m benchmarks.round --device cpu --images 2000 --repeats 3
+	$(BIN)/python -m benchmarks.erase --device cpu --images 1000 --repeats 3
+	$(BIN)/python -m benchmarks.scaling --device cpu --images 2000 --repeats 2
+	$(BIN)/python -m benchmarks.peak --device cpu --images 2000 --repeats 3
+	$(BIN)/python -m benchmarks.overhead --device cpu --repeats 20
+	$(BIN)/python -m benchmarks.federations --device cpu --repeats 3
 
 # The page is tested in a real browser: Debian's Chromium, unless one is there already.
 browser:

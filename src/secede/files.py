@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,15 +17,15 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it takes `path`'s place only if the block succeeds."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        os.close(handle)
+        # Made like any other file, so that it has the usual permissions without asking for the
+        # umask: that is only told by changing it, for all threads.
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        temporary.touch(exist_ok=False)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
-    temporary = Path(name)
     try:
         yield temporary
         _sync(temporary)
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
         _sync(path.parent)
     except OSError as error:
@@ -68,9 +68,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -123,7 +123,8 @@ def check_all_finite(states: Sequence[State], what: Sequence[str]) -> None:
 def _largest(values: list[Tensor]) -> Tensor:
     """Return the largest size of an entry in each of `values`; NaN where there is one."""
     if values[0].device.type == "cuda":
-        return torch.stack([v.double() for v in torch._foreach_norm(values, float("inf"))])
+        wide = torch.float64 if any(v.dtype == torch.float64 for v in values) else torch.float32
+        return torch.stack([v.to(wide) for v in torch._foreach_norm(values, float("inf"))])
     # Several times faster on a CPU than a norm or `isfinite`.
     return torch.stack([torch.stack(torch.aminmax(v)).abs().max().double() for v in values])
 

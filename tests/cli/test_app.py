@@ -15,7 +15,17 @@ from typer.testing import CliRunner
 import tiny
 from secede.cli.app import EXIT_CODES, app
 
-COMMANDS = ("demo", "run", "reproduce", "report", "methods", "datasets", "scenarios", "presets")
+COMMANDS = (
+    "demo",
+    "run",
+    "reproduce",
+    "report",
+    "methods",
+    "datasets",
+    "scenarios",
+    "executors",
+    "presets",
+)
 ROOT = Path(__file__).parents[2]
 
 
@@ -70,7 +80,7 @@ def test_every_exit_code_is_documented() -> None:
         assert f"| {code} |" in table
 
 
-@pytest.mark.parametrize("command", ["methods", "datasets", "scenarios", "presets"])
+@pytest.mark.parametrize("command", ["methods", "datasets", "scenarios", "executors", "presets"])
 def test_lists_come_as_a_table_and_as_json(command: str) -> None:
     runner = CliRunner()
     rows = json.loads(runner.invoke(app, [command, "--json"]).stdout)

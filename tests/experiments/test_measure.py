@@ -1,10 +1,25 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
 
-from secede.experiments.measure import Answers, Measured, membership
-from secede.verification.accuracy import Evidence
+import tiny
+from secede.data.samples import Samples
+from secede.experiments import presets
+from secede.experiments.measure import Answers, Examiner, Measured, membership
+from secede.experiments.setup import Federation, federate, load_dataset
+from secede.seeding import generator
+from secede.verification.accuracy import Evidence, evaluate
 from secede.verification.score import Score
+
+DRAWING = """
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x)  # always on: a common slip
+"""
 
 
 def evidence(confidence: float, count: int = 60, classes: int = 3) -> Evidence:
@@ -53,3 +68,64 @@ def test_scores_are_compared_sample_by_sample() -> None:
     assert here.record(None) == {"a": {"value": 0.5, "count": 4}}
     expected = {"value": 0.5, "count": 4, "reference": 0.75, "gained": 1, "lost": 2}
     assert here.record(there) == {"a": expected}
+
+
+def tiny_federation(folder: Path, *, noise: str = "") -> Federation:
+    config = presets.load(str(tiny.write(folder, tiny.CONFIG + 'device = "cpu"\n')))
+    if noise:
+        model = tiny.MODEL.replace("nn.ReLU()", noise)
+        (folder / "tiny_model.py").write_text(model + DRAWING)
+    return federate(config, load_dataset(config), 0, search=folder)
+
+
+def close(found: Evidence, model: torch.nn.Module, samples: Samples) -> None:
+    expected = evaluate(model, samples)
+    torch.testing.assert_close(found.logits, expected.logits)
+    assert torch.equal(found.labels, expected.labels)
+
+
+@pytest.mark.parametrize("trained", [(0, 1, 2), (1, 2)])
+def test_answers_are_those_of_every_set_alone(tmp_path: Path, trained: tuple[int, ...]) -> None:
+    federation = tiny_federation(tmp_path)
+    clients, state = federation.engine.clients, federation.engine.initial_state("some")
+    examiner = Examiner(federation, 0)
+    examined = examiner.examine(state)
+    found = examiner.answers(examined, trained)
+    model = federation.engine.model(state)
+    close(examined.probe, model, federation.probe.samples)
+    close(found.leaver, model, clients[0])
+    close(found.nonmembers, model, federation.nonmembers)
+    close(found.test, model, federation.test)
+    pool = Samples(torch.cat([clients[1].x, clients[2].x]), torch.cat([clients[1].y, clients[2].y]))
+    order = torch.randperm(len(pool), generator=generator(0, "shadow members"))
+    close(found.members, model, pool.take(order))
+    losses = torch.cat([evaluate(model, clients[client]).losses for client in trained])
+    assert found.mean_training_loss == pytest.approx(float(losses.mean()), rel=1e-5)
+
+
+def test_what_is_measured_is_read_off_the_answers(tmp_path: Path) -> None:
+    federation = tiny_federation(tmp_path)
+    examiner = Examiner(federation, 0)
+    examined = examiner.examine(federation.engine.initial_state("some"))
+    found = examiner.measure(examined)
+    assert found.shares["clean_accuracy"] == examined.test.accuracy()
+    assert found.hits["clean_accuracy"].sum() == round(60 * examined.test.accuracy().value)
+    assert found.leaver == {
+        "leaver_accuracy": examined.leaver.accuracy(),
+        "leaver_loss": examined.leaver.loss(),
+    }
+    for name, mask in federation.probe.measures.items():
+        assert found.shares[name] == examined.probe.accuracy(mask)
+
+
+def test_a_model_that_draws_in_evaluation_answers_the_same_and_disturbs_nobody(
+    tmp_path: Path,
+) -> None:
+    federation = tiny_federation(tmp_path, noise="Noise()")
+    examiner, state = Examiner(federation, 0), federation.engine.initial_state("some")
+    before = torch.get_rng_state()
+    first = examiner.examine(state)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(1)
+    again = examiner.examine(state)
+    assert torch.equal(first.test.logits, again.test.logits)

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -13,31 +16,49 @@ import torch
 
 import tiny
 from secede import state as states
-from secede.errors import ConfigError, RecordError
+from secede.data.samples import Dataset
+from secede.errors import ConfigError, RecordError, StorageError
 from secede.experiments import presets, runner
-from secede.experiments.config import Config
+from secede.experiments.config import Config, override
 from secede.experiments.records import SeedFolder
+from secede.experiments.setup import load_dataset
 
 
 class Quiet:
+    """Listens to all turns alike."""
+
     def __init__(self) -> None:
         self.events: list[tuple[str, int]] = []
 
-    def begin(self, config: Config, seed: int, rounds: int) -> None:
+    def expect(self, turns: int, lanes: int) -> None:
+        self.lanes = lanes
+
+    def begin(self, config: Config, seed: int, rounds: int) -> Quiet:
         self.events.append(("begin", rounds))
+        return self
 
     def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
         self.events.append((arm, number))
+
+    def end(self) -> None:
+        self.events.append(("end", 0))
 
     def reused(self, config: Config, seed: int) -> None:
         self.events.append(("reused", seed))
 
 
-def run(folder: Path, config: str = tiny.CONFIG, *, seeds: int = 1) -> tuple[Path, Quiet]:
+def run(
+    folder: Path, config: str = tiny.CONFIG, *, seeds: int = 1, lanes: int | None = None
+) -> tuple[Path, Quiet]:
     path = tiny.write(folder, config)
     progress = Quiet()
     found = runner.run(
-        presets.load(str(path)), range(seeds), folder / "runs", progress, search=folder
+        presets.load(str(path)),
+        range(seeds),
+        folder / "runs",
+        progress,
+        search=folder,
+        lanes=lanes,
     )
     return found, progress
 
@@ -283,6 +304,116 @@ def test_a_run_killed_at_any_file_operation_resumes_to_the_same_digests(tmp_path
     assert len(killed) > 40
     for seed in killed:
         assert outcome(seed) == outcome(undisturbed), seed
+
+
+@pytest.fixture(scope="module")
+def one_by_one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    found, _ = run(tmp_path_factory.mktemp("one-by-one"), seeds=4, lanes=1)
+    return outcomes(found)
+
+
+def outcomes(found: Path) -> dict[str, dict[str, Any]]:
+    return {seed.name: outcome(seed) for seed in found.glob("seed-*")}
+
+
+def test_lanes_change_no_record(
+    tmp_path: Path, one_by_one: dict[str, dict[str, Any]], finished: Path
+) -> None:
+    found, progress = run(tmp_path, seeds=4, lanes=3)
+    assert progress.lanes == 3
+    assert outcomes(found) == one_by_one
+    assert one_by_one["seed-0"] == outcome(finished / "seed-0")
+    environment = json.loads((found / "seed-0" / "environment.json").read_text())
+    assert (environment["lanes"], environment["precision"]) == (3, "float32")
+    assert environment["executor"]
+
+
+class Impatient(Quiet):
+    """Interrupts the run after so many rounds, from the thread that records."""
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__()
+        self.left = rounds
+
+    def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
+        super().round(arm, number, row)
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("rounds", [2, 9, 17])
+def test_an_interrupted_run_goes_on_in_other_lanes_to_the_same_records(
+    tmp_path: Path, one_by_one: dict[str, dict[str, Any]], lanes: int, rounds: int
+) -> None:
+    config = presets.load(str(tiny.write(tmp_path)))
+    runs = tmp_path / "runs"
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(config, range(4), runs, Impatient(rounds), search=tmp_path, lanes=lanes)
+    assert not list(runs.rglob(".*.part"))
+    assert len(list(runs.rglob("result.json"))) < 4
+    found = runner.run(config, range(4), runs, Quiet(), search=tmp_path, lanes=4 - lanes)
+    assert outcomes(found) == one_by_one
+
+
+def test_a_broken_seed_leaves_the_others_resumable(
+    tmp_path: Path, one_by_one: dict[str, dict[str, Any]]
+) -> None:
+    config = presets.load(str(tiny.write(tmp_path)))
+    runs = tmp_path / "runs"
+    folder = runner.run(config, [1], runs, Quiet(), search=tmp_path)
+    (folder / "seed-1" / "result.json").unlink()
+    broken = folder / "seed-1" / "states" / "retrain.safetensors"
+    broken.write_bytes(b"rubbish")
+    with pytest.raises(RecordError, match=r"seed-1.*retrain\.safetensors: not a readable"):
+        runner.run(config, range(4), runs, Quiet(), search=tmp_path, lanes=2)
+    assert len(list(folder.glob("*/result.json"))) < 3
+    shutil.rmtree(folder / "seed-1")
+    runner.run(config, range(4), runs, Quiet(), search=tmp_path, lanes=2)
+    assert outcomes(folder) == one_by_one
+
+
+def test_cells_fill_the_lanes_together_and_share_their_data(
+    tmp_path: Path, one_by_one: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+
+    def load(config: Config) -> Dataset:
+        loaded.append(config.name)
+        return load_dataset(config)
+
+    monkeypatch.setattr(runner, "load_dataset", load)
+    config = presets.load(str(tiny.write(tmp_path)))
+    other = override(config, {"name": "other", "clients.count": 4})
+    progress = Quiet()
+    folders = runner.run_all(
+        [config, other, config], range(2), tmp_path / "runs", progress, search=tmp_path, lanes=4
+    )
+    assert progress.lanes == 4
+    assert folders[0] == folders[2] != folders[1]
+    assert loaded == [config.name]
+    assert Counter(event for event, _ in progress.events)["end"] == 4
+    assert outcomes(folders[0]) == {key: one_by_one[key] for key in ("seed-0", "seed-1")}
+
+
+def test_an_error_while_recording_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: SeedFolder, row: dict[str, object]) -> None:
+        if row["round"] == 2:
+            raise StorageError("no space left")
+        append(self, row)
+
+    append = SeedFolder.append_row
+    monkeypatch.setattr(SeedFolder, "append_row", full)
+    with pytest.raises(StorageError, match="no space left"):
+        run(tmp_path)
+    (seed,) = tmp_path.glob("runs/*/seed-0")
+    assert [row["round"] for row in rows(seed)] == [0, 1]
+    monkeypatch.undo()
+    run(tmp_path)
+    assert [row["round"] for row in rows(seed)[:4]] == [0, 1, 2, 3]
 
 
 def test_two_processes_do_not_write_one_seed(tmp_path: Path) -> None:

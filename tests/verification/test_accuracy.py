@@ -6,7 +6,15 @@ from torch import Tensor, nn
 
 from secede.data.samples import Samples
 from secede.errors import DataError, StateError
-from secede.verification.accuracy import Evidence, accuracy, evaluate
+from secede.verification.accuracy import (
+    GPU_BATCH,
+    GPU_BATCH_BYTES,
+    Evidence,
+    _default_batch_size,
+    accuracy,
+    evaluate,
+    evaluate_all,
+)
 from secede.verification.score import Mean, Score
 
 LOGITS = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 3.0], [5.0, 0.0, 0.0]])
@@ -124,3 +132,58 @@ def test_no_samples_are_refused() -> None:
 
 def test_a_model_without_parameters_is_evaluated() -> None:
     assert evaluate(nn.Identity(), samples(4)).logits.shape == (4, 3)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 100, None])
+def test_several_sets_are_answered_in_one_pass_as_each_alone(batch_size: int | None) -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    whole = samples(23)
+    sets = [whole.take(torch.arange(*ends)) for ends in ((0, 4), (4, 5), (5, 17), (17, 23))]
+    together = evaluate_all(model, sets, batch_size=batch_size)
+    for found, alone in zip(together, sets, strict=True):
+        expected = evaluate(model, alone, batch_size=batch_size)
+        torch.testing.assert_close(found.logits, expected.logits)
+        assert torch.equal(found.labels, alone.y)
+
+
+def test_where_batches_coincide_the_answers_are_the_same_bits() -> None:
+    model, whole = nn.Linear(3, 2), samples(12)
+    sets = [whole.take(torch.arange(8)), whole.take(torch.arange(8, 12))]
+    for found, alone in zip(evaluate_all(model, sets, batch_size=4), sets, strict=True):
+        assert torch.equal(found.logits, evaluate(model, alone, batch_size=4).logits)
+
+
+def test_answers_that_do_not_fit_several_sets_are_refused() -> None:
+    with pytest.raises(StateError, match=r"outputs of shape \(3, 2\) for 8 samples"):
+        evaluate_all(Answering(torch.zeros(3, 2)), [samples(4), samples(4)])
+
+
+class Greedy(nn.Module):
+    """Has memory for so many samples at once."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self.sizes = most, list[int]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.sizes.append(len(x))
+        if len(x) > self.most:
+            raise torch.OutOfMemoryError("out of memory")
+        return x
+
+
+def test_a_batch_that_does_not_fit_the_memory_is_halved() -> None:
+    model, data = Greedy(3), samples(10)
+    assert torch.equal(evaluate(model, data, batch_size=8).logits, data.x)
+    assert model.sizes == [8, 4, 2, 2, 2, 2, 2]
+    with pytest.raises(torch.OutOfMemoryError):
+        evaluate(Greedy(0), data, batch_size=8)
+
+
+def test_batches_on_a_gpu_are_large_but_bounded_by_their_bytes() -> None:
+    gpu = torch.device("cuda")
+    assert _default_batch_size(torch.device("cpu"), torch.empty(1, 1, 28, 28)) == 256
+    assert _default_batch_size(gpu, torch.empty(1, 3, 32, 32)) == GPU_BATCH
+    large = torch.empty(1, 3, 224, 224)
+    assert _default_batch_size(gpu, large) * large.numel() * 4 <= GPU_BATCH_BYTES
+    assert _default_batch_size(gpu, torch.empty(1, 1 << 28, device="meta")) == 1

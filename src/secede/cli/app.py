@@ -37,6 +37,17 @@ Device = Annotated[str | None, typer.Option(help="auto (a GPU if there is one), 
 Limit = Annotated[
     int | None, typer.Option(min=1, help="Use at most this many training and test images.")
 ]
+Executor = Annotated[
+    str | None, typer.Option(help="How clients are computed: auto, or see `secede executors`.")
+]
+Precision = Annotated[
+    str | None,
+    typer.Option(help="float32, tf32 (GPU) or bf16; results are published in float32."),
+]
+Lanes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Seeds that run side by side; if absent, what the device bears."),
+]
 Out = Annotated[Path, typer.Option(help="Folder that holds the runs' records.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
@@ -83,7 +94,10 @@ def run(
     seeds: Seeds = 1,
     rounds: Rounds = None,
     device: Device = None,
+    executor: Executor = None,
+    precision: Precision = None,
     limit: Limit = None,
+    lanes: Lanes = None,
     out: Out = Path("runs"),
     json: Json = False,
 ) -> None:
@@ -96,10 +110,16 @@ def run(
     """
     from secede.cli.experiment import run_one
 
-    changes = {"training.rounds": rounds, "device": device, "limit": limit}
+    changes = {
+        "training.rounds": rounds,
+        "device": device,
+        "executor": executor,
+        "precision": precision,
+        "limit": limit,
+    }
     search = Path(experiment).resolve().parent if experiment.endswith(".toml") else None
     config = override(presets.load(experiment), changes)
-    run_one(config, seeds, out, search=search, as_json=json)
+    run_one(config, seeds, out, search=search, lanes=lanes, as_json=json)
 
 
 @app.command()
@@ -113,7 +133,10 @@ def reproduce(
     seeds: Seeds = 5,
     rounds: Rounds = None,
     device: Device = None,
+    executor: Executor = None,
+    precision: Precision = None,
     limit: Limit = None,
+    lanes: Lanes = None,
     out: Out = Path("runs"),
     report: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("report"),
     json: Json = False,
@@ -128,8 +151,14 @@ def reproduce(
     """
     from secede.cli.experiment import run_many
 
-    changes = {"training.rounds": rounds, "device": device, "limit": limit}
-    run_many(lists.paper_cells(cells), changes, seeds, out, report, as_json=json)
+    changes = {
+        "training.rounds": rounds,
+        "device": device,
+        "executor": executor,
+        "precision": precision,
+        "limit": limit,
+    }
+    run_many(lists.paper_cells(cells), changes, seeds, out, report, lanes=lanes, as_json=json)
 
 
 @app.command()
@@ -176,6 +205,17 @@ def scenarios(json: Json = False) -> None:
     Example: secede scenarios
     """
     lists.scenarios(as_json=json)
+
+
+@app.command()
+def executors(json: Json = False) -> None:
+    """List the ways to compute a round's clients.
+
+    `auto` picks one by device, network and number of clients; the records say which.
+
+    Example: secede executors
+    """
+    lists.executors(as_json=json)
 
 
 @app.command(name="presets")

@@ -26,10 +26,16 @@ if TYPE_CHECKING:
 
 
 def run_one(
-    config: Config, seeds: int, runs: Path, *, search: Path | None = None, as_json: bool
+    config: Config,
+    seeds: int,
+    runs: Path,
+    *,
+    search: Path | None = None,
+    lanes: int | None = None,
+    as_json: bool,
 ) -> None:
     """Run one experiment and write its report into its own folder."""
-    folder = _run(config, seeds, runs, search)
+    (folder,) = _run([config], seeds, runs, search, lanes)
     write_pages([folder], folder / "report", as_json=as_json)
 
 
@@ -40,11 +46,12 @@ def run_many(
     runs: Path,
     report: Path,
     *,
+    lanes: int | None = None,
     as_json: bool,
 ) -> None:
-    """Run several presets and write one report over all of them."""
+    """Run several presets, their seeds side by side, and write one report over all of them."""
     configs = [override(presets.load(cell), dict(changes)) for cell in cells]
-    folders = [_run(config, seeds, runs, None) for config in configs]
+    folders = _run(configs, seeds, runs, None, lanes)
     write_pages(folders, report, as_json=as_json)
 
 
@@ -90,12 +97,14 @@ def _drawn(run: Run) -> Table:
     return drawn
 
 
-def _run(config: Config, seeds: int, runs: Path, search: Path | None) -> Path:
-    from secede.experiments.runner import run
+def _run(
+    configs: Sequence[Config], seeds: int, runs: Path, search: Path | None, lanes: int | None
+) -> list[Path]:
+    from secede.experiments.runner import run_all
 
     try:
         with progress() as reporter:
-            return run(config, range(seeds), runs, reporter, search=search)
+            return run_all(configs, range(seeds), runs, reporter, search=search, lanes=lanes)
     except KeyboardInterrupt:
         raise StoppedError("interrupted; the same command goes on from here") from None
 

@@ -1,4 +1,4 @@
-"""What there is: methods, data sets, scenarios, presets. Torch stays out."""
+"""What there is: methods, data sets, scenarios, executors, presets. Torch stays out."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from secede.data import catalog
 from secede.data.entry import Entry
 from secede.errors import ConfigError
 from secede.experiments import presets as preset_files
+from secede.federation import executors as executor_table
 from secede.unlearning.methods import METHODS
 
 
@@ -64,6 +65,16 @@ def scenarios(*, as_json: bool) -> None:
         for name, entry in scenario_table.SCENARIOS.items()
     ]
     _show("Scenarios", rows, as_json=as_json)
+
+
+def executors(*, as_json: bool) -> None:
+    """Print the executors."""
+    rows = [
+        {"executor": name, "a round's clients": summary}
+        for name, summary in executor_table.NAMES.items()
+    ]
+    note = "auto picks by device, network and number of clients; each is tried beside `loop` first."
+    _show("Executors", rows, as_json=as_json, note=note)
 
 
 def presets(*, as_json: bool) -> None:

@@ -1,4 +1,7 @@
-"""How a run goes: a bar on a terminal, plain lines elsewhere, always on standard error."""
+"""How runs go: bars on a terminal, plain lines elsewhere, always on standard error.
+
+Seeds that run side by side report from threads of their own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from secede.experiments.config import Config
 
@@ -24,45 +34,81 @@ _ARMS = {
 QUIET_SECONDS = 10.0
 
 
-class _Bar:
-    """One bar per seed, over all rounds of all arms."""
+class _Bars:
+    """One bar per running seed, over all rounds of all arms; of several, one more over all."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
-        self._task = bars.add_task("starting", total=None, now="loading data")
+        self._start = bars.add_task("starting", total=None, now="loading data")
+        self._overall: TaskID | None = None
 
-    def begin(self, config: Config, seed: int, rounds: int) -> None:
-        self._bars.update(self._task, visible=False)
-        self._task = self._bars.add_task(f"{config.name}, seed {seed}", total=rounds, now="")
+    def expect(self, turns: int, lanes: int) -> None:
+        if turns > 1:
+            self._overall = self._bars.add_task("all seeds", total=turns, now="")
+
+    def begin(self, config: Config, seed: int, rounds: int) -> _Bar:
+        self._bars.update(self._start, visible=False)
+        return _Bar(self._bars, _name(config, seed), rounds, self._overall)
+
+    def reused(self, config: Config, seed: int) -> None:
+        self._bars.console.print(_reused(config, seed))
+        if self._overall is not None:
+            self._bars.advance(self._overall)
+
+
+class _Bar:
+    """A running seed's."""
+
+    def __init__(self, bars: Progress, name: str, rounds: int, overall: TaskID | None) -> None:
+        self._bars, self._overall = bars, overall
+        self._task = bars.add_task(name, total=rounds, now="")
 
     def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
         self._bars.update(self._task, advance=1, now=f"{_ARMS[arm]}{_brief(row)}")
 
-    def reused(self, config: Config, seed: int) -> None:
-        self._bars.console.print(f"{config.name}, seed {seed}: found finished, not computed again")
+    def end(self) -> None:
+        if self._overall is not None:
+            self._bars.update(self._task, visible=False)
+            self._bars.advance(self._overall)
 
 
 class _Lines:
-    """One line per arm, every fifth round and every ten seconds."""
+    """Plain lines; they name their seed where several run at once."""
 
     def __init__(self) -> None:
-        self._said = time.monotonic()
+        self._lanes = 1
 
-    def begin(self, config: Config, seed: int, rounds: int) -> None:
-        _say(f"{config.name}, seed {seed}: {rounds} rounds in all")
+    def expect(self, turns: int, lanes: int) -> None:
+        self._lanes = lanes
+
+    def begin(self, config: Config, seed: int, rounds: int) -> _SeedLines:
+        name = _name(config, seed)
+        _say(f"{name}: {rounds} rounds in all")
+        return _SeedLines("  " if self._lanes == 1 else f"{name}: ")
+
+    def reused(self, config: Config, seed: int) -> None:
+        _say(_reused(config, seed))
+
+
+class _SeedLines:
+    """One line per arm, every fifth round and every ten seconds."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._said = time.monotonic()
 
     def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
         due = time.monotonic() - self._said > QUIET_SECONDS
         if row and (due or number == 1 or number % 5 == 0):
             self._said = time.monotonic()
-            _say(f"  {_ARMS[arm]}, round {number}{_brief(row)}")
+            _say(f"{self._prefix}{_ARMS[arm]}, round {number}{_brief(row)}")
 
-    def reused(self, config: Config, seed: int) -> None:
-        _say(f"{config.name}, seed {seed}: found finished, not computed again")
+    def end(self) -> None:
+        pass
 
 
 @contextmanager
-def progress() -> Iterator[_Bar | _Lines]:
+def progress() -> Iterator[_Bars | _Lines]:
     """Give the reporter that fits where standard error goes."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -76,7 +122,7 @@ def progress() -> Iterator[_Bar | _Lines]:
         TextColumn("{task.fields[now]}"),
     )
     with Progress(*columns, console=console) as bars:
-        yield _Bar(bars)
+        yield _Bars(bars)
 
 
 @contextmanager
@@ -97,5 +143,15 @@ def _brief(row: dict[str, dict[str, float]]) -> str:
     return ": " + ", ".join(shown) if shown else ""
 
 
+def _name(config: Config, seed: int) -> str:
+    return f"{config.name}, seed {seed}"
+
+
+def _reused(config: Config, seed: int) -> str:
+    return f"{_name(config, seed)}: found finished, not computed again"
+
+
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    # In one piece: print() would write the line's end on its own, after another thread's line.
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

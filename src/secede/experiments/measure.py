@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from secede.data.samples import Samples
 from secede.experiments.setup import Federation
-from secede.seeding import derive, generator
+from secede.seeding import derive, generator, seeded
 from secede.state import State
-from secede.verification.accuracy import Evidence, evaluate
+from secede.verification.accuracy import Evidence, evaluate, evaluate_all
 from secede.verification.membership import ShokriAttack, halves, yeom
 from secede.verification.score import Mean, Score
 
@@ -44,22 +44,6 @@ class Measured:
         return rows
 
 
-def measure(federation: Federation, state: State) -> Measured:
-    """Return clean accuracy, the probe's measures, and accuracy and loss at the leaver."""
-    model = federation.engine.model(state)
-    clean = evaluate(model, federation.test)
-    probe = evaluate(model, federation.probe.samples)
-    leaver = evaluate(model, federation.engine.clients[federation.leaver])
-    shares = {"clean_accuracy": clean.accuracy()}
-    hits = {"clean_accuracy": clean.predictions == clean.labels}
-    for name, mask in federation.probe.measures.items():
-        shares[name] = probe.accuracy(mask)
-        hits[name] = (probe.predictions == probe.labels)[mask.cpu()]
-    return Measured(
-        shares, hits, {"leaver_accuracy": leaver.accuracy(), "leaver_loss": leaver.loss()}
-    )
-
-
 @dataclass(frozen=True)
 class Answers:
     """A model's answers that membership attacks work on, and its mean training loss."""
@@ -87,17 +71,74 @@ class Answers:
         return cls(leaver, nonmembers, members, test, float(tensors["mean_training_loss"]))
 
 
-def answers(federation: Federation, state: State, trained: Sequence[int], seed: int) -> Answers:
-    """Ask the model about members and non-members; `trained` are the clients it learnt from."""
-    engine = federation.engine
-    model = engine.model(state)
-    return Answers(
-        leaver=evaluate(model, engine.clients[federation.leaver]),
-        nonmembers=evaluate(model, federation.nonmembers),
-        members=evaluate(model, _draw([engine.clients[i] for i in federation.retained], seed)),
-        test=evaluate(model, federation.test),
-        mean_training_loss=_mean_loss(model, [engine.clients[client] for client in trained]),
-    )
+@dataclass(frozen=True)
+class Examined:
+    """A model's answers to what every round asks."""
+
+    model: nn.Module  # the engine's for evaluation: the next examination overwrites it
+    test: Evidence
+    probe: Evidence
+    leaver: Evidence
+
+
+class Examiner:
+    """Examines the states of one federation, one at a time; asks no sample of a state twice."""
+
+    def __init__(self, federation: Federation, seed: int) -> None:
+        self._federation, self._seed = federation, seed
+        self._retained = [federation.engine.clients[i] for i in federation.retained]
+        count = sum(len(samples) for samples in self._retained)
+        order = torch.randperm(count, generator=generator(seed, "shadow members"))
+        self._members = order[:SHADOW_MEMBERS]
+        self._draws: bool | None = None
+
+    def examine(self, state: State) -> Examined:
+        """Ask the state's model about the test set, the probe and the leaver's own, in one pass."""
+        federation = self._federation
+        model = federation.engine.model(state)
+        leaver = federation.engine.clients[federation.leaver]
+        sets = [federation.test, federation.probe.samples, leaver]
+        return Examined(model, *self._evaluate(model, sets))
+
+    def measure(self, examined: Examined) -> Measured:
+        """Return clean accuracy, the probe's measures, and accuracy and loss at the leaver."""
+        clean, probe, leaver = examined.test, examined.probe, examined.leaver
+        shares = {"clean_accuracy": clean.accuracy()}
+        hits = {"clean_accuracy": clean.predictions == clean.labels}
+        for name, mask in self._federation.probe.measures.items():
+            shares[name] = probe.accuracy(mask)
+            hits[name] = (probe.predictions == probe.labels)[mask.cpu()]
+        return Measured(
+            shares, hits, {"leaver_accuracy": leaver.accuracy(), "leaver_loss": leaver.loss()}
+        )
+
+    def answers(self, examined: Examined, trained: Sequence[int]) -> Answers:
+        """Ask also about non-members and members; `trained` are the clients it learnt from."""
+        federation = self._federation
+        sets = [federation.nonmembers, *self._retained]
+        nonmembers, *retained = self._evaluate(examined.model, sets)
+        by_client = dict(zip(federation.retained, retained, strict=True))
+        by_client[federation.leaver] = examined.leaver
+        losses = [by_client[client].losses.double() for client in trained]
+        return Answers(
+            leaver=examined.leaver,
+            nonmembers=nonmembers,
+            members=Evidence(
+                torch.cat([evidence.logits for evidence in retained])[self._members],
+                torch.cat([evidence.labels for evidence in retained])[self._members],
+            ),
+            test=examined.test,
+            mean_training_loss=float(torch.cat(losses).mean()),
+        )
+
+    def _evaluate(self, model: nn.Module, sets: Sequence[Samples]) -> list[Evidence]:
+        if self._draws is None:
+            self._draws = _draws(model, sets[0].take(torch.arange(1)), self._seed)
+        if not self._draws:
+            return evaluate_all(model, sets)
+        # Such a model would take random numbers from a round that trains at the same time.
+        with seeded(self._seed, "evaluation"):
+            return evaluate_all(model, sets)
 
 
 def membership(shadow: Answers, targets: dict[str, Answers], seed: int) -> dict[str, object]:
@@ -130,12 +171,16 @@ def membership(shadow: Answers, targets: dict[str, Answers], seed: int) -> dict[
     return found
 
 
-def _draw(clients: Sequence[Samples], seed: int) -> Samples:
-    pool = Samples(torch.cat([c.x for c in clients]), torch.cat([c.y for c in clients]))
-    order = torch.randperm(len(pool), generator=generator(seed, "shadow members"))
-    return pool.take(order[:SHADOW_MEMBERS].to(pool.y.device))
+def _draws(model: nn.Module, samples: Samples, seed: int) -> bool:
+    """Say whether the model draws random numbers even in evaluation: a dropout left on."""
+    with seeded(seed, "evaluation"):
+        before = _generators(samples)
+        evaluate(model, samples)
+        return not torch.equal(before, _generators(samples))
 
 
-def _mean_loss(model: nn.Module, clients: Sequence[Samples]) -> float:
-    losses = [evaluate(model, samples).losses.double() for samples in clients]
-    return float(torch.cat(losses).mean())
+def _generators(samples: Samples) -> Tensor:
+    found = [torch.get_rng_state()]
+    if samples.x.is_cuda:
+        found.append(torch.cuda.get_rng_state(samples.x.device))
+    return torch.cat(found)

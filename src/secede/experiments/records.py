@@ -33,6 +33,7 @@ CONFIG, CURVES, RESULT, ENVIRONMENT = (
     "result.json",
     "environment.json",
 )
+INCIDENTAL = ("executor_note", "lanes")  # of the environment: they change no result
 
 
 @dataclass(frozen=True)
@@ -170,11 +171,16 @@ class SeedFolder:
         """Write down where the seed is computed; one begun elsewhere is refused.
 
         Other versions, devices or thread counts round differently, so a seed that changed them in
-        the middle would be neither one run nor the other.
+        the middle would be neither one run nor the other. `INCIDENTAL` keys may change.
         """
         path = self.path / ENVIRONMENT
-        if path.exists() and (before := read_json(path)) != environment:
-            changed = [key for key in environment if before.get(key) != environment[key]]
+        before = read_json(path) if path.exists() else environment
+        changed = [
+            key
+            for key in environment
+            if key not in INCIDENTAL and before.get(key) != environment[key]
+        ]
+        if changed:
             told = ", ".join(
                 f"{key} {before.get(key)} then, {environment[key]} now" for key in changed
             )

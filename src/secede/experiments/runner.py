@@ -1,16 +1,19 @@
-"""Runs an experiment seed by seed, arm by arm, round by round; goes on where a kill left it.
+"""Runs experiments: seeds side by side, arm by arm, round by round; goes on where a kill left it.
 
 Every arm is a start state and rounds of FedAvg from there: everybody's training, retraining, and
 each method's post-training. Post-training rounds draw the same batches in every arm, so that
-methods differ by their start alone.
+methods differ by their start alone. Rounds are recorded while the next ones train.
 """
 
 from __future__ import annotations
 
 import platform
+import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -24,7 +27,9 @@ from secede.experiments import config as configs
 from secede.experiments.arms import ASCENT, FEDAVG, RETRAIN, Arm, arms
 from secede.experiments.config import Config
 from secede.experiments.fingerprint import fingerprints
-from secede.experiments.measure import Answers, Measured, answers, measure, membership
+from secede.experiments.lanes import Stopped, lane_count, take_turns
+from secede.experiments.measure import Answers, Examiner, Measured, membership
+from secede.experiments.recorder import Recorder
 from secede.experiments.records import (
     CONFIG,
     RESULT,
@@ -42,21 +47,33 @@ from secede.experiments.setup import (
     resolve_device,
 )
 from secede.federation.engine import OwnState, aggregate
+from secede.federation.executors.choose import Choice
 from secede.state import State
+from secede.unlearning.local import LocalReport
 
 CHECKPOINT_SECONDS = 5.0
 _OWN = "leaver-own"
 _LOCAL_STEP = "local-step.json"
 
 
-class Progress(Protocol):
-    """Is told how a run goes; the command line draws it."""
-
-    def begin(self, config: Config, seed: int, rounds: int) -> None:
-        """A seed starts or goes on, with this many rounds in all."""
+class TurnProgress(Protocol):
+    """Is told how one seed goes, from the thread that records it."""
 
     def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
         """A round of an arm is done, or was found done."""
+
+    def end(self) -> None:
+        """The seed is finished."""
+
+
+class Progress(Protocol):
+    """Is told how runs go, from several threads; the command line draws it."""
+
+    def expect(self, turns: int, lanes: int) -> None:
+        """So many seeds come, in so many lanes; those found finished are among them."""
+
+    def begin(self, config: Config, seed: int, rounds: int) -> TurnProgress:
+        """A seed starts or goes on, with this many rounds in all."""
 
     def reused(self, config: Config, seed: int) -> None:
         """A seed was found finished."""
@@ -69,54 +86,128 @@ def run(
     progress: Progress,
     *,
     search: Path | None = None,
+    lanes: int | None = None,
 ) -> Path:
     """Run `config` for every seed that is not finished yet and return the run's folder."""
-    config = configs.override(config, {"device": resolve_device(config.device)})
-    digest = configs.digest(config, fingerprints(config, search))
-    folder = run_folder(runs, config.name, digest)
-    dataset: Dataset | None = None
-    for seed in seeds:
-        records = SeedFolder(folder / f"seed-{seed}")
+    return run_all([config], seeds, runs, progress, search=search, lanes=lanes)[0]
+
+
+def run_all(
+    experiments: Sequence[Config],
+    seeds: Sequence[int],
+    runs: Path,
+    progress: Progress,
+    *,
+    search: Path | None = None,
+    lanes: int | None = None,
+) -> list[Path]:
+    """Run every config for every seed, several at once, and return the runs' folders.
+
+    `lanes` are threads that take the seeds in turn; None opens as many as the device bears. The
+    records do not depend on it, except for the seconds.
+    """
+    cells = [_Cell(config, runs, search) for config in experiments]
+    distinct = {cell.folder: cell for cell in cells}.values()
+    turns = [(cell, seed) for cell in distinct for seed in seeds]
+    left = [(cell, seed) for cell, seed in turns if not cell.finished(seed)]
+    device = "cuda" if any(cell.config.device == "cuda" for cell in distinct) else "cpu"
+    if len({cell.config.precision for cell in distinct}) > 1:
+        lanes = 1  # TF32 is a switch of the whole process
+    lanes = lane_count(len(left), device, lanes)
+    progress.expect(len(turns), lanes)
+    for cell, seed in turns:
+        if (cell, seed) not in left:
+            progress.reused(cell.config, seed)
+    workshop = _Workshop([cell for cell, _ in left])
+
+    def take(turn: tuple[_Cell, int], stop: threading.Event) -> None:
+        cell, seed = turn
+        make_deterministic(cell.config.precision)
+        federation = workshop.federate(cell, seed)
+        all_arms = arms(cell.config, federation)
+        write_json(cell.folder / CONFIG, _resolved(cell.config))
+        records = SeedFolder(cell.folder / f"seed-{seed}")
+        with records.locked(), Recorder(cell.config.device) as recorder:
+            records.begin(_environment(cell.config, federation, lanes))
+            records.drop_rows_beyond_checkpoints()
+            told = progress.begin(cell.config, seed, sum(arm.rounds for arm in all_arms))
+            _SeedRun(cell, seed, federation, records, recorder, told, stop).run(all_arms)
+            told.end()
+
+    take_turns(left, take, lanes=lanes, device=device)
+    return [cell.folder for cell in cells]
+
+
+class _Cell:
+    """One config with what all its seeds share."""
+
+    def __init__(self, config: Config, runs: Path, search: Path | None) -> None:
+        self.config = configs.override(config, {"device": resolve_device(config.device)})
+        self.digest = configs.digest(self.config, fingerprints(self.config, search))
+        self.folder = run_folder(runs, config.name, self.digest)
+        self.search = search
+        self.data = (config.data, config.limit)
+        self.choice: Choice | None = None  # of an executor, made for the first seed
+
+    def finished(self, seed: int) -> bool:
+        """Whether `seed` has its result; one of another experiment is refused."""
+        records = SeedFolder(self.folder / f"seed-{seed}")
         if records.finished:
-            _check_same(records, digest)
-            progress.reused(config, seed)
-            continue
-        make_deterministic()
-        dataset = dataset or load_dataset(config)
-        federation = federate(config, dataset, seed, search=search)
-        write_json(folder / CONFIG, _resolved(config))
-        with records.locked():
-            _SeedRun(config, digest, seed, records, federation, progress).run()
-    return folder
+            _check_same(records, self.digest)
+        return records.finished
+
+
+class _Workshop:
+    """Builds federations one at a time; a data set is kept until its last turn has it."""
+
+    def __init__(self, turns: Sequence[_Cell]) -> None:
+        self._left = Counter(cell.data for cell in turns)
+        self._datasets: dict[tuple[str, int | None], Dataset] = {}
+        self._lock = threading.Lock()
+
+    def federate(self, cell: _Cell, seed: int) -> Federation:
+        """Return the federation of one turn."""
+        with self._lock:
+            if cell.data not in self._datasets:
+                self._datasets[cell.data] = load_dataset(cell.config)
+            dataset = self._datasets[cell.data]
+            federation = federate(
+                cell.config, dataset, seed, search=cell.search, choice=cell.choice
+            )
+            cell.choice = federation.engine.choice
+            self._left[cell.data] -= 1
+            if not self._left[cell.data]:
+                del self._datasets[cell.data]
+        return federation
 
 
 class _SeedRun:
-    """One seed in progress."""
+    """One seed in progress; what it writes, the recorder writes while rounds train."""
 
     def __init__(
         self,
-        config: Config,
-        digest: str,
+        cell: _Cell,
         seed: int,
-        records: SeedFolder,
         federation: Federation,
-        progress: Progress,
+        records: SeedFolder,
+        recorder: Recorder,
+        progress: TurnProgress,
+        stop: threading.Event,
     ) -> None:
-        self._config, self._digest, self._seed = config, digest, seed
-        self._records, self._federation, self._progress = records, federation, progress
+        self._config, self._digest, self._seed = cell.config, cell.digest, seed
+        self._federation, self._examiner = federation, Examiner(federation, seed)
+        self._records, self._recorder = records, recorder
+        self._progress, self._stop = progress, stop
         self._retrained: Measured | None = None  # what the arms after retraining compare with
 
-    def run(self) -> None:
+    def run(self, all_arms: Sequence[Arm]) -> None:
         """Run all arms, attack their models, and write the result."""
-        self._records.begin(_environment(self._config.device))
-        self._records.drop_rows_beyond_checkpoints()
-        all_arms = arms(self._config, self._federation)
-        self._progress.begin(self._config, self._seed, sum(arm.rounds for arm in all_arms))
         final: dict[str, State] = {}
         seconds: dict[str, float] = {}
         for arm in all_arms:
             end = self._run_arm(arm, final.get(FEDAVG, {}))
             final[arm.name], seconds[arm.name] = end.state, end.cost.seconds
+        self._recorder.drain()
         write_json(
             self._records.path / RESULT,
             {
@@ -143,29 +234,51 @@ class _SeedRun:
                 point.state, arm.clients, phase=arm.phase, number=number
             )
             point = Checkpoint(number, aggregate(reply.updates), point.cost + reply.cost)
-            self._record(arm, point)
-            if number == arm.rounds or time.monotonic() - saved > CHECKPOINT_SECONDS:
-                self._save(arm, point)
+            stopped = self._stop.is_set()
+            due = stopped or time.monotonic() - saved > CHECKPOINT_SECONDS
+            self._submit(arm, point, save=due or number == arm.rounds)
+            if stopped:
+                self._recorder.drain()
+                raise Stopped
+            if due:
                 saved = time.monotonic()
         if arm.name == FEDAVG:
+            self._recorder.drain()
             self._recall_own_state()
         if arm.name == RETRAIN:
-            self._retrained = measure(self._federation, point.state)
+            self._recorder.submit(partial(self._compare_with, point.state))
         return point
 
     def _begin(self, arm: Arm, global_state: State) -> Checkpoint:
         start = arm.start(global_state)
-        if start.report is not None and arm.name == ASCENT:
-            write_json(self._records.path / _LOCAL_STEP, start.report.as_dict())
         point = Checkpoint(0, start.state, start.cost)
-        self._record(arm, point)
-        self._records.save_checkpoint(arm.name, point)
+        report = start.report if arm.name == ASCENT else None
+        self._submit(arm, point, report=report, save=True)
         return point
 
+    def _submit(
+        self, arm: Arm, point: Checkpoint, *, report: LocalReport | None = None, save: bool
+    ) -> None:
+        """Have the recorder keep `point`, and the leaver's own state after the last training."""
+        last = arm.name == FEDAVG and point.round == arm.rounds
+        own = self._federation.engine.own[self._federation.leaver] if last else None
+
+        def keep() -> None:
+            if report is not None:
+                write_json(self._records.path / _LOCAL_STEP, report.as_dict())
+            self._record(arm, point)
+            if own is not None:
+                self._records.save_state(_OWN, own.state, {"weight": repr(own.weight)})
+            if save:
+                self._records.save_checkpoint(arm.name, point)
+
+        self._recorder.submit(keep)
+
     def _record(self, arm: Arm, point: Checkpoint) -> None:
-        measured = measure(self._federation, point.state).record(self._retrained)
+        examined = self._examiner.examine(point.state)
+        measured = self._examiner.measure(examined).record(self._retrained)
         if point.round in arm.evidence_rounds:
-            found = answers(self._federation, point.state, arm.clients, self._seed)
+            found = self._examiner.answers(examined, arm.clients)
             states.save(found.tensors(), self._evidence_path(arm.name, point.round))
         self._records.append_row(
             {
@@ -179,11 +292,8 @@ class _SeedRun:
         if point.round:
             self._progress.round(arm.name, point.round, measured)
 
-    def _save(self, arm: Arm, point: Checkpoint) -> None:
-        if arm.name == FEDAVG and point.round == arm.rounds:
-            own = self._federation.engine.own[self._federation.leaver]
-            self._records.save_state(_OWN, own.state, {"weight": repr(own.weight)})
-        self._records.save_checkpoint(arm.name, point)
+    def _compare_with(self, retrained: State) -> None:
+        self._retrained = self._examiner.measure(self._examiner.examine(retrained))
 
     def _recall_own_state(self) -> None:
         state, metadata = self._records.load_state(_OWN)
@@ -230,7 +340,8 @@ def _check_same(records: SeedFolder, digest: str) -> None:
         )
 
 
-def _environment(device: str) -> dict[str, object]:
+def _environment(config: Config, federation: Federation, lanes: int) -> dict[str, object]:
+    device = config.device
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "cpu"
     return {
         "secede": __version__,
@@ -239,4 +350,8 @@ def _environment(device: str) -> dict[str, object]:
         "device": device,
         "device_name": name,
         "threads": torch.get_num_threads(),
+        "executor": federation.engine.choice.name,
+        "executor_note": federation.engine.choice.note,
+        "precision": config.precision,
+        "lanes": lanes,
     }

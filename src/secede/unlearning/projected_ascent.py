@@ -7,6 +7,7 @@ stop turned round: printed as "below", it would fire on the first step.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -14,10 +15,12 @@ from typing import Literal
 import torch
 
 from secede.errors import ConfigError
+from secede.federation.engine import Batch
 from secede.unlearning import stop_distance as tau
+from secede.unlearning.evaluation import Evaluation, checked
 from secede.unlearning.local import Candidate, LocalReport, LocalResult, LocalTask
 from secede.unlearning.radius import third_of_distance_to_fresh
-from secede.unlearning.walker import Anchor, Evaluation, Walker, checked
+from secede.unlearning.walker import Anchor, Course, Walker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +51,11 @@ class ProjectedAscent:
 
     def unlearn(self, task: LocalTask) -> LocalResult:
         """Return the state that post-training starts from, and what ended the climb."""
-        climb = _Climb(self, task)
+        return self._unlearn(task)
+
+    def _unlearn(self, task: LocalTask, *, block: int | None = None) -> LocalResult:
+        """Do the same in blocks of `block` steps; None leaves their size to the device."""
+        climb = _Climb(self, task, block)
         if self.stop == "accuracy":
             return climb.until_accuracy(self.stop_accuracy)
         if self.stop_distance is not None:
@@ -57,10 +64,9 @@ class ProjectedAscent:
 
 
 class _Climb:
-    """One ascent in progress: the walker, its two anchors and what was counted on the way."""
+    """One ascent in progress: the walker, its course and what was counted on the way."""
 
-    def __init__(self, how: ProjectedAscent, task: LocalTask) -> None:
-        self._how, self._task = how, task
+    def __init__(self, how: ProjectedAscent, task: LocalTask, block: int | None) -> None:
         self._walker = Walker(
             task.model,
             task.reference,
@@ -68,31 +74,39 @@ class _Climb:
             learning_rate=how.learning_rate,
             momentum=how.momentum,
             clip=how.clip,
+            block=block,
         )
-        self._center = Anchor(self._walker, task.reference)
-        self._own = Anchor(self._walker, task.own_state)
-        self._radius = how.radius or third_of_distance_to_fresh(
-            task.reference, task.fresh_model, self._walker.movable
+        self._course = Course(
+            center=Anchor(self._walker, task.reference),
+            radius=how.radius
+            or third_of_distance_to_fresh(task.reference, task.fresh_model, self._walker.movable),
+            own=Anchor(self._walker, task.own_state),
         )
         self._projections = 0
+        self._labels_fit = False
         # Read once and before the climb, so that measuring cannot disturb a loader in the middle
         # of a pass, nor torch's global generator.
         with torch.random.fork_rng(devices=()):
             self._samples = [checked(batch) for batch in task.batches(how.batch_size, 0)]
+        self._batches = _Supply(
+            batch
+            for epoch in range(1, how.epochs + 1)
+            for batch in task.batches(how.batch_size, epoch)
+        )
 
     def until_distance(self, stop_distance: float) -> LocalResult:
         """Stop once further than `stop_distance` from the leaver's own last state."""
         self._evaluate()  # samples that do not fit the model are refused before the climb
-        for _ in self._steps():
-            if self._walker.distance(self._own) > stop_distance:
-                return self._result("stop-distance", stop_distance=stop_distance)
-        return self._result("epochs", stop_distance=stop_distance)
+        stopped = self._climb_past(stop_distance) is not None
+        return self._result("stop-distance" if stopped else "epochs", stop_distance=stop_distance)
 
     def until_accuracy(self, level: float | None) -> LocalResult:
         """Stop once the leaver's accuracy on its own samples is at `level` or below."""
         _, classes = self._measured(self._evaluate())
         level = 1 / classes if level is None else level
-        for _ in self._steps():
+        while batches := self._batches.take(1):
+            self._walker.ascend(batches[0])
+            self._projections += self._walker.project(self._course.center, self._course.radius)
             if self._measured(self._evaluate())[0] <= level:
                 return self._result("stop-accuracy", stop_accuracy=level)
         return self._result("epochs", stop_accuracy=level)
@@ -101,17 +115,14 @@ class _Climb:
         """Climb past every tau of the grid, keep the state at each, and choose one."""
         accuracy, classes = self._measured(self._evaluate())
         target = tau.target_accuracy(accuracy, classes)
-        pending = list(tau.grid_ahead(self._walker.distance(self._own)))
+        pending = list(tau.grid_ahead(self._walker.distance(self._course.own)))
         candidates, results = list[Candidate](), list[LocalResult]()
-        for _ in self._steps():
-            distance = self._walker.distance(self._own)
+        while pending and (distance := self._climb_past(pending[0])) is not None:
             while pending and distance > pending[0]:
                 result = self._result("stop-distance", stop_distance=pending[0])
                 measured = result.report.accuracy or 0.0
                 candidates.append(Candidate(pending.pop(0), result.report.steps, measured))
                 results.append(result)
-            if not pending:
-                break
         chosen = tau.choose(candidates, target)
         if chosen is not None:
             result = results[chosen]
@@ -127,15 +138,20 @@ class _Climb:
         )
         return LocalResult(result.state, report)
 
-    def _steps(self) -> Iterator[None]:
-        for epoch in range(1, self._how.epochs + 1):
-            for batch in self._task.batches(self._how.batch_size, epoch):
-                self._walker.ascend(batch)
-                self._projections += self._walker.project(self._center, self._radius)
-                yield
+    def _climb_past(self, threshold: float) -> float | None:
+        """Return the first distance beyond `threshold`, or None if the batches ended before."""
+        while batches := self._batches.take(self._walker.block):
+            stretch = self._walker.climb(batches, self._course, threshold)
+            self._projections += stretch.projections
+            self._batches.put_back(batches[stretch.steps :])
+            if stretch.distance > threshold:
+                return stretch.distance
+        return None
 
     def _evaluate(self) -> Evaluation:
-        return self._walker.evaluate(self._samples)
+        evaluation = self._walker.evaluate(self._samples, labels_fit=self._labels_fit)
+        self._labels_fit = True
+        return evaluation
 
     @staticmethod
     def _measured(evaluation: Evaluation) -> tuple[float, int]:
@@ -157,9 +173,9 @@ class _Climb:
         report = LocalReport(
             steps=self._walker.steps,
             ended_by=ended_by,
-            distance_to_own=self._walker.distance(self._own),
-            distance_to_reference=self._walker.distance(self._center),
-            radius=self._radius,
+            distance_to_own=self._walker.distance(self._course.own),
+            distance_to_reference=self._walker.distance(self._course.center),
+            radius=self._course.radius,
             stop_distance=stop_distance,
             stop_accuracy=stop_accuracy,
             projections=self._projections,
@@ -168,3 +184,21 @@ class _Climb:
             gradient_samples=self._walker.gradient_samples,
         )
         return LocalResult(self._walker.state(), report)
+
+
+class _Supply:
+    """The climb's batches in their order, some of them pulled ahead of their step."""
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self._coming = batches
+        self._held = deque[Batch]()
+
+    def take(self, count: int) -> list[Batch]:
+        """Return the next `count` batches, or fewer where no more come."""
+        while len(self._held) < count and (batch := next(self._coming, None)) is not None:
+            self._held.append(batch)
+        return [self._held.popleft() for _ in range(min(count, len(self._held)))]
+
+    def put_back(self, batches: list[Batch]) -> None:
+        """Take back what was not used; it comes next."""
+        self._held.extendleft(reversed(batches))

@@ -5,6 +5,7 @@ The answers are kept per sample (`Evidence`), so that attacks can be re-run with
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +17,9 @@ from secede.data.samples import Samples
 from secede.errors import DataError, StateError
 from secede.models.evaluation import evaluating
 from secede.verification.score import Mean, Score, share
+
+GPU_BATCH = 8192  # samples
+GPU_BATCH_BYTES = 128 << 20  # of inputs: a model's activations are some tens of times as large
 
 
 @dataclass(frozen=True)
@@ -54,29 +58,69 @@ class Evidence:
 
 
 def evaluate(model: nn.Module, samples: Samples, *, batch_size: int | None = None) -> Evidence:
-    """Return the model's answers to all samples, in their order; the model stays as it was.
+    """Return the model's answers to all samples, in their order; the model stays as it was."""
+    return evaluate_all(model, [samples], batch_size=batch_size)[0]
 
-    By default a batch holds 1024 samples on a GPU and 256 on a CPU, where they fit the cache.
+
+def evaluate_all(
+    model: nn.Module, sets: Sequence[Samples], *, batch_size: int | None = None
+) -> list[Evidence]:
+    """Return the model's answers to each set, asked in one pass as if they were one.
+
+    Answers stay on the device until the last one is there. By default a batch holds 256 samples
+    on a CPU, where they fit the cache, and up to 8192 on a GPU; one that does not fit the GPU's
+    memory is halved.
     """
-    if len(samples) == 0:
+    if not sets or any(len(samples) == 0 for samples in sets):
         raise DataError("no samples to evaluate the model on, expected at least one")
+    inputs = [samples.x for samples in sets]
+    sizes = [len(samples) for samples in sets]
     parameter = next(model.parameters(), None)
-    device = samples.x.device if parameter is None else parameter.device
-    batch_size = batch_size or (256 if device.type == "cpu" else 1024)
+    device = inputs[0].device if parameter is None else parameter.device
+    batch_size = batch_size or _default_batch_size(device, inputs[0])
+    outputs: list[Tensor] = []
+    start = 0
     with evaluating(model), torch.inference_mode():
-        outputs = [
-            _answer(model, samples.x[start : start + batch_size].to(device))
-            for start in range(0, len(samples), batch_size)
-        ]
+        while start < sum(sizes):
+            try:
+                outputs.append(_answer(model, _rows(inputs, start, batch_size).to(device)))
+            except torch.OutOfMemoryError:
+                if batch_size == 1:
+                    raise
+                batch_size //= 2
+            else:
+                start += batch_size
     # Joined outside of inference mode, so that the logits are tensors like any other.
-    return Evidence(torch.cat(outputs), samples.y.cpu())
+    logits = torch.cat(outputs).cpu()
+    if len(logits) != sum(sizes):
+        raise _misfit(logits, sum(sizes))
+    labels = [samples.y.cpu() for samples in sets]
+    return [Evidence(*pair) for pair in zip(logits.split(sizes), labels, strict=True)]
+
+
+def _default_batch_size(device: torch.device, inputs: Tensor) -> int:
+    if device.type == "cpu":
+        return 256
+    sample_bytes = inputs[0].numel() * inputs.element_size()
+    return max(1, min(GPU_BATCH, GPU_BATCH_BYTES // max(1, sample_bytes)))
+
+
+def _rows(parts: Sequence[Tensor], start: int, count: int) -> Tensor:
+    """Return `count` rows from `start` on of all parts laid end to end; copies at seams only."""
+    found: list[Tensor] = []
+    for part in parts:
+        if start < len(part) and count > 0:
+            found.append(part[start : start + count])
+            count -= len(found[-1])
+        start = max(0, start - len(part))
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def _answer(model: nn.Module, batch: Tensor) -> Tensor:
     output = model(batch)
     if not isinstance(output, Tensor):
         raise StateError(f"the model returned a {type(output).__name__}, expected logits")
-    return output.to(device="cpu", dtype=torch.float32)
+    return output.to(torch.float32)
 
 
 def accuracy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Score:
@@ -90,12 +134,16 @@ def accuracy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Scor
 
 def _check_sizes(logits: Tensor, labels: Tensor) -> None:
     if logits.ndim != 2 or len(logits) != len(labels):
-        raise StateError(
-            f"outputs of shape {tuple(logits.shape)} for {len(labels)} samples, expected one row "
-            "of logits each"
-        )
+        raise _misfit(logits, len(labels))
     low, high = (int(labels.min()), int(labels.max())) if len(labels) else (0, 0)
     if low < 0 or high >= logits.shape[1]:
         raise StateError(
             f"labels run from {low} to {high}, but the model has {logits.shape[1]} outputs"
         )
+
+
+def _misfit(logits: Tensor, count: int) -> StateError:
+    return StateError(
+        f"outputs of shape {tuple(logits.shape)} for {count} samples, expected one row of logits "
+        "each"
+    )

@@ -87,7 +87,7 @@ def test_a_trial_works_with_a_single_sample() -> None:
     assert choose("auto", networks.work(networks.mlp), networks.samples(1), clients=1).name == "cpu"
 
 
-def test_on_a_gpu_the_rule_stacks_many_clients_without_convolutions() -> None:
+def test_on_a_gpu_the_rule_looks_at_convolutions_and_the_number_of_clients() -> None:
     class Elsewhere(Work):
         device = torch.device("cuda")
 
@@ -99,9 +99,9 @@ def test_on_a_gpu_the_rule_stacks_many_clients_without_convolutions() -> None:
 
     assert rule(networks.mlp, 10) == "stacked"
     assert rule(networks.mlp, 2) == "graphs"
-    assert rule(networks.conv, 10) == "graphs"
+    assert rule(networks.conv, 10) == rule(networks.conv, 1) == "fused"
 
 
 def test_every_executor_has_a_line_about_it() -> None:
-    assert set(NAMES) == {"loop", "cpu", "graphs", "compiled", "stacked"}
+    assert set(NAMES) == {"loop", "cpu", "fused", "graphs", "stacked"}
     assert all(NAMES.values())

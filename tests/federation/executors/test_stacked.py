@@ -51,7 +51,7 @@ def test_a_stack_that_does_not_fit_is_halved_until_it_does(
     engine = Stacked(work, networks.samples(4), draws=False, chunk=7)
     found = engine.train(jobs)
     assert tried == [7, 3, 1, 1, 1, 1, 1, 1, 1]
-    assert engine.chunk == 1
+    assert engine.chunks.size == 1
     for one, other in zip(found, Loop(work).train(jobs), strict=True):
         assert states.distance(one, other) < 1e-5
 
@@ -67,11 +67,11 @@ def test_one_client_that_does_not_fit_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_stack_is_cut_to_the_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    from secede.federation.executors import memory, stacked
+    from secede.federation.executors import chunks, memory
 
     work = networks.work(networks.mlp)
     one = memory.client_bytes(work, networks.samples(8))
-    monkeypatch.setattr(stacked, "free_bytes", lambda _: 10 * one)
-    assert Stacked(work, networks.samples(8), draws=False).chunk == 5  # half of it
-    monkeypatch.setattr(stacked, "free_bytes", lambda _: 1)
-    assert Stacked(work, networks.samples(8), draws=False).chunk == 1
+    monkeypatch.setattr(chunks, "free_bytes", lambda _: 10 * one)
+    assert Stacked(work, networks.samples(8), draws=False).chunks.size == 5  # half of it
+    monkeypatch.setattr(chunks, "free_bytes", lambda _: 1)
+    assert Stacked(work, networks.samples(8), draws=False).chunks.size == 1

@@ -15,8 +15,8 @@ NAMES: Mapping[str, str] = MappingProxyType(
     {
         "loop": "one client after another, plainly: what all others are tested against",
         "cpu": "one client per core, channels-last, fused optimiser",
+        "fused": "GPU: kernels for convolutions with pooling, all clients in one launch per layer",
         "graphs": "GPU: each client's steps as CUDA graphs on a stream of its own",
-        "compiled": "GPU: the same with the step compiled first (some seconds, then faster)",
         "stacked": "clients stacked into one network by vmap; best for many clients without "
         "convolutions",
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -72,6 +72,11 @@ class Replay:
         if self.stream is not None:
             torch.cuda.current_stream().wait_stream(self.stream)
 
+    def keep_for_caller(self, value: torch.Tensor) -> None:
+        """Keep memory taken on this stream until the caller's stream is done with it."""
+        if self.stream is not None:
+            value.record_stream(torch.cuda.current_stream())
+
     def prepare(self, key: Hashable, function: Callable[[], None]) -> None:
         """Capture `function` under `key`; it runs once, so its results must not matter yet."""
         if not self._captures or key in self._graphs:
@@ -106,3 +111,15 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def to_device(
+    orders: Sequence[Sequence[torch.Tensor]], device: torch.device
+) -> list[list[torch.Tensor]]:
+    """Return every client's orders on the device, moved in one go."""
+    if device.type != "cuda":
+        return [list(epochs) for epochs in orders]
+    flat = [order for epochs in orders for order in epochs]
+    moved = torch.cat(flat).to(device)
+    parts = iter(moved.split([len(order) for order in flat]))
+    return [[next(parts) for _ in epochs] for epochs in orders]

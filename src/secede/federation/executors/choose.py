@@ -16,6 +16,7 @@ from secede.errors import ConfigError
 from secede.federation.executors import AUTO, check_name, trial
 from secede.federation.executors.cpu import Cpu
 from secede.federation.executors.executor import Executor, Refused, Work
+from secede.federation.executors.fused.executor import Fused
 from secede.federation.executors.graphs import Graphs
 from secede.federation.executors.loop import Loop
 from secede.federation.executors.stacked import Stacked
@@ -54,8 +55,9 @@ def choose(name: str, work: Work, example: Samples, *, clients: int) -> Choice:
 def _candidates(work: Work, clients: int) -> tuple[str, ...]:
     if work.device.type != "cuda":
         return ("cpu", "loop")
-    convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in work.model.modules())
-    if clients >= MINIMUM_STACKED and not convolves:
+    if any(isinstance(m, nn.modules.conv._ConvNd) for m in work.model.modules()):
+        return ("fused", "graphs", "loop")
+    if clients >= MINIMUM_STACKED:
         return ("stacked", "graphs", "loop")
     return ("graphs", "loop")
 
@@ -68,10 +70,12 @@ def _build(name: str, work: Work, example: Samples) -> Executor:
         return _cpu(work, example, draws)
     makers: dict[str, Callable[[Work], Executor]] = {
         "graphs": lambda w: Graphs(w, draws=draws),
-        "compiled": lambda w: Graphs(w, draws=draws, compiled=True),
+        "fused": lambda w: Fused(w, example),
         "stacked": lambda w: Stacked(w, example, draws=draws),
     }
-    trial.check(makers[name], work, example)
+    # The fused kernels are compiled for a batch size; two sizes would take twice the time.
+    batch = work.training.batch_size if name == "fused" else trial.BATCH
+    trial.check(makers[name], work, example, batch=batch)
     return makers[name](work)
 
 

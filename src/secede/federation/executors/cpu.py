@@ -11,7 +11,6 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +31,7 @@ class Cpu:
         self._work, self._draws = work, draws
         self._channels_last = channels_last
         self._idle: queue.SimpleQueue[Trainee] = queue.SimpleQueue()
+        _cores()
 
     def train(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
         """Train the jobs' clients side by side."""
@@ -88,17 +88,33 @@ def _batches(job: Job, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
             )
 
 
-@cache
+_starting = threading.Lock()
+_pool: ThreadPoolExecutor | None = None
+
+
 def _cores() -> ThreadPoolExecutor:
+    """Return the process's workers, each of which computes on one core."""
+    global _pool
+    with _starting:
+        if _pool is None:
+            _pool = _start_workers()
+        return _pool
+
+
+def _start_workers() -> ThreadPoolExecutor:
     # One worker more than cores: where the clients do not divide evenly, the last ones share.
-    count = (os.process_cpu_count if hasattr(os, "process_cpu_count") else os.cpu_count)() or 1
-    return ThreadPoolExecutor(count + 1, "secede-core", initializer=_use_one_core)
-
-
-def _use_one_core() -> None:
+    count = len(os.sched_getaffinity(0)) + 1
     usual = torch.get_num_threads()
-    torch.set_num_threads(1)
-    # That set the default for threads to come as well, so another thread sets it back.
-    other = threading.Thread(target=torch.set_num_threads, args=(usual,))
-    other.start()
-    other.join()
+    pool = ThreadPoolExecutor(count, "secede-core")
+    all_here = threading.Barrier(count + 1)
+
+    def use_one_core() -> None:
+        torch.get_num_threads()  # torch sets a thread up on its first question
+        torch.set_num_threads(1)
+        all_here.wait()
+
+    for _ in range(count):
+        pool.submit(use_one_core)
+    all_here.wait()
+    torch.set_num_threads(usual)  # the workers' one had become the default for threads to come
+    return pool

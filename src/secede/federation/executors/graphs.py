@@ -16,33 +16,32 @@ import torch
 from torch import Tensor, nn
 
 from secede.data.samples import Samples
-from secede.federation.executors.capture import LARGEST_BLOCK, Block, Replay, blocks
+from secede.federation.executors.capture import LARGEST_BLOCK, Block, Replay, blocks, to_device
 from secede.federation.executors.executor import Job, Refused, Trainee, Work
-from secede.federation.executors.step import Step, compiled_step, plain_step
+from secede.federation.executors.step import plain_step
 from secede.federation.precision import products
 from secede.federation.training import trainable
 from secede.seeding import torch_seeded
 
-SLOTS = 16  # more streams than this gained nothing on an H200
+SLOTS = 16  # clients in flight at a time
 
 
 class Graphs:
     """Trains clients side by side on one GPU."""
+
+    name = "graphs"
 
     def __init__(
         self,
         work: Work,
         *,
         draws: bool,
-        compiled: bool = False,
         slots: int = SLOTS,
         anywhere: bool = False,
     ) -> None:
         if work.device.type != "cuda" and not anywhere:  # on a CPU it runs, for tests, plainly
             raise Refused("it needs a CUDA device")
-        self.name = "compiled" if compiled else "graphs"
         self._work, self._draws = work, draws
-        self._compiled = compiled_step(work) if compiled else None
         # Graphs share torch's generator: clients that draw from it must follow one another.
         self._limit = 1 if draws else slots
         self._slots: list[_Slot] = []
@@ -53,12 +52,8 @@ class Graphs:
         """Queue every job on a slot; what comes back is ready on the caller's stream."""
         # Memory is taken on the caller's stream and handed to the slots, so that it may be freed
         # like any other.
-        orders = _to_device([order for job in jobs for order in job.orders], self._work.device)
-        epochs = iter(orders)
-        queued = []
-        for job in jobs:
-            mine = tuple(itertools.islice(epochs, len(job.orders)))
-            queued.append(self._queue(job, mine))
+        orders = to_device([job.orders for job in jobs], self._work.device)
+        queued = [self._queue(job, mine) for job, mine in zip(jobs, orders, strict=True)]
         for slot in {slot for _, slot in queued}:
             slot.replay.rejoin()
         return [state for state, _ in queued]
@@ -87,7 +82,7 @@ class Graphs:
         with self._lock:
             index = next(self._turns) % self._limit
             while len(self._slots) <= index:
-                self._slots.append(_Slot(self._work, self, self._compiled, like))
+                self._slots.append(_Slot(self._work, self, like))
             return self._slots[index]
 
     def _make_room(self) -> bool:
@@ -105,16 +100,14 @@ class Graphs:
 class _Slot:
     """A copy of the network, the memory its graphs read and write, and its stream."""
 
-    def __init__(self, work: Work, executor: Graphs, compiled: Step | None, like: Samples) -> None:
+    def __init__(self, work: Work, executor: Graphs, like: Samples) -> None:
         self.lock = threading.Lock()
         self.trainee = Trainee.of(work, executor)
         self.trainee.model.train()
         self._batch_size = work.training.batch_size
         self._parameters = trainable(self.trainee.model)
         self._momenta = [torch.zeros_like(p) for p in self._parameters]
-        self._values = [p.detach() for p in self._parameters]  # the same memory
-        self._plain = plain_step(work, self.trainee.model)
-        self._compiled = compiled
+        self._step = plain_step(work, self.trainee.model)
         self.replay = Replay(work.device)
         rows = LARGEST_BLOCK * self._batch_size
         self._inputs = like.x.new_zeros(rows, *like.shape)
@@ -148,16 +141,4 @@ class _Slot:
             self._labels[:rows].split(block.size),
             strict=True,
         ):
-            # A partial batch is not worth compiling for.
-            if self._compiled is not None and block.size == self._batch_size:
-                self._compiled(self._values, self._momenta, inputs, labels)
-            else:
-                self._plain(self._parameters, self._momenta, inputs, labels)
-
-
-def _to_device(orders: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Return all orders on the device, moved in one go."""
-    if device.type != "cuda":
-        return list(orders)
-    whole = torch.cat(list(orders)).pin_memory().to(device, non_blocking=True)
-    return list(whole.split([len(order) for order in orders]))
+            self._step(self._parameters, self._momenta, inputs, labels)

@@ -18,9 +18,9 @@ from torch.func import functional_call, grad, vmap
 
 from secede import state as states
 from secede.data.samples import Samples
-from secede.federation.executors.capture import LARGEST_BLOCK, Block, Replay, blocks
+from secede.federation.executors.capture import LARGEST_BLOCK, Block, Replay, blocks, to_device
+from secede.federation.executors.chunks import Chunks
 from secede.federation.executors.executor import Job, Refused, Work
-from secede.federation.executors.memory import SHARE, client_bytes, free_bytes
 from secede.federation.executors.step import descend
 from secede.federation.executors.trial import changes_buffers
 from secede.federation.precision import forward, products
@@ -42,31 +42,14 @@ class Stacked:
         if changes_buffers(work, example):
             raise Refused("it cannot keep each client's own statistics (BatchNorm)")
         self._work = work
-        self._client_bytes = client_bytes(work, example)
-        self.chunk = chunk or max(
-            1, int(SHARE * free_bytes(work.device)) // max(1, self._client_bytes)
-        )
+        self.chunks = Chunks(work, example, chunk)
         self._stack: _Stack | None = None
         self._lock = threading.Lock()
 
     def train(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
-        """Train the jobs in stacks, the largest clients first; halve a stack that does not fit."""
-        pending = sorted(range(len(jobs)), key=lambda i: -len(jobs[i].samples))
-        trained: dict[int, dict[str, Tensor]] = {}
+        """Train the jobs in stacks, as many clients at once as memory allows."""
         with self._lock, products(self._work.precision):
-            while pending:
-                chosen = pending[: self.chunk]
-                try:
-                    results = self._train_together([jobs[i] for i in chosen])
-                except torch.OutOfMemoryError:
-                    if len(chosen) == 1:
-                        raise
-                    self.chunk, self._stack = len(chosen) // 2, None
-                    torch.cuda.empty_cache()
-                    continue
-                trained.update(zip(chosen, results, strict=True))
-                pending = pending[len(chosen) :]
-        return [trained[i] for i in range(len(jobs))]
+            return self.chunks.train(jobs, self._train_together, self._free)
 
     def lay_out(self, model: nn.Module) -> nn.Module:
         """Leave `model` as it is."""
@@ -74,9 +57,12 @@ class Stacked:
 
     def _train_together(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
         if self._stack is None or self._stack.places < len(jobs):
-            self._stack = None  # free the old one first
+            self._free()
             self._stack = _Stack(self._work, len(jobs), jobs[0].samples)
         return self._stack.train(jobs)
+
+    def _free(self) -> None:
+        self._stack = None
 
 
 @dataclass(frozen=True)
@@ -136,10 +122,10 @@ class _Stack:
         for stretch in plan:
             self._prepare(stretch)
         self._load([job.state for job in jobs])
-        for epoch in range(self._work.training.epochs):
-            orders = [job.orders[epoch].to(job.samples.y.device) for job in jobs]
+        orders = to_device([job.orders for job in jobs], self._work.device)
+        for epoch in zip(*orders, strict=True):
             for stretch in plan:
-                self._gather(jobs, orders, stretch)
+                self._gather(jobs, epoch, stretch)
                 self._replay.run(_key(stretch), partial(self._run, stretch))
         return [
             {name: value[place].clone() for name, value in self._values.items()}

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
 
-from secede.federation.executors.executor import Refused, Work
+from secede.federation.executors.executor import Work
 from secede.federation.training import LocalTraining, batch_loss
 
 Step = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor], None]
@@ -58,32 +57,3 @@ def plain_step(work: Work, model: nn.Module) -> Step:
         descend(parameters, momenta, gradients, work.training)
 
     return step
-
-
-def compiled_step(work: Work) -> Step:
-    """Return a step compiled whole, gradient and update together, for parameters of any copy."""
-    if any(True for _ in work.model.buffers()):
-        raise Refused("it compiles networks without buffers only")
-    if not all(p.requires_grad for p in work.model.parameters()):
-        raise Refused("it compiles networks without frozen parameters only")
-    names = [name for name, _ in work.model.named_parameters()]
-    how = work.training
-
-    def loss_at(parameters: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
-        named = dict(zip(names, parameters, strict=True))
-        if work.precision == "bf16":
-            named = {name: value.bfloat16() for name, value in named.items()}
-            inputs = inputs.bfloat16()
-        outputs = functional_call(work.model, named, (inputs,))
-        return work.loss(outputs.float(), labels)
-
-    def step(
-        parameters: Sequence[Tensor], momenta: Sequence[Tensor], inputs: Tensor, labels: Tensor
-    ) -> None:
-        gradients = grad(loss_at)(list(parameters), inputs, labels)
-        torch._foreach_mul_(list(momenta), how.momentum)
-        torch._foreach_add_(list(momenta), gradients)
-        torch._foreach_add_(list(parameters), list(momenta), alpha=-how.learning_rate)
-
-    compiled: Step = torch.compile(step, fullgraph=True, dynamic=False)
-    return compiled

@@ -22,6 +22,7 @@ from secede.seeding import torch_seeded
 from secede.state import State
 
 BATCH = 16
+JOBS = 3
 # Largest deviation of the trained step, as a share of its length, that rounding explains.
 TOLERANCE = {"float32": 1e-3, "tf32": 5e-2, "bf16": 2e-1}
 
@@ -51,38 +52,51 @@ def _pass(work: Work, model: nn.Module, example: Samples) -> None:
     batch_loss(model.train(), x, y, loss=work.loss, precision=work.precision).backward()
 
 
-def check(build: Callable[[Work], Executor], work: Work, example: Samples) -> None:
-    """Raise `Refused` unless what `build` makes trains a few small batches as the loop does."""
-    size = min(BATCH, work.training.batch_size, max(1, len(example) // 2))
+def check(
+    build: Callable[[Work], Executor], work: Work, example: Samples, *, batch: int = BATCH
+) -> None:
+    """Raise `Refused` unless what `build` makes trains a few batches as the loop does."""
+    size = min(batch, work.training.batch_size, max(1, len(example) // 2))
     small = replace(work, training=replace(work.training, batch_size=size, epochs=1))
-    job = _job(small, example)
-    expected = Loop(small).train([job])[0]
+    jobs = _jobs(small, example)
+    expected = Loop(small).train(jobs)
     try:
-        found = build(small).train([job, job])
+        found = build(small).train(jobs)
     except Refused:
         raise
     except Exception as error:
         told = " ".join(f"{type(error).__name__}: {error}".split())
         raise Refused(f"it fails on this network ({told[:200]})") from error
-    for state in found:
-        _compare(state, expected, job.state, TOLERANCE[work.precision])
+    # Rounding alone can tip a ReLU or the choice of a maximum and change a step visibly, but not
+    # in every job.
+    off = min(_deviation(f, e, j.state) for f, e, j in zip(found, expected, jobs, strict=True))
+    if not off <= TOLERANCE[work.precision]:
+        raise Refused(
+            f"its step differs from the plain loop's by {off:.2g} of its length; rounding "
+            f"explains {TOLERANCE[work.precision]:g}"
+        )
 
 
-def _job(work: Work, example: Samples) -> Job:
-    size = work.training.batch_size
+def _jobs(work: Work, example: Samples) -> list[Job]:
+    """Return some jobs of two batches and a half, each with samples of its own if they suffice."""
+    size, device = work.training.batch_size, example.y.device
     count = min(len(example), 5 * size // 2)
     if count > 1 and count % size == 1:
         count -= 1  # BatchNorm cannot normalise a batch of one
-    chosen = example.take(torch.arange(count, device=example.y.device))
-    return Job(
-        state=states.of(work.model),
-        samples=chosen,
-        orders=(torch.arange(count).flip(0),),
-        noise=0,
-    )
+    state = states.of(work.model)
+    return [
+        Job(
+            state=state,
+            samples=example.take(torch.arange(start, start + count, device=device) % len(example)),
+            orders=(torch.arange(count).flip(0),),
+            noise=start,
+        )
+        for start in range(0, JOBS * count, count)
+    ]
 
 
-def _compare(found: State, expected: State, start: State, tolerance: float) -> None:
+def _deviation(found: State, expected: State, start: State) -> float:
+    """Return how far `found` is from `expected`, as a share of what the training moved."""
     moved, deviation = 0.0, 0.0
     for name, value in expected.items():
         if not value.is_floating_point():
@@ -91,12 +105,9 @@ def _compare(found: State, expected: State, start: State, tolerance: float) -> N
             continue
         moved += _squared(value, start[name])
         deviation += _squared(found[name], value)
-    if not deviation <= tolerance**2 * moved:
-        share = (deviation / moved) ** 0.5 if moved else float("inf")
-        raise Refused(
-            f"its step differs from the plain loop's by {share:.2g} of its length; rounding "
-            f"explains {tolerance:g}"
-        )
+    if deviation == 0:
+        return 0.0
+    return (deviation / moved) ** 0.5 if moved else float("inf")
 
 
 def _squared(a: Tensor, b: Tensor) -> float:

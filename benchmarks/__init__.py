@@ -1,0 +1,1 @@
+"""Side-by-side speed of the simulator; each module is one command."""

@@ -1,0 +1,1 @@
+"""Triton kernels for networks of convolutions with pooling: all clients in one launch per layer."""

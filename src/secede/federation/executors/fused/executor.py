@@ -1,0 +1,154 @@
+"""GPU: networks of convolutions with pooling, all clients of a round in one launch per layer.
+
+Each stack has its own stream and CUDA graphs, so that several federations may train at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from secede import state as states
+from secede.data.samples import Samples
+from secede.federation.executors.capture import LARGEST_BLOCK, Block, Replay, blocks, to_device
+from secede.federation.executors.chunks import Chunks
+from secede.federation.executors.executor import Job, Refused, Work
+from secede.federation.executors.fused.network import Network, parse
+from secede.federation.precision import products
+
+MOST_IDLE = 16  # rooms kept for later rounds; each holds the memory of its clients
+
+
+class Fused:
+    """Trains many clients of one small CNN by kernels made for it."""
+
+    name = "fused"
+
+    def __init__(
+        self, work: Work, example: Samples, *, chunk: int | None = None, anywhere: bool = False
+    ) -> None:
+        if work.device.type != "cuda" and not anywhere:  # tests run it in Triton's interpreter
+            raise Refused("it needs a CUDA device")
+        try:
+            import triton  # noqa: F401
+        except ImportError:
+            raise Refused("Triton is not installed") from None
+        if work.loss is not nn.functional.cross_entropy:
+            raise Refused("it knows the mean cross-entropy loss only")
+        if example.x.ndim != 4:
+            raise Refused("its inputs are images of shape (channels, height, width)")
+        network = parse(work.model, *example.shape[1:])
+        self._work, self._network = work, network
+        batch = work.training.batch_size
+        most = network.most_clients(LARGEST_BLOCK * batch, batch)
+        if most == 0:
+            raise Refused("one client's batches are too large for its 32-bit indices")
+        self._chunks = Chunks(work, example, chunk, most=most)
+        self._like = states.live(work.model)
+        self._idle: list[_Places] = []
+        self._lock = threading.Lock()
+
+    def train(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
+        """Train the jobs' clients together, as many at once as memory allows."""
+        for job in jobs:
+            states.check_schema(job.state, self._like)
+        with products(self._work.precision):
+            return self._chunks.train(jobs, self._train_together, self._free)
+
+    def lay_out(self, model: nn.Module) -> nn.Module:
+        """Leave `model` as it is."""
+        return model
+
+    def _train_together(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
+        places = self._take(len(jobs)) or _Places(
+            self._work, self._network, len(jobs), jobs[0].samples
+        )
+        trained = places.train(jobs)
+        with self._lock:
+            self._idle = [places, *self._idle][:MOST_IDLE]
+        return trained
+
+    def _take(self, count: int) -> _Places | None:
+        with self._lock:
+            for index, places in enumerate(self._idle):
+                if places.count == count:
+                    return self._idle.pop(index)
+        return None
+
+    def _free(self) -> None:
+        with self._lock:
+            self._idle.clear()
+
+
+class _Places:
+    """Room for some clients: their stack, the rows of a block of batches, and the graphs."""
+
+    def __init__(self, work: Work, network: Network, count: int, like: Samples) -> None:
+        from secede.federation.executors.fused.stack import Stack
+
+        self.count, self._batch = count, work.training.batch_size
+        rows = LARGEST_BLOCK * self._batch
+        channels, height, width = like.shape
+        self._images = like.x.new_zeros(count, rows, height, width, channels)
+        self._labels = like.y.new_zeros(count, rows)
+        self._stack = Stack(
+            network,
+            self._images.flatten(0, 1),
+            self._labels.flatten(),
+            clients=count,
+            batch=self._batch,
+            learning_rate=work.training.learning_rate,
+            momentum=work.training.momentum,
+            precision=work.precision,
+        )
+        # Which rows each step of a block reads, and how many of them count.
+        every = torch.arange(count * rows, device=work.device).view(count, LARGEST_BLOCK, -1)
+        self._rows = every.transpose(0, 1).contiguous()
+        self._counts = torch.zeros(LARGEST_BLOCK, count, dtype=torch.int64, device=work.device)
+        self._replay = Replay(work.device)
+        self._stack.warm_up(self._rows[0], self._counts[0])
+
+    def train(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
+        """Train the clients from their states, in step with one another."""
+        largest = max(len(job.samples) for job in jobs)
+        steps = -(-largest // self._batch)
+        plan = list(blocks(steps * self._batch, self._batch))
+        for block in plan:
+            self._replay.prepare(block.steps, partial(self._run, block))
+        orders = to_device([job.orders for job in jobs], self._labels.device)
+        counts = self._valid_rows([len(job.samples) for job in jobs], steps)
+        with self._replay.apart():
+            self._stack.load([job.state for job in jobs])
+            for epoch in range(len(jobs[0].orders)):
+                for block in plan:
+                    first = block.start // self._batch
+                    self._counts[: block.steps].copy_(counts[first : first + block.steps])
+                    for place, job in enumerate(jobs):
+                        self._gather(place, job, orders[place][epoch][block.rows])
+                    self._replay.run(block.steps, partial(self._run, block))
+            trained = self._stack.read()
+        self._replay.rejoin()
+        for value in trained.values():
+            self._replay.keep_for_caller(value)
+        return [
+            {name: value[place] for name, value in trained.items()} for place in range(len(jobs))
+        ]
+
+    def _valid_rows(self, sizes: Sequence[int], steps: int) -> Tensor:
+        """Return how many rows each client (column) has in each step (row)."""
+        starts = torch.arange(steps).mul(self._batch).unsqueeze(1)
+        counts = (torch.tensor(sizes).unsqueeze(0) - starts).clamp(0, self._batch)
+        return counts.to(self._labels.device)
+
+    def _gather(self, place: int, job: Job, chosen: Tensor) -> None:
+        x, count = job.samples.x.permute(0, 2, 3, 1), len(chosen)
+        torch.index_select(x, 0, chosen, out=self._images[place, :count])
+        torch.index_select(job.samples.y, 0, chosen, out=self._labels[place, :count])
+
+    def _run(self, block: Block) -> None:
+        for step in range(block.steps):
+            self._stack.step(self._rows[step], self._counts[step])

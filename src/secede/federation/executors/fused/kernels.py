@@ -1,0 +1,483 @@
+"""Triton kernels that train many clients' copies of a small CNN at once; `stack.py` launches them.
+
+The client is the grid's last axis and `counts` its valid rows: a row past them is neither read nor
+written. Maps are channels last, weights (output, row, column, channel). A pooling code says which
+position of a 2x2 window held the maximum, 0 to 3 row by row, or 4 where the ReLU is off; it stands
+for the map before pooling, which is never written.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _locate(cells, HIGH: tl.constexpr, WIDE: tl.constexpr):
+    """Split flat indices over (image, row, column)."""
+    inside = cells % (HIGH * WIDE)
+    return cells // (HIGH * WIDE), inside // WIDE, inside % WIDE
+
+
+@triton.jit
+def _better(best, code, value, POSITION: tl.constexpr):
+    """Keep the larger value and its position; the first one wins a tie, as in torch."""
+    return tl.maximum(best, value), tl.where(value > best, POSITION, code)
+
+
+@triton.jit
+def _pool_store(p0, p1, p2, p3, bias, out, code, offsets, mask):
+    """Write the window's maximum after bias and ReLU, and where it came from."""
+    place = tl.zeros(p0.shape, dtype=tl.int32)
+    best, place = _better(p0, place, p1, 1)
+    best, place = _better(best, place, p2, 2)
+    best, place = _better(best, place, p3, 3)
+    best += bias[None, :]
+    place = tl.where(best > 0, place, 4)
+    tl.store(out + offsets, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
+    tl.store(code + offsets, place.to(tl.int8), mask=mask)
+
+
+@triton.jit
+def _pixels(
+    start,
+    y,
+    x,
+    column,
+    inside,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    CIN: tl.constexpr,
+    KS: tl.constexpr,
+):
+    """Offsets and mask of what weight columns (row, column, channel) meet at positions (y, x)."""
+    tap = column // CIN
+    row = y[:, None] + (tap // KS)[None, :] - KS // 2
+    col = x[:, None] + (tap % KS)[None, :] - KS // 2
+    mask = inside & (row >= 0) & (row < H) & (col >= 0) & (col < W)
+    return start[:, None] + (row * W + col) * CIN + (column % CIN)[None, :], mask
+
+
+@triton.jit
+def first_forward(
+    images,
+    idx,
+    counts,
+    weight,
+    bias,
+    out,
+    code,
+    B: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    CIN: tl.constexpr,
+    COUT: tl.constexpr,
+    KS: tl.constexpr,
+    STRIDE: tl.constexpr,
+    COLS_P: tl.constexpr,
+    COUT_P: tl.constexpr,
+    BLOCK: tl.constexpr,
+    INPUT: tl.constexpr,
+):
+    """Gather the batch, convolve it as one matrix product per window position, pool."""
+    COLS: tl.constexpr = KS * KS * CIN
+    POOLED: tl.constexpr = (H // 2) * (W // 2)
+    client = tl.program_id(1)
+    count = tl.load(counts + client).to(tl.int32)
+    cells = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    valid = cells < count * POOLED
+    b, i, j = _locate(cells, H // 2, W // 2)
+    start = tl.load(idx + client * B + b, mask=valid, other=0).to(tl.int32) * (H * W * CIN)
+    column = tl.arange(0, COLS_P)
+    co = tl.arange(0, COUT_P)
+    row = client.to(tl.int64) * STRIDE
+    live = (column < COLS)[:, None] & (co < COUT)[None, :]
+    w = tl.load(weight + row + co[None, :] * COLS + column[:, None], mask=live, other=0.0)
+    inside = valid[:, None] & (column < COLS)[None, :]
+    zero = tl.zeros([BLOCK, COUT_P], dtype=tl.float32)
+    at, mask = _pixels(start, 2 * i, 2 * j, column, inside, H, W, CIN, KS)
+    p0 = tl.dot(
+        tl.load(images + at, mask=mask, other=0.0).to(w.dtype), w, zero, input_precision=INPUT
+    )
+    at, mask = _pixels(start, 2 * i, 2 * j + 1, column, inside, H, W, CIN, KS)
+    p1 = tl.dot(
+        tl.load(images + at, mask=mask, other=0.0).to(w.dtype), w, zero, input_precision=INPUT
+    )
+    at, mask = _pixels(start, 2 * i + 1, 2 * j, column, inside, H, W, CIN, KS)
+    p2 = tl.dot(
+        tl.load(images + at, mask=mask, other=0.0).to(w.dtype), w, zero, input_precision=INPUT
+    )
+    at, mask = _pixels(start, 2 * i + 1, 2 * j + 1, column, inside, H, W, CIN, KS)
+    p3 = tl.dot(
+        tl.load(images + at, mask=mask, other=0.0).to(w.dtype), w, zero, input_precision=INPUT
+    )
+    offsets = (client * (B * POOLED) + cells)[:, None] * COUT + co[None, :]
+    shift = tl.load(bias + row + co, mask=co < COUT, other=0.0)
+    _pool_store(p0, p1, p2, p3, shift, out, code, offsets, valid[:, None] & (co < COUT)[None, :])
+
+
+@triton.jit
+def _window(maps, start, row, col, ci, inside, H: tl.constexpr, W: tl.constexpr, CIN: tl.constexpr):
+    """Load all channels at positions (row, col), zero outside the map."""
+    mask = inside & ((row >= 0) & (row < H) & (col >= 0) & (col < W))[:, None]
+    at = start + (row * W + col) * CIN
+    return tl.load(maps + at[:, None] + ci[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def forward(
+    maps,
+    counts,
+    weight,
+    bias,
+    out,
+    code,
+    B: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    CIN: tl.constexpr,
+    COUT: tl.constexpr,
+    KS: tl.constexpr,
+    STRIDE: tl.constexpr,
+    CIN_P: tl.constexpr,
+    COUT_P: tl.constexpr,
+    BLOCK: tl.constexpr,
+    INPUT: tl.constexpr,
+):
+    """Convolve tap by tap, the four positions of each pooling window side by side, and pool."""
+    COLS: tl.constexpr = KS * KS * CIN
+    POOLED: tl.constexpr = (H // 2) * (W // 2)
+    client = tl.program_id(1)
+    count = tl.load(counts + client).to(tl.int32)
+    if tl.program_id(0) * BLOCK < count * POOLED:
+        cells = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        valid = cells < count * POOLED
+        b, i, j = _locate(cells, H // 2, W // 2)
+        start = (client * B + b) * (H * W * CIN)
+        y, x = 2 * i - KS // 2, 2 * j - KS // 2
+        ci = tl.arange(0, CIN_P)
+        co = tl.arange(0, COUT_P)
+        inside = valid[:, None] & (ci < CIN)[None, :]
+        live = (ci < CIN)[:, None] & (co < COUT)[None, :]
+        row = client.to(tl.int64) * STRIDE
+        taps = weight + row + co[None, :] * COLS + ci[:, None]
+        p0 = tl.zeros([BLOCK, COUT_P], dtype=tl.float32)
+        p1 = tl.zeros([BLOCK, COUT_P], dtype=tl.float32)
+        p2 = tl.zeros([BLOCK, COUT_P], dtype=tl.float32)
+        p3 = tl.zeros([BLOCK, COUT_P], dtype=tl.float32)
+        for tap in range(KS * KS):
+            top, left = y + tap // KS, x + tap % KS
+            w = tl.load(taps + tap * CIN, mask=live, other=0.0)
+            a = _window(maps, start, top, left, ci, inside, H, W, CIN)
+            p0 = tl.dot(a, w, p0, input_precision=INPUT)
+            a = _window(maps, start, top, left + 1, ci, inside, H, W, CIN)
+            p1 = tl.dot(a, w, p1, input_precision=INPUT)
+            a = _window(maps, start, top + 1, left, ci, inside, H, W, CIN)
+            p2 = tl.dot(a, w, p2, input_precision=INPUT)
+            a = _window(maps, start, top + 1, left + 1, ci, inside, H, W, CIN)
+            p3 = tl.dot(a, w, p3, input_precision=INPUT)
+        offsets = (client * (B * POOLED) + cells)[:, None] * COUT + co[None, :]
+        shift = tl.load(bias + row + co, mask=co < COUT, other=0.0)
+        _pool_store(
+            p0, p1, p2, p3, shift, out, code, offsets, valid[:, None] & (co < COUT)[None, :]
+        )
+
+
+@triton.jit
+def input_gradient(
+    pooled,
+    code,
+    counts,
+    weight,
+    out,
+    B: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    CIN: tl.constexpr,
+    COUT: tl.constexpr,
+    KS: tl.constexpr,
+    CIN_P: tl.constexpr,
+    COUT_P: tl.constexpr,
+    BLOCK: tl.constexpr,
+    GROUP: tl.constexpr,
+    INPUT: tl.constexpr,
+):
+    """Gradient by the block's input; its 2x2 cells are one product's columns (position, channel).
+
+    A cell meets the windows at most REACH away; a turn of the loop reads one of them and serves
+    GROUP of its four positions.
+    """
+    POOLED: tl.constexpr = (H // 2) * (W // 2)
+    CELLS: tl.constexpr = ((H + 1) // 2) * ((W + 1) // 2)
+    REACH: tl.constexpr = (KS // 2 + 1) // 2
+    SIDE: tl.constexpr = 2 * REACH + 1
+    client = tl.program_id(1)
+    count = tl.load(counts + client).to(tl.int32)
+    if tl.program_id(0) * BLOCK < count * CELLS:
+        cells = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        valid = cells < count * CELLS
+        b, i, j = _locate(cells, (H + 1) // 2, (W + 1) // 2)
+        start = (client * B + b) * (POOLED * COUT)
+        co = tl.arange(0, COUT_P)
+        column = tl.arange(0, 4 * CIN_P)
+        ci = column % CIN_P
+        down, right = column // (2 * CIN_P), (column // CIN_P) % 2
+        taps = weight + client.to(tl.int64) * (CIN * KS * KS * COUT) + ci * (KS * KS * COUT)
+        inside = valid[:, None] & (co < COUT)[None, :]
+        acc = tl.zeros([BLOCK, 4 * CIN_P], dtype=tl.float32)
+        for step in range(SIDE * SIDE * (4 // GROUP)):
+            window = step // (4 // GROUP)
+            di, dj = window // SIDE - REACH, window % SIDE - REACH
+            u, v = i + di, j + dj
+            mask = inside & ((u >= 0) & (u < H // 2) & (v >= 0) & (v < W // 2))[:, None]
+            at = (start + (u * (W // 2) + v) * COUT)[:, None] + co[None, :]
+            gradient = tl.load(pooled + at, mask=mask, other=0.0)
+            origin = tl.load(code + at, mask=mask, other=4)
+            for member in tl.static_range(GROUP):
+                position = (step % (4 // GROUP)) * GROUP + member
+                ky = down + (KS // 2 - position // 2) - 2 * di
+                kx = right + (KS // 2 - position % 2) - 2 * dj
+                live = (ky >= 0) & (ky < KS) & (kx >= 0) & (kx < KS) & (ci < CIN)
+                where = taps + (ky * KS + kx) * COUT
+                w = tl.load(
+                    where[None, :] + co[:, None],
+                    mask=live[None, :] & (co < COUT)[:, None],
+                    other=0.0,
+                )
+                part = tl.where(origin == position, gradient, 0.0).to(w.dtype)
+                acc = tl.dot(part, w, acc, input_precision=INPUT)
+        y, x = 2 * i[:, None] + down[None, :], 2 * j[:, None] + right[None, :]
+        at = (((client * B + b) * H)[:, None] + y) * (W * CIN) + x * CIN + ci[None, :]
+        mask = valid[:, None] & (y < H) & (x < W) & (ci < CIN)[None, :]
+        tl.store(out + at, acc.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def weight_gradient(
+    maps,
+    idx,
+    counts,
+    pooled,
+    code,
+    parts,
+    B: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    CIN: tl.constexpr,
+    COUT: tl.constexpr,
+    KS: tl.constexpr,
+    FIRST: tl.constexpr,
+    SPLITS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    COUT_P: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    GROUP: tl.constexpr,
+    INPUT: tl.constexpr,
+):
+    """One part of the gradient by some weight columns, and by the bias.
+
+    The first layer reads the images by `idx`.
+    """
+    COLS: tl.constexpr = KS * KS * CIN
+    POOLED: tl.constexpr = (H // 2) * (W // 2)
+    client = tl.program_id(2)
+    split = tl.program_id(1)
+    count = tl.load(counts + client).to(tl.int32)
+    end = tl.minimum((split + 1) * CHUNK, count * POOLED)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    co = tl.arange(0, COUT_P)
+    acc = tl.zeros([COUT_P, COLUMNS], dtype=tl.float32)
+    total = tl.zeros([BLOCK, COUT_P], dtype=tl.float32)
+    turns = tl.maximum(tl.cdiv(end - split * CHUNK, BLOCK), 0) * (4 // GROUP)
+    for turn in range(turns):
+        cells = split * CHUNK + turn // (4 // GROUP) * BLOCK + tl.arange(0, BLOCK)
+        valid = cells < end
+        b, i, j = _locate(cells, H // 2, W // 2)
+        if FIRST:
+            start = tl.load(idx + client * B + b, mask=valid, other=0).to(tl.int32) * (H * W * CIN)
+        else:
+            start = (client * B + b) * (H * W * CIN)
+        inside = valid[:, None] & (column < COLS)[None, :]
+        at = (client * (B * POOLED) + cells)[:, None] * COUT + co[None, :]
+        mask = valid[:, None] & (co < COUT)[None, :]
+        gradient = tl.load(pooled + at, mask=mask, other=0.0)
+        origin = tl.load(code + at, mask=mask, other=4)
+        for member in tl.static_range(GROUP):
+            position = (turn % (4 // GROUP)) * GROUP + member
+            where, seen = _pixels(
+                start, 2 * i + position // 2, 2 * j + position % 2, column, inside, H, W, CIN, KS
+            )
+            a = tl.load(maps + where, mask=seen, other=0.0).to(gradient.dtype)
+            part = tl.where(origin == position, gradient, 0.0).to(gradient.dtype)
+            total += part.to(tl.float32)
+            acc = tl.dot(tl.trans(part), a, acc, input_precision=INPUT)
+    to = parts + (client * SPLITS + split).to(tl.int64) * (COUT * (COLS + 1))
+    tl.store(
+        to + co[:, None] * COLS + column[None, :],
+        acc,
+        mask=(co < COUT)[:, None] & (column < COLS)[None, :],
+    )
+    if tl.program_id(0) == 0:
+        tl.store(to + COUT * COLS + co, tl.sum(total, axis=0), mask=co < COUT)
+
+
+@triton.jit
+def _descend(gradient, rates, values, momenta, operands, at, mask, SHADOW: tl.constexpr):
+    """Momentum SGD at these places; return the new values."""
+    momentum = tl.load(rates + 1) * tl.load(momenta + at, mask=mask, other=0.0) + gradient
+    value = tl.load(values + at, mask=mask, other=0.0) - tl.load(rates) * momentum
+    tl.store(momenta + at, momentum, mask=mask)
+    tl.store(values + at, value, mask=mask)
+    if SHADOW:
+        tl.store(operands + at, value.to(operands.dtype.element_ty), mask=mask)
+    return value
+
+
+@triton.jit
+def conv_update(
+    parts,
+    counts,
+    rates,
+    values,
+    momenta,
+    operands,
+    backward,
+    CIN: tl.constexpr,
+    COUT: tl.constexpr,
+    TAPS: tl.constexpr,
+    STRIDE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    FIRST: tl.constexpr,
+    SHADOW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Sum the parts of a gradient in order, descend, renew the weights' copy for going back."""
+    COLS: tl.constexpr = TAPS * CIN
+    SIZE: tl.constexpr = COUT * (COLS + 1)
+    client = tl.program_id(1)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = (place < SIZE) & (tl.load(counts + client) > 0)
+    source = parts + client.to(tl.int64) * (SPLITS * SIZE) + place
+    gradient = tl.zeros([BLOCK], dtype=tl.float32)
+    for split in range(SPLITS):
+        gradient += tl.load(source + split * SIZE, mask=mask, other=0.0)
+    at = client.to(tl.int64) * STRIDE + place
+    value = _descend(gradient, rates, values, momenta, operands, at, mask, SHADOW)
+    if not FIRST:
+        co, column = place // COLS, place % COLS
+        to = (
+            client.to(tl.int64) * (COLS * COUT)
+            + ((column % CIN) * TAPS + column // CIN) * COUT
+            + co
+        )
+        tl.store(
+            backward + to, value.to(backward.dtype.element_ty), mask=mask & (place < COUT * COLS)
+        )
+
+
+@triton.jit
+def bias_relu(
+    z, bias, B: tl.constexpr, OUT: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Add the bias and clip at zero, in place."""
+    client = tl.program_id(1)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = place < B * OUT
+    shift = tl.load(bias + client.to(tl.int64) * STRIDE + place % OUT, mask=mask, other=0.0)
+    at = z + client * (B * OUT) + place
+    value = tl.load(at, mask=mask, other=0.0).to(tl.float32) + shift
+    tl.store(at, tl.maximum(value, 0.0).to(z.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def relu_gradient(gradient, activation, size, BLOCK: tl.constexpr):
+    """Clear the gradient where the activation is off, in place."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    off = tl.load(activation + place, mask=place < size, other=1.0).to(tl.float32) <= 0
+    nothing = tl.zeros([BLOCK], dtype=gradient.dtype.element_ty)
+    tl.store(gradient + place, nothing, mask=(place < size) & off)
+
+
+@triton.jit
+def loss_gradient(
+    z,
+    bias,
+    labels,
+    idx,
+    counts,
+    B: tl.constexpr,
+    CLASSES: tl.constexpr,
+    ROW: tl.constexpr,
+    STRIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Turn logits without bias into the gradient of the mean cross entropy, in place.
+
+    Rows past the valid ones become zero.
+    """
+    client = tl.program_id(1)
+    count = tl.load(counts + client).to(tl.int32)
+    b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    k = tl.arange(0, WIDE)
+    known = (k < CLASSES)[None, :] & (b < count)[:, None]
+    at = z + (client * B + b)[:, None] * ROW + k[None, :]
+    shift = tl.load(bias + client.to(tl.int64) * STRIDE + k, mask=k < CLASSES, other=0.0)
+    logits = tl.load(at, mask=known, other=0.0).to(tl.float32) + shift[None, :]
+    logits = tl.where((k < CLASSES)[None, :], logits, float("-inf"))
+    weight = tl.exp(logits - tl.max(logits, axis=1)[:, None])
+    sample = tl.load(idx + client * B + b, mask=b < count, other=0)
+    label = tl.load(labels + sample, mask=b < count, other=0).to(tl.int32)
+    target = tl.where(k[None, :] == label[:, None], 1.0, 0.0)
+    gradient = (weight / tl.sum(weight, axis=1)[:, None] - target) / tl.maximum(count, 1).to(
+        tl.float32
+    )
+    gradient = tl.where(known, gradient, 0.0).to(z.dtype.element_ty)
+    tl.store(at, gradient, mask=(k < ROW)[None, :] & (b < B)[:, None])
+
+
+@triton.jit
+def dense_update(
+    gradient,
+    inputs,
+    counts,
+    rates,
+    values,
+    momenta,
+    operands,
+    B: tl.constexpr,
+    OUT: tl.constexpr,
+    IN: tl.constexpr,
+    STRIDE: tl.constexpr,
+    SHADOW: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    INPUT: tl.constexpr,
+):
+    """Weight gradient of one tile of a Linear layer, and its descent.
+
+    The first tile of a row does the bias too.
+    """
+    client = tl.program_id(2)
+    count = tl.load(counts + client).to(tl.int32)
+    o = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    n = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    acc = tl.zeros([BLOCK, COLUMNS], dtype=tl.float32)
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    for first in range(0, count, DEPTH):
+        b = first + tl.arange(0, DEPTH)
+        row = client * B + b
+        mask = (b < count)[None, :] & (o < OUT)[:, None]
+        g = tl.load(gradient + row[None, :] * OUT + o[:, None], mask=mask, other=0.0)
+        mask = (b < count)[:, None] & (n < IN)[None, :]
+        a = tl.load(inputs + row[:, None] * IN + n[None, :], mask=mask, other=0.0)
+        acc = tl.dot(g, a, acc, input_precision=INPUT)
+        total += tl.sum(g.to(tl.float32), axis=1)
+    start = client.to(tl.int64) * STRIDE
+    mask = (o < OUT)[:, None] & (n < IN)[None, :] & (count > 0)
+    _descend(
+        acc, rates, values, momenta, operands, start + o[:, None] * IN + n[None, :], mask, SHADOW
+    )
+    if tl.program_id(0) == 0:
+        at = start + OUT * IN + o
+        _descend(total, rates, values, momenta, operands, at, (o < OUT) & (count > 0), SHADOW)

@@ -1,0 +1,423 @@
+"""The clients' parameters side by side, and one step of all of them: one launch per layer.
+
+The maps before pooling are never written, forward or backward; Linear layers use cuBLAS, and their
+weight gradient is fused with the momentum update. Maps are channels last. Nothing is added up in
+an order that could change: a weight gradient is split over the batch and its parts are summed in
+turn. `Stack.step` neither allocates nor waits, so it can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from secede.federation.executors.fused import kernels
+from secede.federation.executors.fused.configs import CONFIGS, Config
+from secede.federation.executors.fused.network import Convolution, Dense, Network, round_up
+from secede.federation.precision import Precision
+from secede.state import State
+
+Layer = Convolution | Dense
+ALIGNMENT = 64  # elements; where each layer's parameters may start
+
+
+class Stack:
+    """The clients' parameters and momenta, one row each, and the buffers of one batch.
+
+    A row holds the layers in order, weights (output, row, column, channel) and then biases.
+    `images` is [samples, height, width, channels] float32, `labels` [samples] int64, both on the
+    device.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        clients: int,
+        batch: int,
+        learning_rate: float,
+        momentum: float,
+        precision: Precision = "float32",
+    ) -> None:
+        self.network, self.images, self.labels = network, images, labels
+        self.clients, self.batch, self.precision = clients, batch, precision
+        self.configs = CONFIGS[precision]
+        self._compiling: ThreadPoolExecutor | None = None
+        self._layers: tuple[Layer, ...] = (*network.convolutions, *network.dense)
+        ends = list(
+            itertools.accumulate(
+                (round_up(layer.size, ALIGNMENT) for layer in self._layers), initial=0
+            )
+        )
+        self._starts, self.stride = dict(zip(self._layers, ends, strict=False)), ends[-1]
+
+        def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=images.device)
+
+        operand = torch.bfloat16 if precision == "bf16" else torch.float32
+        self.params, self.momenta = empty(clients, self.stride), empty(clients, self.stride)
+        self.operands = (
+            empty(clients, self.stride, dtype=operand) if precision == "bf16" else self.params
+        )
+        self.rates = torch.tensor([learning_rate, momentum], device=images.device)
+        self._backward: list[Tensor] = []  # [client, cin, taps, cout]; none for the first block
+        self._maps: list[Tensor] = []  # pooled activations, [client, batch, row, column, channel]
+        self._codes: list[Tensor] = []
+        self._gradients: list[Tensor] = []  # of the loss by `_maps`
+        self._parts: list[Tensor] = []
+        for n, c in enumerate(network.convolutions):
+            shape = (clients, batch, c.height // 2, c.width // 2, c.cout)
+            self._maps.append(empty(*shape, dtype=operand))
+            self._codes.append(empty(*shape, dtype=torch.int8))
+            self._gradients.append(empty(*shape, dtype=operand))
+            self._backward.append(
+                empty(clients if n else 0, c.cin, c.kernel**2, c.cout, dtype=operand)
+            )
+            self._parts.append(empty(clients, self.configs[_wgrad(n)].splits, c.size))
+        self._outputs = [empty(clients, batch, d.rows, dtype=operand) for d in network.dense]
+        self._deltas = [empty(clients, batch, d.rows, dtype=operand) for d in network.dense[:-1]]
+        # The last layer's logits become their own gradient.
+        self._deltas.append(self._outputs[-1])
+
+    # -- states
+
+    def load(self, starts: Sequence[State]) -> None:
+        """Set the first clients' parameters from torch's states, and all momenta to zero."""
+        if all(start is starts[0] for start in starts):  # as in a round
+            self.params[: len(starts)] = self._row(starts[0])
+        else:
+            for client, start in enumerate(starts):
+                self.params[client] = self._row(start)
+        self.momenta.zero_()
+        self._refresh()
+
+    def read(self) -> dict[str, Tensor]:
+        """Return a copy of all clients' parameters, stacked, by torch's names and layouts."""
+        stacked: dict[str, Tensor] = {}
+        for layer in self._layers:
+            weight, bias = self._weights(self.params, layer), self._bias(layer)
+            if isinstance(layer, Convolution):
+                shape = (layer.kernel, layer.kernel, layer.cin)
+                weight = weight.unflatten(2, shape).permute(0, 1, 4, 2, 3)
+            else:
+                weight = weight[:, : layer.outputs]
+                if layer is self.network.dense[0]:
+                    depth, high, wide = self._pooled_shape
+                    weight = weight.unflatten(2, (high, wide, depth)).permute(0, 1, 4, 2, 3)
+                    weight = weight.flatten(2)
+            stacked[f"{layer.name}.weight"] = weight.clone(memory_format=torch.contiguous_format)
+            stacked[f"{layer.name}.bias"] = bias[:, : _outputs(layer)].clone(
+                memory_format=torch.contiguous_format
+            )
+        return stacked
+
+    def _refresh(self) -> None:
+        """Renew what is derived from `params`."""
+        if self.operands is not self.params:
+            self.operands.copy_(self.params)
+        for c, backward in zip(self.network.convolutions[1:], self._backward[1:], strict=True):
+            weight = self._weights(self.params, c).unflatten(2, (c.kernel**2, c.cin))
+            backward.copy_(weight.permute(0, 3, 2, 1))
+
+    def _row(self, state: State) -> Tensor:
+        row = self.params.new_zeros(self.stride)
+        for layer, start in self._starts.items():
+            weight, bias = state[f"{layer.name}.weight"], state[f"{layer.name}.bias"]
+            if isinstance(layer, Convolution):
+                weight = weight.permute(0, 2, 3, 1)
+            elif layer is self.network.dense[0]:
+                weight = weight.unflatten(1, self._pooled_shape).permute(0, 2, 3, 1)
+            bias_start = start + _weight_count(layer)
+            row[start : start + weight.numel()] = weight.flatten()
+            row[bias_start : bias_start + bias.numel()] = bias
+        return row
+
+    @property
+    def _pooled_shape(self) -> tuple[int, int, int]:
+        last = self.network.convolutions[-1]
+        return last.cout, last.height // 2, last.width // 2
+
+    def _at(self, rows: Tensor, layer: Layer) -> Tensor:
+        """Return the rows from this layer's parameters on: a pointer for a kernel, not a matrix."""
+        return rows[:, self._starts[layer] :]
+
+    def _bias(self, layer: Layer) -> Tensor:
+        return self.params[:, self._starts[layer] + _weight_count(layer) :]
+
+    def _weights(self, rows: Tensor, layer: Layer) -> Tensor:
+        shape = (
+            (layer.cout, layer.columns)
+            if isinstance(layer, Convolution)
+            else (layer.rows, layer.inputs)
+        )
+        weights: Tensor = self._at(rows, layer)[:, : _weight_count(layer)].unflatten(1, shape)
+        return weights
+
+    # -- one batch
+
+    def warm_up(self, idx: Tensor, counts: Tensor) -> None:
+        """Compile all kernels of a step side by side; one after another takes many seconds."""
+        if triton.knobs.runtime.interpret:
+            return
+        with ThreadPoolExecutor() as pool:
+            self._compiling = pool
+            self.step(idx, counts)
+            self._compiling = None
+
+    def step(self, idx: Tensor, counts: Tensor) -> None:
+        """Train client c on the samples idx[c, :counts[c]] once; none leaves it as it is."""
+        convolutions, dense = range(len(self.network.convolutions)), range(len(self.network.dense))
+        for n in convolutions:
+            self.conv_forward(n, idx, counts)
+        for n in dense:
+            self.dense_forward(n)
+        self.loss_gradient(idx, counts)
+        for n in reversed(dense):
+            self.dense_input_gradient(n)
+            self.dense_update(n, counts)
+        for n in reversed(convolutions):
+            self.conv_weight_gradient(n, idx, counts)
+            if n:
+                self.conv_input_gradient(n, counts)
+            self.conv_update(n, counts)
+
+    def conv_forward(self, n: int, idx: Tensor, counts: Tensor) -> None:
+        """Run block n over all clients' batches."""
+        c, config = self.network.convolutions[n], self.configs["forward" if n else "first_forward"]
+        block = _shrunk(config.block, _padded(c.cout), 64)
+        grid = (triton.cdiv(self.batch * c.pooled, block), self.clients)
+        weight, bias = self._at(self.operands, c), self._bias(c)
+        sizes = self._sizes(c) | {"STRIDE": self.stride, "COUT_P": _padded(c.cout), "BLOCK": block}
+        if n:
+            self._launch(
+                kernels.forward,
+                grid,
+                self._maps[n - 1],
+                counts,
+                weight,
+                bias,
+                self._maps[n],
+                self._codes[n],
+                **sizes,
+                CIN_P=_padded(c.cin),
+                **self._options(config),
+            )
+        else:
+            self._launch(
+                kernels.first_forward,
+                grid,
+                self.images,
+                idx,
+                counts,
+                weight,
+                bias,
+                self._maps[n],
+                self._codes[n],
+                **sizes,
+                COLS_P=_padded(c.columns),
+                **self._options(config),
+            )
+
+    def conv_input_gradient(self, n: int, counts: Tensor) -> None:
+        """Carry the gradient from block n's pooled map back to block n - 1's."""
+        c, config = self.network.convolutions[n], self.configs["input_gradient"]
+        block = _shrunk(config.block, _padded(c.cin), 32)
+        cells = ((c.height + 1) // 2) * ((c.width + 1) // 2)
+        self._launch(
+            kernels.input_gradient,
+            (triton.cdiv(self.batch * cells, block), self.clients),
+            self._gradients[n],
+            self._codes[n],
+            counts,
+            self._backward[n],
+            self._gradients[n - 1],
+            **self._sizes(c),
+            CIN_P=_padded(c.cin),
+            COUT_P=_padded(c.cout),
+            BLOCK=block,
+            GROUP=config.group,
+            **self._options(config),
+        )
+
+    def conv_weight_gradient(self, n: int, idx: Tensor, counts: Tensor) -> None:
+        """Write the parts of block n's weight and bias gradient."""
+        c, config = self.network.convolutions[n], self.configs[_wgrad(n)]
+        columns = min(config.columns, _padded(c.columns))
+        chunk = round_up(triton.cdiv(self.batch * c.pooled, config.splits), config.block)
+        self._launch(
+            kernels.weight_gradient,
+            (triton.cdiv(c.columns, columns), config.splits, self.clients),
+            self._maps[n - 1] if n else self.images,
+            idx,
+            counts,
+            self._gradients[n],
+            self._codes[n],
+            self._parts[n],
+            **self._sizes(c),
+            FIRST=n == 0,
+            SPLITS=config.splits,
+            CHUNK=chunk,
+            COUT_P=_padded(c.cout),
+            BLOCK=config.block,
+            COLUMNS=columns,
+            GROUP=config.group,
+            **self._options(config),
+        )
+
+    def conv_update(self, n: int, counts: Tensor) -> None:
+        """Descend along the sum of block n's parts."""
+        c, splits = self.network.convolutions[n], self.configs[_wgrad(n)].splits
+        self._launch(
+            kernels.conv_update,
+            (triton.cdiv(c.size, 512), self.clients),
+            self._parts[n],
+            counts,
+            self.rates,
+            *self._rows(c),
+            self._backward[n] if n else self.params,
+            CIN=c.cin,
+            COUT=c.cout,
+            TAPS=c.kernel**2,
+            STRIDE=self.stride,
+            SPLITS=splits,
+            FIRST=n == 0,
+            SHADOW=self.operands is not self.params,
+            BLOCK=512,
+        )
+
+    def dense_forward(self, n: int) -> None:
+        """Run Linear layer n, with its ReLU unless it is the last, whose bias the loss adds."""
+        d, z = self.network.dense[n], self._outputs[n]
+        torch.bmm(self._dense_inputs(n), self._weights(self.operands, d).mT, out=z)
+        if d is not self.network.dense[-1]:
+            grid = (triton.cdiv(self.batch * d.rows, 1024), self.clients)
+            self._launch(
+                kernels.bias_relu,
+                grid,
+                z,
+                self._bias(d),
+                B=self.batch,
+                OUT=d.rows,
+                STRIDE=self.stride,
+                BLOCK=1024,
+            )
+
+    def loss_gradient(self, idx: Tensor, counts: Tensor) -> None:
+        """Replace the logits by the gradient of the mean cross entropy."""
+        d = self.network.dense[-1]
+        self._launch(
+            kernels.loss_gradient,
+            (triton.cdiv(self.batch, 16), self.clients),
+            self._outputs[-1],
+            self._bias(d),
+            self.labels,
+            idx,
+            counts,
+            B=self.batch,
+            CLASSES=d.outputs,
+            ROW=d.rows,
+            STRIDE=self.stride,
+            BLOCK=16,
+            WIDE=_padded(d.rows),
+        )
+
+    def dense_input_gradient(self, n: int) -> None:
+        """Carry the gradient of Linear layer n back to its inputs, through the ReLU before it."""
+        into = self._deltas[n - 1] if n else self._gradients[-1].flatten(2)
+        torch.bmm(self._deltas[n], self._weights(self.operands, self.network.dense[n]), out=into)
+        if n:
+            size = into.numel()
+            self._launch(
+                kernels.relu_gradient,
+                (triton.cdiv(size, 1024),),
+                into,
+                self._outputs[n - 1],
+                size,
+                BLOCK=1024,
+            )
+
+    def dense_update(self, n: int, counts: Tensor) -> None:
+        """Descend along Linear layer n's gradient."""
+        d, config = self.network.dense[n], self.configs["dense_update"]
+        block, columns = min(config.block, _padded(d.rows)), min(config.columns, _padded(d.inputs))
+        self._launch(
+            kernels.dense_update,
+            (triton.cdiv(d.inputs, columns), triton.cdiv(d.rows, block), self.clients),
+            self._deltas[n],
+            self._dense_inputs(n),
+            counts,
+            self.rates,
+            *self._rows(d),
+            B=self.batch,
+            OUT=d.rows,
+            IN=d.inputs,
+            STRIDE=self.stride,
+            SHADOW=self.operands is not self.params,
+            BLOCK=block,
+            COLUMNS=columns,
+            DEPTH=min(32, _padded(self.batch)),
+            **self._options(config),
+        )
+
+    def _launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+        if self._compiling is None:
+            kernel[grid](*args, **constants)
+        else:
+            self._compiling.submit(kernel.warmup, *args, grid=grid, **constants)
+
+    def _dense_inputs(self, n: int) -> Tensor:
+        return self._outputs[n - 1] if n else self._maps[-1].flatten(2)
+
+    def _rows(self, layer: Layer) -> tuple[Tensor, Tensor, Tensor]:
+        return (
+            self._at(self.params, layer),
+            self._at(self.momenta, layer),
+            self._at(self.operands, layer),
+        )
+
+    def _sizes(self, c: Convolution) -> dict[str, int]:
+        return {
+            "B": self.batch,
+            "H": c.height,
+            "W": c.width,
+            "CIN": c.cin,
+            "COUT": c.cout,
+            "KS": c.kernel,
+        }
+
+    def _options(self, config: Config) -> dict[str, Any]:
+        # Triton's interpreter, in which tests run without a GPU, knows no split products.
+        product = "ieee" if triton.knobs.runtime.interpret else config.product
+        return {"INPUT": product, "num_warps": config.warps, "num_stages": config.stages}
+
+
+def _weight_count(layer: Layer) -> int:
+    if isinstance(layer, Convolution):
+        return layer.cout * layer.columns
+    return layer.rows * layer.inputs
+
+
+def _outputs(layer: Layer) -> int:
+    return layer.cout if isinstance(layer, Convolution) else layer.outputs
+
+
+def _wgrad(n: int) -> str:
+    return "weight_gradient" if n else "first_weight_gradient"
+
+
+def _shrunk(block: int, channels: int, usual: int) -> int:
+    """Return fewer rows where channels are many, so that the accumulators still fit."""
+    return max(16, block * usual // max(usual, channels))
+
+
+def _padded(number: int) -> int:
+    """Return the block size that holds this many channels: a power of two that tl.dot accepts."""
+    return max(16, int(triton.next_power_of_2(number)))

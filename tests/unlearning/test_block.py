@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from secede import state as states
+from secede.errors import StateError
+from secede.federation.engine import Batch
+from secede.unlearning import evaluation
+from secede.unlearning.local import LocalResult, LocalTask
+from secede.unlearning.projected_ascent import ProjectedAscent
+from secede.unlearning.walker import Anchor, Course, Walker
+from unlearning import climbs
+from unlearning.plain_ascent import PlainClimb
+
+BLOCKS = (1, 3, 8)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Threads cost more than they give on models this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def assert_same(fast: LocalResult, plain: LocalResult) -> None:
+    found, expected = fast.report, plain.report
+    for name in ("steps", "ended_by", "projections", "gradient_samples", "stop_distance"):
+        assert getattr(found, name) == getattr(expected, name), name
+    assert found.searched == expected.searched
+    assert found.search_target == expected.search_target
+    assert found.accuracy == expected.accuracy
+    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+    assert found.distance_to_own == pytest.approx(expected.distance_to_own, rel=1e-6)
+    assert found.distance_to_reference == pytest.approx(expected.distance_to_reference, rel=1e-6)
+    assert fast.state.keys() == plain.state.keys()
+    for name, value in plain.state.items():
+        if expected.projections == 0:
+            assert torch.equal(fast.state[name], value), name
+        else:  # the sum of squares that scales the projection may be taken in another order
+            rtol = 2**-7 if value.dtype == torch.bfloat16 else 2e-7
+            torch.testing.assert_close(fast.state[name], value, rtol=rtol, atol=1e-8)
+
+
+def settings_of(draw: st.DrawFn, **changes: object) -> ProjectedAscent:
+    drawn = {
+        "radius": draw(st.sampled_from([0.05, 0.3, 2.0, 40.0])),
+        "learning_rate": draw(st.sampled_from([0.01, 0.1, 1.0])),
+        "momentum": draw(st.sampled_from([0.0, 0.9])),
+        "clip": draw(st.sampled_from([0.05, 5.0])),
+        "epochs": draw(st.integers(1, 5)),
+    }
+    return ProjectedAscent(**(drawn | changes))  # type: ignore[arg-type]
+
+
+@st.composite
+def stopped_climbs(draw: st.DrawFn, kind: str) -> tuple[ProjectedAscent, LocalTask]:
+    """A climb and a threshold anywhere on its way, or just beyond all of it."""
+    task = climbs.task_of(climbs.KINDS[kind], draw(st.integers(0, 99)))
+    how = settings_of(draw)
+    trail = list(PlainClimb(how, task).distances())
+    # Beyond by a hair, so that no threshold is a distance that rounding may put on either side.
+    fraction = draw(st.floats(0.02, 1.0)) * (1 + 1e-9)
+    return dataclasses.replace(how, stop_distance=fraction * max(trail)), task
+
+
+@st.composite
+def searches(draw: st.DrawFn, kind: str) -> tuple[ProjectedAscent, LocalTask]:
+    """Some leave the whole grid behind in one step, some never reach it."""
+    task = climbs.task_of(climbs.KINDS[kind], draw(st.integers(0, 99)))
+    rate = draw(st.sampled_from([0.01, 0.1, 0.5, 3.0]))
+    radius = draw(st.sampled_from([0.5, 1.9, 40.0]))
+    return settings_of(draw, learning_rate=rate, radius=radius, clip=5.0), task
+
+
+@pytest.mark.parametrize("kind", climbs.KINDS)
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_blocks_stop_at_the_step_at_which_single_plain_steps_stop(
+    kind: str, data: st.DataObject
+) -> None:
+    how, task = data.draw(stopped_climbs(kind))
+    plain = PlainClimb(how, task).unlearn()
+    for block in BLOCKS:
+        assert_same(how._unlearn(task, block=block), plain)
+
+
+@pytest.mark.parametrize("kind", climbs.KINDS)
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_blocks_search_the_grid_as_single_plain_steps_do(kind: str, data: st.DataObject) -> None:
+    how, task = data.draw(searches(kind))
+    plain = PlainClimb(how, task).unlearn()
+    for block in BLOCKS:
+        assert_same(how._unlearn(task, block=block), plain)
+
+
+@pytest.mark.parametrize("kind", climbs.KINDS)
+def test_a_stop_by_accuracy_is_the_plain_one(kind: str) -> None:
+    task = climbs.task_of(climbs.KINDS[kind], 5)
+    how = ProjectedAscent(radius=0.5, stop="accuracy", stop_accuracy=0.1, learning_rate=0.03)
+    plain = PlainClimb(how, task).unlearn()
+    for block in BLOCKS:
+        assert_same(how._unlearn(task, block=block), plain)
+
+
+# Fixed climbs, so that the cases that matter are there whatever hypothesis draws.
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_cases_that_matter_are_met(block: int) -> None:
+    task = climbs.task_of(climbs.mlp, 1)
+    calm = ProjectedAscent(radius=40.0, learning_rate=0.05, epochs=9)
+    steps = [c.steps for c in calm._unlearn(task, block=block).report.searched]
+    assert len(steps) == 9
+    assert len(set(steps)) < 9, "several thresholds in one step"
+    assert any(step % block != 1 % block for step in set(steps)) or block == 1, "within a block"
+    tight = dataclasses.replace(calm, radius=0.5)._unlearn(task, block=block).report
+    assert tight.projections > 20
+    assert (tight.ended_by, tight.searched) == ("epochs", ())
+    never = dataclasses.replace(calm, stop_distance=1e6)._unlearn(task, block=block).report
+    assert (never.ended_by, never.steps) == ("epochs", 36)
+
+
+@pytest.mark.parametrize("build", [climbs.dropout, climbs.spectral])
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_model_that_a_vain_step_would_change_climbs_as_plain_code_does(
+    build: type[nn.Module], block: int
+) -> None:
+    task = climbs.task_of(build, 2)
+    how = ProjectedAscent(radius=40.0, learning_rate=0.1, epochs=9)
+    torch.manual_seed(7)
+    plain = PlainClimb(how, task).unlearn()
+    torch.manual_seed(7)
+    assert_same(how._unlearn(task, block=block), plain)
+    assert len(plain.report.searched) > 2
+
+
+def walker_of(
+    task: LocalTask, *, block: int | None = None, radius: float = 0.5
+) -> tuple[Walker, Course]:
+    walker = Walker(
+        task.model,
+        task.reference,
+        loss=task.loss,
+        learning_rate=0.05,
+        momentum=0.9,
+        clip=5.0,
+        block=block,
+    )
+    own, center = Anchor(walker, task.own_state), Anchor(walker, task.reference)
+    return walker, Course(center=center, radius=radius, own=own)
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"), [(climbs.mlp, 8), (climbs.dropout, 1), (climbs.spectral, 1)]
+)
+def test_only_a_step_that_leaves_no_trace_is_followed_by_a_larger_block(
+    build: type[nn.Module], expected: int
+) -> None:
+    task = climbs.task_of(build, 0)
+    walker, course = walker_of(task, block=8)
+    assert walker.block == 1
+    walker.climb(task.batches(0, 1)[:1], course, math.inf)  # type: ignore[index]
+    assert walker.block == expected
+
+
+def test_blocks_on_the_cpu_hold_one_step() -> None:
+    task = climbs.task_of(climbs.mlp, 0)
+    walker, course = walker_of(task)
+    walker.climb(list(task.batches(0, 1))[:1], course, math.inf)
+    assert walker.block == 1
+
+
+def bits(walker: Walker) -> list[Tensor]:
+    return [p.detach().clone() for p in walker.parameters] + [
+        velocity.clone() for velocity in walker._momentum.views
+    ]
+
+
+@pytest.mark.parametrize("kind", climbs.KINDS)
+@pytest.mark.parametrize("value", [0.5, math.nan, math.inf])
+def test_steps_behind_the_stop_change_no_bit_whatever_their_gradients(
+    kind: str, value: float
+) -> None:
+    task = climbs.task_of(climbs.KINDS[kind], 4)
+    single, course = walker_of(task, radius=40.0)
+    batches = list(task.batches(0, 1))
+    for batch in batches[:3]:
+        last = single.climb([batch], course, math.inf).distance
+    expected, steps, samples = bits(single), single.steps, single.gradient_samples
+    inputs, labels = batches[3]
+    strange = [(torch.full_like(inputs, value), labels)] * 4
+
+    walker, course = walker_of(task, radius=40.0)
+    stretch = walker.climb([*batches[:3], *strange], course, last * (1 - 1e-9))
+    assert stretch.steps == 3
+    assert stretch.distance == pytest.approx(last)
+    assert (walker.steps, walker.gradient_samples) == (steps, samples)
+    for found, wanted in zip(bits(walker), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-8)
+
+    again, course = walker_of(task, radius=40.0)
+    again.climb(batches[:3], course, last * (1 - 1e-9))
+    for found, wanted in zip(bits(walker), bits(again), strict=True):
+        assert torch.equal(found, wanted)
+        assert torch.equal(torch.signbit(found), torch.signbit(wanted))
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("step", [1, 3, 7])
+def test_the_step_that_leaves_the_finite_numbers_is_named(block: int, step: int) -> None:
+    task = climbs.task_of(climbs.mlp, 0, batches=9)
+
+    def breaking(size: int, number: int) -> list[Batch]:
+        batches = list(task.batches(size, number))
+        if number > 0:
+            inputs, labels = batches[step - 1]
+            batches[step - 1] = (inputs * math.inf, labels)
+        return batches
+
+    how = ProjectedAscent(radius=0.5, stop_distance=99.0, epochs=1)
+    with pytest.raises(StateError, match=f"left the finite numbers at step {step}:"):
+        how._unlearn(dataclasses.replace(task, batches=breaking), block=block)
+
+
+def test_labels_are_checked_once_and_not_at_every_evaluation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checks = list[int]()
+    check = evaluation._check_labels
+
+    def counted(outputs: Tensor, labels: Tensor) -> None:
+        checks.append(len(labels))
+        check(outputs, labels)
+
+    monkeypatch.setattr(evaluation, "_check_labels", counted)
+    how = ProjectedAscent(radius=0.5, stop="accuracy", stop_accuracy=0.0, epochs=2)
+    assert how.unlearn(climbs.task_of(climbs.mlp, 0)).report.steps == 8
+    assert len(checks) == 4
+
+
+gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+ON_GPU = pytest.mark.parametrize("device", [pytest.param("cuda", marks=gpu)])
+
+
+@ON_GPU
+@pytest.mark.parametrize("kind", climbs.KINDS)
+def test_a_block_never_waits_for_the_gpu(kind: str, device: str) -> None:
+    task = climbs.task_of(climbs.KINDS[kind], 0, batches=9, device=device)
+    walker, course = walker_of(task)
+    first, *batches = task.batches(0, 1)
+    walker.climb([first], course, 0.5)  # what is set up once may wait
+    assert walker.block == 8
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        trail = walker._block.launch(
+            batches,
+            center=course.center.values,
+            radius=course.radius,
+            own=course.own.values,
+            threshold=0.5,
+        )
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert trail.shape == (8, 2)
+    assert trail.isfinite().all()
+
+
+@ON_GPU
+@pytest.mark.parametrize("kind", climbs.KINDS)
+def test_a_block_on_a_gpu_ends_where_single_plain_steps_end(kind: str, device: str) -> None:
+    task = climbs.task_of(climbs.KINDS[kind], 3, device=device)
+    how = ProjectedAscent(radius=1.9, learning_rate=0.05, epochs=5)
+    with torch.backends.cudnn.flags(deterministic=True):
+        plain, fast = PlainClimb(how, task).unlearn(), how.unlearn(task)
+        single = how._unlearn(task, block=1)
+    assert states.digest(fast.state) == states.digest(single.state)
+    assert fast.report == single.report
+    for name in ("steps", "ended_by", "projections", "gradient_samples"):
+        assert getattr(fast.report, name) == getattr(plain.report, name), name
+    assert [c.steps for c in fast.report.searched] == [c.steps for c in plain.report.searched]
+    for name, value in plain.state.items():
+        rtol = 2**-6 if value.dtype == torch.bfloat16 else 1e-5
+        torch.testing.assert_close(fast.state[name], value, rtol=rtol, atol=1e-6)

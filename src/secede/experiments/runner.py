@@ -11,7 +11,7 @@ import platform
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ from secede.experiments.setup import (
     resolve_device,
 )
 from secede.federation.engine import OwnState, aggregate
-from secede.federation.executors.choose import Choice
+from secede.federation.executors.choose import MINIMUM_STACKED, Choice
 from secede.state import State
 from secede.unlearning.local import LocalReport
 
@@ -147,7 +147,16 @@ class _Cell:
         self.folder = run_folder(runs, config.name, self.digest)
         self.search = search
         self.data = (config.data, config.limit)
-        self.choice: Choice | None = None  # of an executor, made for the first seed
+        # What federations must have in common to share an executor.
+        self.work = (
+            self.data,
+            config.model,
+            search,
+            config.training.model_copy(update={"rounds": 1}),
+            config.executor,
+            config.precision,
+            config.clients.count < MINIMUM_STACKED,
+        )
 
     def finished(self, seed: int) -> bool:
         """Whether `seed` has its result; one of another experiment is refused."""
@@ -158,11 +167,15 @@ class _Cell:
 
 
 class _Workshop:
-    """Builds federations one at a time; a data set is kept until its last turn has it."""
+    """Builds federations one at a time; those that do the same work share an executor.
+
+    A data set is kept until its last turn has it.
+    """
 
     def __init__(self, turns: Sequence[_Cell]) -> None:
         self._left = Counter(cell.data for cell in turns)
         self._datasets: dict[tuple[str, int | None], Dataset] = {}
+        self._choices: dict[Hashable, Choice] = {}
         self._lock = threading.Lock()
 
     def federate(self, cell: _Cell, seed: int) -> Federation:
@@ -171,10 +184,9 @@ class _Workshop:
             if cell.data not in self._datasets:
                 self._datasets[cell.data] = load_dataset(cell.config)
             dataset = self._datasets[cell.data]
-            federation = federate(
-                cell.config, dataset, seed, search=cell.search, choice=cell.choice
-            )
-            cell.choice = federation.engine.choice
+            choice = self._choices.get(cell.work)
+            federation = federate(cell.config, dataset, seed, search=cell.search, choice=choice)
+            self._choices[cell.work] = federation.engine.choice
             self._left[cell.data] -= 1
             if not self._left[cell.data]:
                 del self._datasets[cell.data]

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 import torch
 
 LARGEST_BLOCK = 32
-_capturing = threading.Lock()  # one capture at a time in the whole process
+# torch hands out streams from a small pool, so two replays may get the same one, and whatever any
+# thread queues on a stream under capture becomes part of the graph. So one thread at a time queues
+# work on the streams of replays. Queueing is short; the device works meanwhile.
+_queueing = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -53,46 +56,60 @@ class Replay:
 
     def __init__(self, device: torch.device) -> None:
         self._captures = device.type == "cuda"
-        self.stream = torch.cuda.Stream(device) if self._captures else None
+        # From the pool of urgent streams, which nothing else here takes from: a lane or a recorder
+        # never finds its own stream under capture.
+        self._stream = torch.cuda.Stream(device, priority=-1) if self._captures else None
         self._pool = torch.cuda.graph_pool_handle() if self._captures else None
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
 
     @contextmanager
     def apart(self) -> Iterator[None]:
         """Send the block's work to this stream, after all that the caller has queued so far."""
-        if self.stream is None:
+        if self._stream is None:
             yield
             return
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            yield
+        with _queueing:
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                yield
 
-    def rejoin(self) -> None:
-        """Let the caller's stream wait for all that was queued here."""
-        if self.stream is not None:
-            torch.cuda.current_stream().wait_stream(self.stream)
+    def rejoin(self, *results: torch.Tensor) -> None:
+        """Let the caller's stream wait for all that was queued here, and keep `results` for it."""
+        if self._stream is None:
+            return
+        caller = torch.cuda.current_stream()
+        with _queueing:
+            caller.wait_stream(self._stream)
+        for result in results:
+            result.record_stream(caller)
 
-    def keep_for_caller(self, value: torch.Tensor) -> None:
-        """Keep memory taken on this stream until the caller's stream is done with it."""
-        if self.stream is not None:
-            value.record_stream(torch.cuda.current_stream())
+    def mark(self) -> torch.cuda.Event | None:
+        """Return an event that has happened when all that was queued here is done."""
+        if self._stream is None:
+            return None
+        with _queueing:
+            event: torch.cuda.Event = self._stream.record_event()
+        return event
 
     def prepare(self, key: Hashable, function: Callable[[], None]) -> None:
         """Capture `function` under `key`; it runs once, so its results must not matter yet."""
         if not self._captures or key in self._graphs:
             return
         graph = torch.cuda.CUDAGraph()
-        with _capturing, _no_collection(), self.apart():
+        with _queueing, _no_collection(), self.apart():
             function()  # libraries choose their kernels and take their memory on the first call
             with torch.cuda.graph(
-                graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
             ):
                 function()
         self.rejoin()
         self._graphs[key] = graph
 
     def run(self, key: Hashable, function: Callable[[], None]) -> None:
-        """Replay what was captured under `key`, or call `function` where nothing was."""
+        """Replay what was captured under `key`, or call `function` where nothing was.
+
+        To be called in `apart`: graphs that share a stream also share libraries' scratch memory.
+        """
         graph = self._graphs.get(key)
         if graph is None:
             function()

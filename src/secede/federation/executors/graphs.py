@@ -1,15 +1,15 @@
 """GPU: each client trains by CUDA graphs on a stream of its own, several clients at once.
 
-A slot is a copy of the network with its stream and graphs. Clients go to the slots in turn; a
-slot's work is queued and never waited for, so the processor only ever gathers and launches.
+A slot is a copy of the network with its stream and graphs. A client goes to the first slot that is
+idle. Its work is queued and never waited for, so the processor only ever gathers and launches.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -68,7 +68,7 @@ class Graphs:
         while True:
             try:
                 slot = self._next_slot(job.samples)
-                with slot.lock, products(self._work.precision):
+                with slot.held(), products(self._work.precision):
                     slot.prepare(job)
                     result = slot.trainee.like()
                     with torch_seeded(job.noise) if self._draws else nullcontext():
@@ -80,10 +80,13 @@ class Graphs:
 
     def _next_slot(self, like: Samples) -> _Slot:
         with self._lock:
-            index = next(self._turns) % self._limit
-            while len(self._slots) <= index:
+            for slot in self._slots:
+                if slot.claim():
+                    return slot
+            if len(self._slots) < self._limit:
                 self._slots.append(_Slot(self._work, self, like))
-            return self._slots[index]
+                return self._slots[-1]
+            return self._slots[next(self._turns) % self._limit]  # busy: the job queues up
 
     def _make_room(self) -> bool:
         """Go on with half as many slots; say whether there were any to give up."""
@@ -101,7 +104,9 @@ class _Slot:
     """A copy of the network, the memory its graphs read and write, and its stream."""
 
     def __init__(self, work: Work, executor: Graphs, like: Samples) -> None:
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._claimed = True  # by whoever asked for a new slot
+        self._done: torch.cuda.Event | None = None
         self.trainee = Trainee.of(work, executor)
         self.trainee.model.train()
         self._batch_size = work.training.batch_size
@@ -112,6 +117,22 @@ class _Slot:
         rows = LARGEST_BLOCK * self._batch_size
         self._inputs = like.x.new_zeros(rows, *like.shape)
         self._labels = like.y.new_zeros(rows)
+
+    def claim(self) -> bool:
+        """Take the slot for a job if it has nothing to do."""
+        if self._claimed or not (self._done is None or self._done.query()):
+            return False
+        self._claimed = True
+        return True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other threads from queueing here in the block; the slot is idle when it is done."""
+        with self._lock:
+            try:
+                yield
+            finally:
+                self._done, self._claimed = self.replay.mark(), False
 
     def prepare(self, job: Job) -> None:
         """Capture what `job` needs and is not captured yet."""

@@ -121,15 +121,17 @@ class _Stack:
         plan = list(stretches(sizes, self._work.training.batch_size))
         for stretch in plan:
             self._prepare(stretch)
-        self._load([job.state for job in jobs])
         orders = to_device([job.orders for job in jobs], self._work.device)
-        for epoch in zip(*orders, strict=True):
-            for stretch in plan:
-                self._gather(jobs, epoch, stretch)
-                self._replay.run(_key(stretch), partial(self._run, stretch))
+        with self._replay.apart():
+            self._load([job.state for job in jobs])
+            for epoch in zip(*orders, strict=True):
+                for stretch in plan:
+                    self._gather(jobs, epoch, stretch)
+                    self._replay.run(_key(stretch), partial(self._run, stretch))
+            trained = {name: value[: len(jobs)].clone() for name, value in self._values.items()}
+        self._replay.rejoin(*trained.values())
         return [
-            {name: value[place].clone() for name, value in self._values.items()}
-            for place in range(len(jobs))
+            {name: value[place] for name, value in trained.items()} for place in range(len(jobs))
         ]
 
     def _prepare(self, stretch: _Stretch) -> None:

@@ -131,9 +131,7 @@ class _Places:
                         self._gather(place, job, orders[place][epoch][block.rows])
                     self._replay.run(block.steps, partial(self._run, block))
             trained = self._stack.read()
-        self._replay.rejoin()
-        for value in trained.values():
-            self._replay.keep_for_caller(value)
+        self._replay.rejoin(*trained.values())
         return [
             {name: value[place] for name, value in trained.items()} for place in range(len(jobs))
         ]

@@ -104,6 +104,12 @@ def check_finite(state: State, what: str = "state") -> None:
     check_all_finite([state], [what])
 
 
+def is_finite(state: State) -> bool:
+    """Return whether no floating entry holds a NaN or an infinity."""
+    values = [v for v in state.values() if v.is_floating_point() and v.numel()]
+    return not values or bool(_largest(values).isfinite().all())
+
+
 def check_all_finite(states: Sequence[State], what: Sequence[str]) -> None:
     """Raise if any of `states` holds a NaN or an infinity; a GPU is waited for only once."""
     places = [
@@ -126,7 +132,8 @@ def _largest(values: list[Tensor]) -> Tensor:
         wide = torch.float64 if any(v.dtype == torch.float64 for v in values) else torch.float32
         return torch.stack([v.to(wide) for v in torch._foreach_norm(values, float("inf"))])
     # Several times faster on a CPU than a norm or `isfinite`.
-    return torch.stack([torch.stack(torch.aminmax(v)).abs().max().double() for v in values])
+    extremes = [extreme.double() for value in values for extreme in torch.aminmax(value)]
+    return torch.stack(extremes).abs().view(-1, 2).amax(dim=1)
 
 
 def mean(states: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]:
@@ -139,11 +146,10 @@ def mean(states: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]
     for state in states[1:]:
         check_schema(state, states[0])
     floats = [name for name, value in states[0].items() if value.is_floating_point()]
-    sums = [torch.zeros_like(states[0][n], dtype=_wide(states[0][n].dtype)) for n in floats]
-    for state, weight in zip(states, weights, strict=True):
-        wide = [state[n].to(acc.dtype) for n, acc in zip(floats, sums, strict=True)]
-        torch._foreach_add_(sums, wide, alpha=weight / total)
-    averaged = {name: acc.to(states[0][name].dtype) for name, acc in zip(floats, sums, strict=True)}
+    sums = torch._foreach_mul(_widened(states[0], floats), weights[0] / total)
+    for state, weight in zip(states[1:], weights[1:], strict=True):
+        torch._foreach_add_(sums, _widened(state, floats), alpha=weight / total)
+    averaged = {n: acc.to(states[0][n].dtype) for n, acc in zip(floats, sums, strict=True)}
     return {
         name: averaged[name] if name in averaged else first.clone()
         for name, first in states[0].items()
@@ -234,6 +240,10 @@ def load(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str
         raise StateError(f"{path}: no such file") from None
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise StateError(f"{path}: not a readable safetensors file ({error})") from error
+
+
+def _widened(state: State, names: Sequence[str]) -> list[Tensor]:
+    return [state[name].to(_wide(state[name].dtype)) for name in names]
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -188,6 +188,21 @@ def test_unequal_skewed_and_clean_federations_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that must not be there")
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_every_executor_runs_an_experiment_and_is_named_in_its_record(
+    executor: str, finished: Path, tmp_path: Path
+) -> None:
+    folder, _ = run(tmp_path, tiny.CONFIG + f'executor = "{executor}"\n')
+    seed = folder / "seed-0"
+    environment = json.loads((seed / "environment.json").read_text())
+    assert (environment["executor"], environment["precision"]) == (executor, "float32")
+    assert folder.name == finished.name  # the same experiment, however it is computed
+    for one, other in zip(rows(seed), rows(finished / "seed-0"), strict=True):
+        assert (one["arm"], one["round"]) == (other["arm"], other["round"])
+        found, expected = (r["scores"]["clean_accuracy"]["value"] for r in (one, other))
+        assert found == pytest.approx(expected, abs=0.1)
+
+
 def test_impossible_runs_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     cases = {
         "clients.count = 500\nclients.leaver = 400": (ConfigError, "150"),

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import metadata, util
 from pathlib import Path
 from typing import Protocol
 
@@ -352,6 +353,13 @@ def _check_same(records: SeedFolder, digest: str) -> None:
         )
 
 
+def _gpu_libraries() -> dict[str, object]:
+    """Return the versions that decide how a GPU rounds."""
+    triton = util.find_spec("triton") and metadata.version("triton")
+    cudnn = torch.backends.cudnn.version()
+    return {"cuda": torch.version.cuda, "cudnn": cudnn, "triton": triton}
+
+
 def _environment(config: Config, federation: Federation, lanes: int) -> dict[str, object]:
     device = config.device
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "cpu"
@@ -359,6 +367,7 @@ def _environment(config: Config, federation: Federation, lanes: int) -> dict[str
         "secede": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
+        **(_gpu_libraries() if device == "cuda" else {}),
         "device": device,
         "device_name": name,
         "threads": torch.get_num_threads(),

@@ -6,6 +6,7 @@ on 7; parameters, momentum and means stay float32. Results are published in floa
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal, get_args
@@ -39,11 +40,41 @@ def forward(model: Callable[[Tensor], Tensor], inputs: Tensor, precision: Precis
 
 @contextmanager
 def products(precision: Precision) -> Iterator[None]:
-    """Run the block with TF32 products on or off; a switch of the whole process."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    """Run the block with TF32 products on or off, and set the switch back after it.
+
+    The switch is the whole process's: threads that want it the same way share it, others wait.
+    """
+    if not torch.cuda.is_available():
+        yield
+        return
+    _tf32.take(precision == "tf32")
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        _tf32.leave()
+
+
+class _Switch:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._users, self._on, self._before = 0, False, (False, False)
+
+    def take(self, on: bool) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._users or self._on == on)
+            if not self._users:
+                matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+                self._before = matmul.allow_tf32, cudnn.allow_tf32
+                matmul.allow_tf32 = cudnn.allow_tf32 = on
+            self._users, self._on = self._users + 1, on
+
+    def leave(self) -> None:
+        with self._changed:
+            self._users -= 1
+            if not self._users:
+                matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+                matmul.allow_tf32, cudnn.allow_tf32 = self._before
+                self._changed.notify_all()
+
+
+_tf32 = _Switch()

@@ -7,6 +7,7 @@ outlives its round.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,7 +22,7 @@ from secede.federation.engine import Batch, ClientSide, OwnState, ReplyT, RoundR
 from secede.federation.executors import AUTO
 from secede.federation.executors.choose import Choice, choose
 from secede.federation.executors.executor import Job, Trainee, Work
-from secede.federation.precision import Precision
+from secede.federation.precision import Precision, products
 from secede.federation.precision import check as check_precision
 from secede.federation.training import LocalTraining, Loss, batches, orders
 from secede.seeding import derive, generator, seeded
@@ -64,7 +65,9 @@ class Simulator:
             work = Work(model=template, training=training, loss=loss, precision=precision)
             executor = choose(executor, work, self.clients[0], clients=len(self.clients))
         self.choice = executor
-        self._evaluated = Trainee(self.choice.executor.lay_out(template))
+        self._precision: Precision = precision
+        # A copy: the executor's own may be in use while another thread evaluates.
+        self._evaluated = Trainee(self.choice.executor.lay_out(copy.deepcopy(template)))
 
     def initial_state(self, *name: str | int) -> dict[str, Tensor]:
         """Return a freshly initialised state; the same name gives the same state."""
@@ -91,7 +94,7 @@ class Simulator:
         )
         total = sum(update.samples for update in updates)
         for update in updates:
-            self.own[update.client] = OwnState(update.state, update.samples / total)
+            self.own[update.client] = OwnState(_apart(update.state), update.samples / total)
         wire = states.size_bytes(state) * len(updates)
         cost = Cost(
             rounds=1,
@@ -117,7 +120,7 @@ class Simulator:
             loss=self._loss,
         )
         started = self._clock()
-        with seeded(self._seed, "ask", client):
+        with seeded(self._seed, "ask", client), products(self._precision):
             reply = task(side)
         cost = Cost(
             upload_bytes=states.size_bytes(reply.state),
@@ -157,3 +160,11 @@ class Simulator:
             # Not the whole device: other federations may be training on it.
             torch.cuda.current_stream(self._device).synchronize()
         return time.perf_counter()
+
+
+def _apart(state: State) -> State:
+    """Return `state` in memory of its own: a row of a stack would keep the others' rows alive."""
+    return {
+        name: value if value.untyped_storage().nbytes() <= value.nbytes else value.clone()
+        for name, value in state.items()
+    }

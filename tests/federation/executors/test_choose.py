@@ -62,8 +62,26 @@ class Wrong:
 
 
 def test_an_executor_that_computes_something_else_is_refused() -> None:
-    with pytest.raises(Refused, match="differs from the plain loop's by"):
+    with pytest.raises(Refused, match="differ from the plain loop's by"):
         trial.check(Wrong, networks.work(networks.mlp), networks.samples(20))  # type: ignore[arg-type]
+
+
+def test_an_executor_that_is_right_about_its_first_job_only_is_refused() -> None:
+    class Mixed(Wrong):
+        def train(self, jobs: list[object]) -> list[dict[str, Tensor]]:
+            first, *others = self._inner.train(jobs)  # type: ignore[arg-type]
+            return [first, *({n: v * 0 for n, v in state.items()} for state in others)]
+
+    with pytest.raises(Refused, match="differ from the plain loop's by"):
+        trial.check(Mixed, networks.work(networks.mlp), networks.samples(20))  # type: ignore[arg-type]
+
+
+def test_running_out_of_memory_in_a_trial_is_no_refusal() -> None:
+    def build(work: Work) -> Executor:
+        raise torch.OutOfMemoryError("pretended")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        trial.check(build, networks.work(networks.mlp), networks.samples(20))
 
 
 def test_an_executor_that_fails_is_refused_with_its_error() -> None:
@@ -79,7 +97,8 @@ def test_trials_tell_random_numbers_and_changing_buffers(network: str) -> None:
     work, some = networks.work(networks.ALL[network]), networks.samples(5)
     before = torch.get_rng_state()
     assert trial.draws_random_numbers(work, some) == (network == "dropout")
-    assert trial.changes_buffers(work, some) == (network == "batch_norm")
+    assert trial.changes_buffers(work, some) == (network in ("batch_norm", "averaging"))
+    assert trial.replaces_buffers(work, some) == (network == "averaging")
     assert torch.equal(torch.get_rng_state(), before)
 
 

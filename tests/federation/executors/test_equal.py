@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -30,7 +30,7 @@ def cpu_channels_last(work: Work) -> Executor:
 
 def graphs(work: Work) -> Executor:
     draws = draws_random_numbers(work, networks.samples(4))
-    return Graphs(work, draws=draws, slots=3, anywhere=True)
+    return Graphs(work, networks.samples(4), draws=draws, slots=3, anywhere=True)
 
 
 def stacked(work: Work) -> Executor:
@@ -50,6 +50,8 @@ def assert_equal(found: Sequence[states.State], expected: Sequence[states.State]
 def can(executor: str, network: str) -> bool:
     if executor == "stacked":
         return network in networks.PLAIN
+    if executor == "graphs" and network == "averaging":
+        return False
     return not (executor == "cpu_channels_last" and network == "viewing")
 
 
@@ -63,10 +65,10 @@ def test_a_round_equals_the_plain_loop(executor: str, network: str) -> None:
     assert_equal(EXECUTORS[executor](work).train(jobs), Loop(work).train(jobs))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     executor=st.sampled_from(sorted(EXECUTORS)),
-    network=st.sampled_from(["conv", "mlp"]),
+    network=st.sampled_from(["conv", "mlp", "batch_norm", "dropout", "tied", "frozen"]),
     sizes=st.lists(st.integers(1, 30), min_size=1, max_size=7),
     batch_size=st.integers(1, 12),
     epochs=st.integers(1, 2),
@@ -75,6 +77,9 @@ def test_a_round_equals_the_plain_loop(executor: str, network: str) -> None:
 def test_rounds_of_any_shape_equal_the_plain_loop(
     executor: str, network: str, sizes: list[int], batch_size: int, epochs: int, momentum: float
 ) -> None:
+    assume(can(executor, network))
+    if network == "batch_norm":  # it cannot normalise a batch of one sample
+        assume(batch_size > 1 and all(size % batch_size != 1 for size in sizes))
     work = networks.work(
         networks.ALL[network], batch_size=batch_size, epochs=epochs, momentum=momentum
     )
@@ -104,7 +109,7 @@ def test_bf16_follows_the_plain_loop_in_bf16(network: str) -> None:
         assert difference(found, want) < 0.1 * difference(want, job.state)
 
 
-def test_a_client_trained_on_one_core_equals_the_loop_on_one_core_to_the_bit() -> None:
+def test_a_client_trained_on_one_core_equals_the_loop_on_one_core_but_for_the_last_digit() -> None:
     # The fused optimiser may round differently in the last digit, so a step without momentum.
     work = networks.work(networks.mlp, momentum=0.0)
     jobs = networks.jobs(work, [21, 9])
@@ -116,6 +121,17 @@ def test_a_client_trained_on_one_core_equals_the_loop_on_one_core_to_the_bit() -
         torch.set_num_threads(threads)
     for found, want in zip(cpu(work).train(jobs), expected, strict=True):
         assert difference(found, want) <= 1e-7 * difference(want, jobs[0].state)
+
+
+def test_a_buffer_that_the_network_replaces_is_uploaded_and_does_not_pass_to_the_next_client() -> (
+    None
+):
+    work = networks.work(networks.Averaging, batch_size=4)
+    jobs = networks.jobs(work, [4, 4])
+    for build in (Loop, cpu):
+        found = build(work).train(jobs)
+        for state, job in zip(found, jobs, strict=True):
+            assert state["seen"].item() == pytest.approx(0.1 * job.samples.x.mean().item())
 
 
 def test_results_do_not_share_memory_with_the_executor_or_each_other() -> None:

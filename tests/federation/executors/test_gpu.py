@@ -53,15 +53,15 @@ def chosen(name: str, work: Work) -> Executor:
     return choose(name, work, networks.samples(12, device="cuda"), clients=5).executor
 
 
-@pytest.mark.parametrize("network", list(networks.ALL))
+@pytest.mark.parametrize("network", sorted(networks.ALL.keys() - {"averaging"}))
 def test_graphs_give_the_plain_loops_bits_for_every_kind_of_network(network: str) -> None:
     work = networks.work(networks.ALL[network], device="cuda", epochs=2)
     jobs = networks.jobs(work, SIZES)
     executor = chosen("graphs", work)
     expected = Loop(work).train(jobs)
     for _ in range(2):  # captured, then replayed
-        for found, want, job in zip(executor.train(jobs), expected, jobs, strict=True):
-            assert deviation(found, want, job.state) < 1e-6
+        for found, want in zip(executor.train(jobs), expected, strict=True):
+            assert states.digest(found) == states.digest(want)
 
 
 @pytest.mark.parametrize("network", list(networks.PLAIN))
@@ -137,7 +137,7 @@ def test_a_gpu_that_runs_out_halves_what_it_does_at_once_and_goes_on(
     work = networks.work(networks.mlp, device="cuda")
     jobs = networks.jobs(work, SIZES)
     expected = Loop(work).train(jobs)
-    executor = Graphs(work, draws=False, slots=4)
+    executor = Graphs(work, networks.samples(4, device="cuda"), draws=False, slots=4)
     like = executor.train(jobs[:1])[0]
     failures = iter([True, True])
 
@@ -164,6 +164,7 @@ def test_memory_that_is_really_gone_halves_the_stack() -> None:
     finally:
         del hog
         torch.cuda.empty_cache()
+    assert executor.chunks.size < 64
     for one, want, job in zip(found, expected, jobs, strict=True):
         assert deviation(one, want, job.state) < 1e-5
 
@@ -183,6 +184,26 @@ def test_several_threads_may_train_at_once() -> None:
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lane, range(12)):
             assert found == expected
+
+
+@pytest.mark.parametrize("name", ["graphs", "fused", "stacked"])
+def test_captures_in_one_thread_do_not_meet_the_work_of_others(name: str) -> None:
+    # torch's pool has 32 streams: with more in use, some objects stand for the same stream.
+    from concurrent.futures import ThreadPoolExecutor
+
+    work = networks.work(networks.mlp if name == "stacked" else networks.conv, device="cuda")
+    jobs = networks.jobs(work, SIZES)
+    expected = Loop(work).train(jobs)
+
+    def lane(_: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            executor = chosen(name, work)  # captures anew while the others train
+            for _ in range(3):
+                for found, want, job in zip(executor.train(jobs), expected, jobs, strict=True):
+                    assert deviation(found, want, job.state) < 1e-4
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lane, range(40)))
 
 
 def test_a_round_does_not_wait_for_the_device() -> None:

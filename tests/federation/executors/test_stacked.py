@@ -71,7 +71,7 @@ def test_the_stack_is_cut_to_the_memory_there_is(monkeypatch: pytest.MonkeyPatch
 
     work = networks.work(networks.mlp)
     one = memory.client_bytes(work, networks.samples(8))
-    monkeypatch.setattr(chunks, "free_bytes", lambda _: 10 * one)
-    assert Stacked(work, networks.samples(8), draws=False).chunks.size == 5  # half of it
-    monkeypatch.setattr(chunks, "free_bytes", lambda _: 1)
+    monkeypatch.setattr(chunks, "total_bytes", lambda _: 10 * one)
+    assert Stacked(work, networks.samples(8), draws=False).chunks.size == 2  # a quarter of it
+    monkeypatch.setattr(chunks, "total_bytes", lambda _: 1)
     assert Stacked(work, networks.samples(8), draws=False).chunks.size == 1

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 LARGEST_BLOCK = 32
+MOST_GRAPHS = 32  # of one replay; clients of many sizes would fill the memory with them
 # torch hands out streams from a small pool, so two replays may get the same one, and whatever any
 # thread queues on a stream under capture becomes part of the graph. So one thread at a time queues
 # work on the streams of replays. Queueing is short; the device works meanwhile.
@@ -73,15 +74,26 @@ class Replay:
             with torch.cuda.stream(self._stream):
                 yield
 
-    def rejoin(self, *results: torch.Tensor) -> None:
-        """Let the caller's stream wait for all that was queued here, and keep `results` for it."""
-        if self._stream is None:
-            return
-        caller = torch.cuda.current_stream()
-        with _queueing:
-            caller.wait_stream(self._stream)
-        for result in results:
-            result.record_stream(caller)
+    @contextmanager
+    def apart_until_rejoined(self) -> Iterator[None]:
+        """Do what `apart` does, then `rejoin`: even after an error, for what was queued goes on."""
+        try:
+            with self.apart():
+                yield
+        finally:
+            self.rejoin()
+
+    def rejoin(self) -> None:
+        """Let the caller's stream wait for all that was queued here."""
+        if self._stream is not None:
+            with _queueing:
+                torch.cuda.current_stream().wait_stream(self._stream)
+
+    def keep(self, *results: torch.Tensor) -> None:
+        """Keep memory taken on this stream until the caller's stream is done with it."""
+        if self._stream is not None:
+            for result in results:
+                result.record_stream(torch.cuda.current_stream())
 
     def mark(self) -> torch.cuda.Event | None:
         """Return an event that has happened when all that was queued here is done."""
@@ -93,7 +105,7 @@ class Replay:
 
     def prepare(self, key: Hashable, function: Callable[[], None]) -> None:
         """Capture `function` under `key`; it runs once, so its results must not matter yet."""
-        if not self._captures or key in self._graphs:
+        if not self._captures or key in self._graphs or len(self._graphs) >= MOST_GRAPHS:
             return
         graph = torch.cuda.CUDAGraph()
         with _queueing, _no_collection(), self.apart():
@@ -137,6 +149,13 @@ def to_device(
     if device.type != "cuda":
         return [list(epochs) for epochs in orders]
     flat = [order for epochs in orders for order in epochs]
-    moved = torch.cat(flat).to(device)
+    moved = torch.cat(flat).to(device, non_blocking=True)
     parts = iter(moved.split([len(order) for order in flat]))
     return [[next(parts) for _ in epochs] for epochs in orders]
+
+
+def give_back_memory() -> None:
+    """Give freed memory back to the device, while nobody captures."""
+    if torch.cuda.is_available():
+        with _queueing:
+            torch.cuda.empty_cache()

@@ -69,7 +69,7 @@ def _build(name: str, work: Work, example: Samples) -> Executor:
     if name == "cpu":
         return _cpu(work, example, draws)
     makers: dict[str, Callable[[Work], Executor]] = {
-        "graphs": lambda w: Graphs(w, draws=draws),
+        "graphs": lambda w: Graphs(w, example, draws=draws),
         "fused": lambda w: Fused(w, example),
         "stacked": lambda w: Stacked(w, example, draws=draws),
     }

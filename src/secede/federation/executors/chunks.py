@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from secede.data.samples import Samples
+from secede.federation.executors.capture import give_back_memory
 from secede.federation.executors.executor import Job, Work
-from secede.federation.executors.memory import SHARE, client_bytes, free_bytes
+from secede.federation.executors.memory import SHARE, client_bytes, total_bytes
 
 Together = Callable[[Sequence[Job]], list[dict[str, Tensor]]]
 
@@ -20,7 +21,7 @@ class Chunks:
     def __init__(
         self, work: Work, example: Samples, size: int | None = None, *, most: int | None = None
     ) -> None:
-        fit = int(SHARE * free_bytes(work.device)) // max(1, client_bytes(work, example))
+        fit = int(SHARE * total_bytes(work.device)) // max(1, client_bytes(work, example))
         self.size = size or max(1, fit if most is None else min(fit, most))
 
     def train(
@@ -32,16 +33,20 @@ class Chunks:
         """
         pending = sorted(range(len(jobs)), key=lambda i: -len(jobs[i].samples))
         trained: dict[int, dict[str, Tensor]] = {}
+        freed = False
         while pending:
             chosen = pending[: self.size]
+            results = None
             try:
                 results = together([jobs[i] for i in chosen])
+                freed = False
             except torch.OutOfMemoryError:
-                if len(chosen) == 1:
+                if len(chosen) == 1 and freed:
                     raise
-                self.size = len(chosen) // 2
+            if results is None:  # no longer in the error, which holds what it ran out in
+                self.size, freed = max(1, len(chosen) // 2), True
                 free()
-                torch.cuda.empty_cache()
+                give_back_memory()
                 continue
             trained.update(zip(chosen, results, strict=True))
             pending = pending[len(chosen) :]

@@ -1,7 +1,7 @@
 """CPU cores: one client per core, channels-last convolutions, one fused optimiser step.
 
-A client trains on one core, so its result does not depend on how many cores there are. Clients
-that draw random numbers take turns instead, each on all cores, for torch has one generator.
+Clients of one round train on one core each. A single client has all cores, and clients that draw
+random numbers take turns on all cores, for torch has one generator.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ class Cpu:
         if self._draws or len(jobs) == 1:
             return [self._turn(job) for job in jobs]
         turns = [_cores().submit(self._turn, job) for job in jobs]
-        return [turn.result() for turn in turns]
+        try:
+            return [turn.result() for turn in turns]
+        finally:
+            for turn in turns:
+                turn.cancel()  # after an error or Ctrl-C, what has not begun
 
     def lay_out(self, model: nn.Module) -> nn.Module:
         """Put images' channels last in memory: another order, not another arithmetic."""
@@ -73,6 +77,7 @@ class Cpu:
                 model, inputs, labels, loss=self._work.loss, precision=self._work.precision
             ).backward()
             optimiser.step()
+        optimiser.zero_grad(set_to_none=True)  # gradients are as large as the network
 
 
 def _batches(job: Job, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -101,9 +106,15 @@ def _cores() -> ThreadPoolExecutor:
         return _pool
 
 
+def _core_count() -> int:
+    if hasattr(os, "sched_getaffinity"):  # not everywhere
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _start_workers() -> ThreadPoolExecutor:
     # One worker more than cores: where the clients do not divide evenly, the last ones share.
-    count = len(os.sched_getaffinity(0)) + 1
+    count = _core_count() + 1
     usual = torch.get_num_threads()
     pool = ThreadPoolExecutor(count, "secede-core")
     all_here = threading.Barrier(count + 1)

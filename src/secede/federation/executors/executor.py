@@ -69,7 +69,6 @@ class Trainee:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self._values = states.live(model)
         self._fresh = {
             name: value.detach().clone()
             for name, value in model.named_buffers()
@@ -83,8 +82,9 @@ class Trainee:
 
     def load(self, state: State) -> None:
         """Take `state`; buffers that no state holds start afresh."""
-        states.check_schema(state, self._values)
-        states.copy(state, self._values)
+        values = states.live(self.model)  # anew each time: some networks replace their buffers
+        states.check_schema(state, values)
+        states.copy(state, values)
         with torch.no_grad():
             for name, value in self._fresh.items():
                 self.model.get_buffer(name).copy_(value)
@@ -93,16 +93,16 @@ class Trainee:
         """Return a copy of its state, in the usual memory layout."""
         return {
             name: value.clone(memory_format=torch.contiguous_format)
-            for name, value in self._values.items()
+            for name, value in states.live(self.model).items()
         }
 
     def like(self) -> dict[str, Tensor]:
         """Return a state of the same shapes whose values are not set yet."""
         return {
             name: torch.empty(value.shape, dtype=value.dtype, device=value.device)
-            for name, value in self._values.items()
+            for name, value in states.live(self.model).items()
         }
 
     def read_into(self, state: State) -> None:
         """Copy its state into `state`."""
-        states.copy(self._values, state)
+        states.copy(states.live(self.model), state)

@@ -9,16 +9,24 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from secede.data.samples import Samples
-from secede.federation.executors.capture import LARGEST_BLOCK, Block, Replay, blocks, to_device
+from secede.federation.executors.capture import (
+    LARGEST_BLOCK,
+    Block,
+    Replay,
+    blocks,
+    give_back_memory,
+    to_device,
+)
 from secede.federation.executors.executor import Job, Refused, Trainee, Work
 from secede.federation.executors.step import plain_step
+from secede.federation.executors.trial import replaces_buffers
 from secede.federation.precision import products
 from secede.federation.training import trainable
 from secede.seeding import torch_seeded
@@ -34,6 +42,7 @@ class Graphs:
     def __init__(
         self,
         work: Work,
+        example: Samples,
         *,
         draws: bool,
         slots: int = SLOTS,
@@ -41,6 +50,8 @@ class Graphs:
     ) -> None:
         if work.device.type != "cuda" and not anywhere:  # on a CPU it runs, for tests, plainly
             raise Refused("it needs a CUDA device")
+        if replaces_buffers(work, example):
+            raise Refused("it cannot follow buffers that the network replaces as it trains")
         self._work, self._draws = work, draws
         # Graphs share torch's generator: clients that draw from it must follow one another.
         self._limit = 1 if draws else slots
@@ -53,9 +64,13 @@ class Graphs:
         # Memory is taken on the caller's stream and handed to the slots, so that it may be freed
         # like any other.
         orders = to_device([job.orders for job in jobs], self._work.device)
-        queued = [self._queue(job, mine) for job, mine in zip(jobs, orders, strict=True)]
-        for slot in {slot for _, slot in queued}:
-            slot.replay.rejoin()
+        queued: list[tuple[dict[str, Tensor], _Slot]] = []
+        try:
+            for job, mine in zip(jobs, orders, strict=True):
+                queued.append(self._queue(job, mine))
+        finally:
+            for slot in {slot for _, slot in queued}:
+                slot.replay.rejoin()
         return [state for state, _ in queued]
 
     def lay_out(self, model: nn.Module) -> nn.Module:
@@ -69,14 +84,19 @@ class Graphs:
             try:
                 slot = self._next_slot(job.samples)
                 with slot.held(), products(self._work.precision):
-                    slot.prepare(job)
+                    with self._seeded(0):  # a step is tried, and may draw
+                        slot.prepare(job)
                     result = slot.trainee.like()
-                    with torch_seeded(job.noise) if self._draws else nullcontext():
+                    with self._seeded(job.noise):
                         slot.train(job, orders, result)
                 return result, slot
             except torch.OutOfMemoryError:
-                if not self._make_room():
+                if not self._slots:
                     raise
+            self._make_room()  # not while the error still holds what it ran out in
+
+    def _seeded(self, noise: int) -> AbstractContextManager[None]:
+        return torch_seeded(noise) if self._draws else nullcontext()
 
     def _next_slot(self, like: Samples) -> _Slot:
         with self._lock:
@@ -88,16 +108,13 @@ class Graphs:
                 return self._slots[-1]
             return self._slots[next(self._turns) % self._limit]  # busy: the job queues up
 
-    def _make_room(self) -> bool:
-        """Go on with half as many slots; say whether there were any to give up."""
+    def _make_room(self) -> None:
+        """Go on with half as many slots; the last one is given up whole and made anew."""
         with self._lock:
-            if self._limit == 1:
-                return False
-            self._limit //= 2
-            torch.cuda.synchronize(self._work.device)
-            del self._slots[self._limit :]
-        torch.cuda.empty_cache()
-        return True
+            left = len(self._slots) // 2
+            self._limit = max(1, left)
+            del self._slots[left:]
+        give_back_memory()
 
 
 class _Slot:
@@ -107,16 +124,17 @@ class _Slot:
         self._lock = threading.Lock()
         self._claimed = True  # by whoever asked for a new slot
         self._done: torch.cuda.Event | None = None
-        self.trainee = Trainee.of(work, executor)
-        self.trainee.model.train()
         self._batch_size = work.training.batch_size
-        self._parameters = trainable(self.trainee.model)
-        self._momenta = [torch.zeros_like(p) for p in self._parameters]
-        self._step = plain_step(work, self.trainee.model)
         self.replay = Replay(work.device)
-        rows = LARGEST_BLOCK * self._batch_size
-        self._inputs = like.x.new_zeros(rows, *like.shape)
-        self._labels = like.y.new_zeros(rows)
+        with self.replay.apart():  # memory of this stream: freed early, it is reused in turn
+            self.trainee = Trainee.of(work, executor)
+            self.trainee.model.train()
+            self._parameters = trainable(self.trainee.model)
+            self._momenta = [torch.zeros_like(p) for p in self._parameters]
+            rows = LARGEST_BLOCK * self._batch_size
+            self._inputs = like.x.new_zeros(rows, *like.shape)
+            self._labels = like.y.new_zeros(rows)
+        self._step = plain_step(work, self.trainee.model)
 
     def claim(self) -> bool:
         """Take the slot for a job if it has nothing to do."""

@@ -10,21 +10,21 @@ from torch import Tensor
 
 from secede import state as states
 from secede.data.samples import Samples
+from secede.federation.executors.capture import LARGEST_BLOCK
 from secede.federation.executors.executor import Work
 from secede.federation.training import batch_loss
 from secede.seeding import torch_seeded
 
-SHARE = 0.5  # of the free memory that stacked clients may take
+SHARE = 0.25  # of a device's memory that one stack may take; several may train at once
 _COPIES = 6  # a client's values, momentum, gradient, and what their update holds for a moment
 _ACTIVATIONS = 3  # kept for the backward pass, their gradients, and room for the kernels' own
 
 
-def free_bytes(device: torch.device) -> int:
-    """Return how many bytes could be taken on `device` now."""
+def total_bytes(device: torch.device) -> int:
+    """Return how much memory `device` has: what is free would change from run to run."""
     if device.type == "cuda":
-        unused: int = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + unused
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return int(torch.cuda.mem_get_info(device)[1])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def client_bytes(work: Work, example: Samples) -> int:
@@ -32,7 +32,9 @@ def client_bytes(work: Work, example: Samples) -> int:
     rows = min(len(example), 4)
     kept = kept_for_backward(work, example.take(torch.arange(rows, device=example.y.device)))
     activations = kept * work.training.batch_size // rows
-    return _COPIES * states.size_bytes(states.live(work.model)) + _ACTIVATIONS * activations
+    waiting = LARGEST_BLOCK * work.training.batch_size * example.x[:1].nbytes
+    own = states.size_bytes(states.live(work.model))
+    return _COPIES * own + _ACTIVATIONS * activations + waiting
 
 
 def kept_for_backward(work: Work, batch: Samples) -> int:

@@ -26,8 +26,6 @@ from secede.federation.executors.trial import changes_buffers
 from secede.federation.precision import forward, products
 from secede.state import State
 
-_MOST_GRAPHS = 64  # captured shapes; clients of many sizes would fill the memory with them
-
 
 class Stacked:
     """Trains many clients as one network with a further dimension."""
@@ -101,7 +99,13 @@ class _Stack:
     def __init__(self, work: Work, places: int, like: Samples) -> None:
         self.places = places
         self._work = work
-        rows = LARGEST_BLOCK * work.training.batch_size
+        self._replay = Replay(work.device)
+        with self._replay.apart():  # memory of this stream: freed early, it is reused in turn
+            self._take_memory(work, like)
+        self._gradient = vmap(grad(self._loss))
+
+    def _take_memory(self, work: Work, like: Samples) -> None:
+        places, rows = self.places, LARGEST_BLOCK * work.training.batch_size
         self._inputs = like.x.new_zeros(places, rows, *like.shape)
         self._labels = like.y.new_zeros(places, rows)
         moving = {name for name, p in work.model.named_parameters() if p.requires_grad}
@@ -111,33 +115,25 @@ class _Stack:
         }
         self._moving = [name for name in self._values if name in moving]
         self._momenta = [torch.zeros_like(self._values[name]) for name in self._moving]
-        self._gradient = vmap(grad(self._loss))
-        self._replay = Replay(work.device)
-        self._prepared = 0
 
     def train(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
         """Train the clients, sorted by falling size, from their states."""
         sizes = [len(job.samples) for job in jobs]
         plan = list(stretches(sizes, self._work.training.batch_size))
         for stretch in plan:
-            self._prepare(stretch)
+            self._replay.prepare(_key(stretch), partial(self._run, stretch))
         orders = to_device([job.orders for job in jobs], self._work.device)
-        with self._replay.apart():
+        with self._replay.apart_until_rejoined():
             self._load([job.state for job in jobs])
             for epoch in zip(*orders, strict=True):
                 for stretch in plan:
                     self._gather(jobs, epoch, stretch)
                     self._replay.run(_key(stretch), partial(self._run, stretch))
             trained = {name: value[: len(jobs)].clone() for name, value in self._values.items()}
-        self._replay.rejoin(*trained.values())
+        self._replay.keep(*trained.values())
         return [
             {name: value[place] for name, value in trained.items()} for place in range(len(jobs))
         ]
-
-    def _prepare(self, stretch: _Stretch) -> None:
-        if self._prepared < _MOST_GRAPHS:
-            self._replay.prepare(_key(stretch), partial(self._run, stretch))
-            self._prepared += 1
 
     def _load(self, starts: Sequence[State]) -> None:
         for place, start in enumerate(starts):

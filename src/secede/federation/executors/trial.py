@@ -22,9 +22,9 @@ from secede.seeding import torch_seeded
 from secede.state import State
 
 BATCH = 16
-JOBS = 3
 # Largest deviation of the trained step, as a share of its length, that rounding explains.
 TOLERANCE = {"float32": 1e-3, "tf32": 5e-2, "bf16": 2e-1}
+TIPPED = 0.4
 
 
 def draws_random_numbers(work: Work, example: Samples) -> bool:
@@ -45,6 +45,15 @@ def changes_buffers(work: Work, example: Samples) -> bool:
     return not all(torch.equal(a, b) for a, b in zip(before, model.buffers(), strict=True))
 
 
+def replaces_buffers(work: Work, example: Samples) -> bool:
+    """Return whether a training step puts other tensors in the place of buffers."""
+    model = copy.deepcopy(work.model)
+    before = [id(buffer) for buffer in model.buffers()]
+    with torch_seeded(0):
+        _pass(work, model, example)
+    return before != [id(buffer) for buffer in model.buffers()]
+
+
 def _pass(work: Work, model: nn.Module, example: Samples) -> None:
     """Run forward and backward on two samples, each twice: BatchNorm wants more than one."""
     few = example.take(torch.arange(min(2, len(example)), device=example.y.device))
@@ -62,37 +71,42 @@ def check(
     expected = Loop(small).train(jobs)
     try:
         found = build(small).train(jobs)
-    except Refused:
+    except (Refused, torch.OutOfMemoryError):
         raise
     except Exception as error:
         told = " ".join(f"{type(error).__name__}: {error}".split())
         raise Refused(f"it fails on this network ({told[:200]})") from error
     # Rounding alone can tip a ReLU or the choice of a maximum and change a step visibly, but not
-    # in every job.
-    off = min(_deviation(f, e, j.state) for f, e, j in zip(found, expected, jobs, strict=True))
-    if not off <= TOLERANCE[work.precision]:
+    # in every job, and not by much.
+    least, *others = sorted(
+        _deviation(f, e, j.state) for f, e, j in zip(found, expected, jobs, strict=True)
+    )
+    tolerance = TOLERANCE[work.precision]
+    if not (least <= tolerance and all(off <= TIPPED for off in others)):
         raise Refused(
-            f"its step differs from the plain loop's by {off:.2g} of its length; rounding "
-            f"explains {TOLERANCE[work.precision]:g}"
+            f"its steps differ from the plain loop's by {least:.2g} to {max(least, *others):.2g} "
+            f"of their length; rounding explains {tolerance:g}, and {TIPPED:g} now and then"
         )
 
 
 def _jobs(work: Work, example: Samples) -> list[Job]:
-    """Return some jobs of two batches and a half, each with samples of its own if they suffice."""
-    size, device = work.training.batch_size, example.y.device
-    count = min(len(example), 5 * size // 2)
-    if count > 1 and count % size == 1:
-        count -= 1  # BatchNorm cannot normalise a batch of one
-    state = states.of(work.model)
-    return [
-        Job(
-            state=state,
-            samples=example.take(torch.arange(start, start + count, device=device) % len(example)),
-            orders=(torch.arange(count).flip(0),),
-            noise=start,
+    """Return jobs of two batches and a half, one and a half, and one, as far as samples go."""
+    size, state = work.training.batch_size, states.of(work.model)
+    found = []
+    for number, wanted in enumerate((5 * size // 2, 3 * size // 2, size)):
+        count = min(len(example), wanted)
+        if count > 1 and count % size == 1:
+            count -= 1  # BatchNorm cannot normalise a batch of one
+        places = torch.arange(number * size, number * size + count, device=example.y.device)
+        found.append(
+            Job(
+                state=state,
+                samples=example.take(places % len(example)),
+                orders=(torch.arange(count).flip(0),),
+                noise=number,
+            )
         )
-        for start in range(0, JOBS * count, count)
-    ]
+    return found
 
 
 def _deviation(found: State, expected: State, start: State) -> float:

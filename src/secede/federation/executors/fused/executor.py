@@ -88,10 +88,16 @@ class _Places:
     """Room for some clients: their stack, the rows of a block of batches, and the graphs."""
 
     def __init__(self, work: Work, network: Network, count: int, like: Samples) -> None:
+        self.count, self._batch = count, work.training.batch_size
+        self._replay = Replay(work.device)
+        with self._replay.apart():  # memory of this stream: freed early, it is reused in turn
+            self._take_memory(work, network, like)
+        self._stack.warm_up(self._rows[0], self._counts[0])
+
+    def _take_memory(self, work: Work, network: Network, like: Samples) -> None:
         from secede.federation.executors.fused.stack import Stack
 
-        self.count, self._batch = count, work.training.batch_size
-        rows = LARGEST_BLOCK * self._batch
+        count, rows = self.count, LARGEST_BLOCK * self._batch
         channels, height, width = like.shape
         self._images = like.x.new_zeros(count, rows, height, width, channels)
         self._labels = like.y.new_zeros(count, rows)
@@ -108,9 +114,9 @@ class _Places:
         # Which rows each step of a block reads, and how many of them count.
         every = torch.arange(count * rows, device=work.device).view(count, LARGEST_BLOCK, -1)
         self._rows = every.transpose(0, 1).contiguous()
-        self._counts = torch.zeros(LARGEST_BLOCK, count, dtype=torch.int64, device=work.device)
-        self._replay = Replay(work.device)
-        self._stack.warm_up(self._rows[0], self._counts[0])
+        # Rows of an even width start at multiples of 16 bytes; others would be compiled for twice.
+        width = count + count % 2
+        self._counts = torch.zeros(LARGEST_BLOCK, width, dtype=torch.int64, device=work.device)
 
     def train(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
         """Train the clients from their states, in step with one another."""
@@ -121,17 +127,18 @@ class _Places:
             self._replay.prepare(block.steps, partial(self._run, block))
         orders = to_device([job.orders for job in jobs], self._labels.device)
         counts = self._valid_rows([len(job.samples) for job in jobs], steps)
-        with self._replay.apart():
+        with self._replay.apart_until_rejoined():
             self._stack.load([job.state for job in jobs])
             for epoch in range(len(jobs[0].orders)):
                 for block in plan:
                     first = block.start // self._batch
-                    self._counts[: block.steps].copy_(counts[first : first + block.steps])
+                    valid = counts[first : first + block.steps]
+                    self._counts[: block.steps, : self.count].copy_(valid)
                     for place, job in enumerate(jobs):
                         self._gather(place, job, orders[place][epoch][block.rows])
                     self._replay.run(block.steps, partial(self._run, block))
             trained = self._stack.read()
-        self._replay.rejoin(*trained.values())
+        self._replay.keep(*trained.values())
         return [
             {name: value[place] for name, value in trained.items()} for place in range(len(jobs))
         ]
@@ -140,7 +147,7 @@ class _Places:
         """Return how many rows each client (column) has in each step (row)."""
         starts = torch.arange(steps).mul(self._batch).unsqueeze(1)
         counts = (torch.tensor(sizes).unsqueeze(0) - starts).clamp(0, self._batch)
-        return counts.to(self._labels.device)
+        return counts.to(self._labels.device, non_blocking=True)
 
     def _gather(self, place: int, job: Job, chosen: Tensor) -> None:
         x, count = job.samples.x.permute(0, 2, 3, 1), len(chosen)

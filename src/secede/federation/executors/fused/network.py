@@ -72,11 +72,6 @@ class Network:
         each += [batch * c.pooled * c.cout for c in self.convolutions]
         return (2**31 - 1) // max(each)
 
-    @property
-    def classes(self) -> int:
-        """How many classes the network tells apart."""
-        return self.dense[-1].outputs
-
 
 def parse(model: nn.Module, height: int, width: int) -> Network:
     """Describe the network for images of this size, or raise `Refused` with the reason."""
@@ -85,7 +80,7 @@ def parse(model: nn.Module, height: int, width: int) -> Network:
     plain = all(p.dtype == torch.float32 and p.requires_grad for p in model.parameters())
     if not plain or list(model.buffers()):
         raise Refused("every parameter must be float32 and trainable, and there may be no buffers")
-    layers = list(model.named_children())
+    layers = list(model._modules.items())  # named_children leaves out a module's second use
     flatten = next((i for i, (_, layer) in enumerate(layers) if _flattens(layer)), -1)
     if flatten < 3 or flatten % 3:
         raise Refused("expected blocks of Conv2d, ReLU, MaxPool2d(2) and then a whole Flatten")

@@ -48,7 +48,7 @@ class Stack:
         precision: Precision = "float32",
     ) -> None:
         self.network, self.images, self.labels = network, images, labels
-        self.clients, self.batch, self.precision = clients, batch, precision
+        self.clients, self.batch = clients, batch
         self.configs = CONFIGS[precision]
         self._compiling: ThreadPoolExecutor | None = None
         self._layers: tuple[Layer, ...] = (*network.convolutions, *network.dense)

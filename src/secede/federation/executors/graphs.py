@@ -25,6 +25,7 @@ from secede.federation.executors.capture import (
     to_device,
 )
 from secede.federation.executors.executor import Job, Refused, Trainee, Work
+from secede.federation.executors.layout import channels_last, pool_before_relu
 from secede.federation.executors.step import plain_step
 from secede.federation.executors.trial import replaces_buffers
 from secede.federation.precision import products
@@ -74,9 +75,10 @@ class Graphs:
         return [state for state, _ in queued]
 
     def lay_out(self, model: nn.Module) -> nn.Module:
-        """Put channels last for bf16, whose convolutions want it; float32 is as fast either way."""
+        """Put channels last for bf16, whose convolutions want it, and pooling before ReLU."""
         if self._work.precision == "bf16" and self._work.device.type == "cuda":
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            channels_last(model)
+        pool_before_relu(model)
         return model
 
     def _queue(self, job: Job, orders: Sequence[Tensor]) -> tuple[dict[str, Tensor], _Slot]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from secede.errors import RecordError, StorageError
+from secede.reports import build
 from secede.reports.build import Report, write_report
 
 Write = Callable[..., Path]
@@ -50,6 +51,19 @@ def test_progress_hears_of_every_figure_and_a_second_report_is_the_same(
         (report.page, *report.figures, *report.tables),
         (again.page, *again.figures, *again.tables),
         strict=True,
+    ):
+        assert one.read_bytes() == other.read_bytes(), one.name
+
+
+@pytest.mark.slow
+def test_several_processes_draw_the_same_figures(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "FIGURES_WORTH_A_PROCESS", 1)
+    runs = report.page.parents[1] / "runs"
+    again = write_report([runs], tmp_path / "out", processes=2)
+    for one, other in zip(
+        (report.page, *report.figures), (again.page, *again.figures), strict=True
     ):
         assert one.read_bytes() == other.read_bytes(), one.name
 

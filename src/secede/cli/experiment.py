@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,7 @@ def write_pages(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
     from secede.reports.build import write_report
 
     with drawing() as drawn:
-        report = write_report(runs, out, progress=drawn)
+        report = write_report(runs, out, progress=drawn, processes=os.cpu_count() or 1)
     records = load_runs(runs)
     if as_json:
         print(json.dumps(_as_json(report, records.runs), indent=2))

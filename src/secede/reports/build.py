@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 
 from markupsafe import Markup
@@ -14,9 +16,11 @@ from secede.reports.figures import plots
 from secede.reports.load import load_runs
 from secede.reports.page import Drawing, Section, render_page, sections
 from secede.reports.plots import Plot
-from secede.reports.render import panel_svg, plot_bytes
+from secede.reports.render import Drawn, draw_plot
 from secede.reports.table import csv_text
 from secede.reports.verdict import Verdict
+
+FIGURES_WORTH_A_PROCESS = 4  # fewer are drawn sooner than a process starts
 
 Progress = Callable[[int, int], None]  # figures done, figures in all
 
@@ -32,10 +36,14 @@ class Report:
     unfinished: tuple[str, ...]
 
 
-def write_report(runs: Sequence[Path], out: Path, *, progress: Progress | None = None) -> Report:
+def write_report(
+    runs: Sequence[Path], out: Path, *, progress: Progress | None = None, processes: int = 1
+) -> Report:
     """Read run folders, or folders of them, and write `out/index.html`, figures and tables.
 
     Files are replaced one by one, each whole, and the page last. `progress` hears of figures.
+    More `processes` draw many figures side by side; a script that asks for them must be guarded
+    by `if __name__ == "__main__"`, as always with multiprocessing.
     """
     records = load_runs(runs)
     parts = sections(records.runs)
@@ -43,9 +51,10 @@ def write_report(runs: Sequence[Path], out: Path, *, progress: Progress | None =
     drawings: list[Drawing] = []
     figures: list[Path] = []
     wanted = plots(records.runs)
-    for done, plot in enumerate(wanted, start=1):
-        drawings.append(_draw(plot))
-        figures.extend(_write_figure(plot, out / "figures"))
+    for done, (plot, drawn) in enumerate(_drawn(wanted, processes), start=1):
+        # The SVG is our own drawing, its texts escaped by matplotlib and by render.
+        drawings.append(Drawing(plot, tuple(Markup(svg) for svg in drawn.panels)))
+        figures.extend(_write_figure(plot, drawn, out / "figures"))
         if progress is not None:
             progress(done, len(wanted))
     page = out / "index.html"
@@ -59,17 +68,21 @@ def write_report(runs: Sequence[Path], out: Path, *, progress: Progress | None =
     )
 
 
-def _draw(plot: Plot) -> Drawing:
-    names = (f"{plot.slug}-{index}" for index in range(1, len(plot.panels) + 1))
-    # The SVG is our own drawing, its texts escaped by matplotlib and by render.
-    panels = (panel_svg(panel, name) for panel, name in zip(plot.panels, names, strict=True))
-    return Drawing(plot, tuple(Markup(svg) for svg in panels))
+def _drawn(wanted: Sequence[Plot], processes: int) -> Iterator[tuple[Plot, Drawn]]:
+    """Yield the plots with their drawings, in order."""
+    processes = min(processes, len(wanted) // FIGURES_WORTH_A_PROCESS)
+    if processes < 2:
+        yield from ((plot, draw_plot(plot)) for plot in wanted)
+        return
+    # Not forked: the caller may have threads and a GPU.
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        yield from zip(wanted, pool.map(draw_plot, wanted), strict=True)
 
 
-def _write_figure(plot: Plot, folder: Path) -> tuple[Path, Path]:
+def _write_figure(plot: Plot, drawn: Drawn, folder: Path) -> tuple[Path, Path]:
     svg, png = folder / f"{plot.slug}.svg", folder / f"{plot.slug}.png"
-    write_bytes(svg, plot_bytes(plot, "svg"))
-    write_bytes(png, plot_bytes(plot, "png"))
+    write_bytes(svg, drawn.svg)
+    write_bytes(png, drawn.png)
     return svg, png
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
@@ -26,6 +27,22 @@ from secede.reports.plots import BarPanel, Panel, Plot
 WIDTH, HEIGHT = 4.0, 2.9  # inches of one panel
 HEADING = 0.62  # inches above the panels for title and legend
 DPI = 160
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A plot as files and, panel by panel, as SVG to stand inside a page."""
+
+    panels: tuple[str, ...]
+    svg: bytes
+    png: bytes
+
+
+def draw_plot(plot: Plot) -> Drawn:
+    """Draw a plot in all its forms."""
+    names = (f"{plot.slug}-{index}" for index in range(1, len(plot.panels) + 1))
+    panels = (panel_svg(panel, name) for panel, name in zip(plot.panels, names, strict=True))
+    return Drawn(tuple(panels), plot_bytes(plot, "svg"), plot_bytes(plot, "png"))
 
 
 def plot_bytes(plot: Plot, form: Literal["svg", "png"]) -> bytes:

@@ -99,7 +99,11 @@ class _Places:
 
         count, rows = self.count, LARGEST_BLOCK * self._batch
         channels, height, width = like.shape
-        self._images = like.x.new_zeros(count, rows, height, width, channels)
+        border = network.convolutions[0].kernel // 2
+        self._images = like.x.new_zeros(
+            count, rows, height + 2 * border, width + 2 * border, channels
+        )
+        self._within = self._images[:, :, border : border + height, border : border + width]
         self._labels = like.y.new_zeros(count, rows)
         self._stack = Stack(
             network,
@@ -151,7 +155,7 @@ class _Places:
 
     def _gather(self, place: int, job: Job, chosen: Tensor) -> None:
         x, count = job.samples.x.permute(0, 2, 3, 1), len(chosen)
-        torch.index_select(x, 0, chosen, out=self._images[place, :count])
+        self._within[place, :count] = x[chosen]
         torch.index_select(job.samples.y, 0, chosen, out=self._labels[place, :count])
 
     def _run(self, block: Block) -> None:

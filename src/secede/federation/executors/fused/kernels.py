@@ -1,9 +1,10 @@
 """Triton kernels that train many clients' copies of a small CNN at once; `stack.py` launches them.
 
 The client is the grid's last axis and `counts` its valid rows: a row past them is neither read nor
-written. Maps are channels last, weights (output, row, column, channel). A pooling code says which
-position of a 2x2 window held the maximum, 0 to 3 row by row, or 4 where the ReLU is off; it stands
-for the map before pooling, which is never written.
+written. Maps are channels last and have a border of zeros, as wide as the kernel that reads them
+reaches, so that no position needs a test. Weights are (output, row, column, channel). A pooling
+code says which position of a 2x2 window held the maximum, 0 to 3 row by row, or 4 where the ReLU
+is off; it stands for the map before pooling, which is never written.
 """
 
 import triton
@@ -24,7 +25,7 @@ def _better(best, code, value, POSITION: tl.constexpr):
 
 
 @triton.jit
-def _pool_store(p0, p1, p2, p3, bias, out, code, offsets, mask):
+def _pool_store(p0, p1, p2, p3, bias, out, code, out_at, code_at, mask):
     """Write the window's maximum after bias and ReLU, and where it came from."""
     place = tl.zeros(p0.shape, dtype=tl.int32)
     best, place = _better(p0, place, p1, 1)
@@ -32,28 +33,15 @@ def _pool_store(p0, p1, p2, p3, bias, out, code, offsets, mask):
     best, place = _better(best, place, p3, 3)
     best += bias[None, :]
     place = tl.where(best > 0, place, 4)
-    tl.store(out + offsets, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
-    tl.store(code + offsets, place.to(tl.int8), mask=mask)
+    tl.store(out + out_at, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
+    tl.store(code + code_at, place.to(tl.int8), mask=mask)
 
 
 @triton.jit
-def _pixels(
-    start,
-    y,
-    x,
-    column,
-    inside,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    CIN: tl.constexpr,
-    KS: tl.constexpr,
-):
-    """Offsets and mask of what weight columns (row, column, channel) meet at positions (y, x)."""
+def _patch(column, WIDE: tl.constexpr, CIN: tl.constexpr, KS: tl.constexpr):
+    """Where weight columns (row, column, channel) lie from the corner of a patch."""
     tap = column // CIN
-    row = y[:, None] + (tap // KS)[None, :] - KS // 2
-    col = x[:, None] + (tap % KS)[None, :] - KS // 2
-    mask = inside & (row >= 0) & (row < H) & (col >= 0) & (col < W)
-    return start[:, None] + (row * W + col) * CIN + (column % CIN)[None, :], mask
+    return ((tap // KS) * WIDE + tap % KS) * CIN + column % CIN
 
 
 @triton.jit
@@ -71,6 +59,7 @@ def first_forward(
     CIN: tl.constexpr,
     COUT: tl.constexpr,
     KS: tl.constexpr,
+    OUT_PAD: tl.constexpr,
     STRIDE: tl.constexpr,
     COLS_P: tl.constexpr,
     COUT_P: tl.constexpr,
@@ -80,46 +69,37 @@ def first_forward(
     """Gather the batch, convolve it as one matrix product per window position, pool."""
     COLS: tl.constexpr = KS * KS * CIN
     POOLED: tl.constexpr = (H // 2) * (W // 2)
+    HIGH: tl.constexpr = H + KS - 1  # with the border
+    WIDE: tl.constexpr = W + KS - 1
     client = tl.program_id(1)
     count = tl.load(counts + client).to(tl.int32)
     cells = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     valid = cells < count * POOLED
     b, i, j = _locate(cells, H // 2, W // 2)
-    start = tl.load(idx + client * B + b, mask=valid, other=0).to(tl.int32) * (H * W * CIN)
+    start = tl.load(idx + client * B + b, mask=valid, other=0).to(tl.int32) * (HIGH * WIDE * CIN)
     column = tl.arange(0, COLS_P)
     co = tl.arange(0, COUT_P)
     row = client.to(tl.int64) * STRIDE
     live = (column < COLS)[:, None] & (co < COUT)[None, :]
     w = tl.load(weight + row + co[None, :] * COLS + column[:, None], mask=live, other=0.0)
     inside = valid[:, None] & (column < COLS)[None, :]
+    corner = start + (2 * i * WIDE + 2 * j) * CIN
+    at = images + corner[:, None] + _patch(column, WIDE, CIN, KS)[None, :]
     zero = tl.zeros([BLOCK, COUT_P], dtype=tl.float32)
-    at, mask = _pixels(start, 2 * i, 2 * j, column, inside, H, W, CIN, KS)
-    p0 = tl.dot(
-        tl.load(images + at, mask=mask, other=0.0).to(w.dtype), w, zero, input_precision=INPUT
-    )
-    at, mask = _pixels(start, 2 * i, 2 * j + 1, column, inside, H, W, CIN, KS)
-    p1 = tl.dot(
-        tl.load(images + at, mask=mask, other=0.0).to(w.dtype), w, zero, input_precision=INPUT
-    )
-    at, mask = _pixels(start, 2 * i + 1, 2 * j, column, inside, H, W, CIN, KS)
-    p2 = tl.dot(
-        tl.load(images + at, mask=mask, other=0.0).to(w.dtype), w, zero, input_precision=INPUT
-    )
-    at, mask = _pixels(start, 2 * i + 1, 2 * j + 1, column, inside, H, W, CIN, KS)
-    p3 = tl.dot(
-        tl.load(images + at, mask=mask, other=0.0).to(w.dtype), w, zero, input_precision=INPUT
-    )
-    offsets = (client * (B * POOLED) + cells)[:, None] * COUT + co[None, :]
+    a = tl.load(at, mask=inside, other=0.0).to(w.dtype)
+    p0 = tl.dot(a, w, zero, input_precision=INPUT)
+    a = tl.load(at + CIN, mask=inside, other=0.0).to(w.dtype)
+    p1 = tl.dot(a, w, zero, input_precision=INPUT)
+    a = tl.load(at + WIDE * CIN, mask=inside, other=0.0).to(w.dtype)
+    p2 = tl.dot(a, w, zero, input_precision=INPUT)
+    a = tl.load(at + (WIDE + 1) * CIN, mask=inside, other=0.0).to(w.dtype)
+    p3 = tl.dot(a, w, zero, input_precision=INPUT)
+    code_at = (client * (B * POOLED) + cells)[:, None] * COUT + co[None, :]
+    to = ((client * B + b) * (H // 2 + 2 * OUT_PAD) + i + OUT_PAD) * (W // 2 + 2 * OUT_PAD)
+    out_at = (to + j + OUT_PAD)[:, None] * COUT + co[None, :]
     shift = tl.load(bias + row + co, mask=co < COUT, other=0.0)
-    _pool_store(p0, p1, p2, p3, shift, out, code, offsets, valid[:, None] & (co < COUT)[None, :])
-
-
-@triton.jit
-def _window(maps, start, row, col, ci, inside, H: tl.constexpr, W: tl.constexpr, CIN: tl.constexpr):
-    """Load all channels at positions (row, col), zero outside the map."""
-    mask = inside & ((row >= 0) & (row < H) & (col >= 0) & (col < W))[:, None]
-    at = start + (row * W + col) * CIN
-    return tl.load(maps + at[:, None] + ci[None, :], mask=mask, other=0.0)
+    mask = valid[:, None] & (co < COUT)[None, :]
+    _pool_store(p0, p1, p2, p3, shift, out, code, out_at, code_at, mask)
 
 
 @triton.jit
@@ -136,6 +116,7 @@ def forward(
     CIN: tl.constexpr,
     COUT: tl.constexpr,
     KS: tl.constexpr,
+    OUT_PAD: tl.constexpr,
     STRIDE: tl.constexpr,
     CIN_P: tl.constexpr,
     COUT_P: tl.constexpr,
@@ -145,14 +126,15 @@ def forward(
     """Convolve tap by tap, the four positions of each pooling window side by side, and pool."""
     COLS: tl.constexpr = KS * KS * CIN
     POOLED: tl.constexpr = (H // 2) * (W // 2)
+    HIGH: tl.constexpr = H + KS - 1  # with the border
+    WIDE: tl.constexpr = W + KS - 1
     client = tl.program_id(1)
     count = tl.load(counts + client).to(tl.int32)
     if tl.program_id(0) * BLOCK < count * POOLED:
         cells = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         valid = cells < count * POOLED
         b, i, j = _locate(cells, H // 2, W // 2)
-        start = (client * B + b) * (H * W * CIN)
-        y, x = 2 * i - KS // 2, 2 * j - KS // 2
+        corner = (((client * B + b) * HIGH + 2 * i) * WIDE + 2 * j) * CIN
         ci = tl.arange(0, CIN_P)
         co = tl.arange(0, COUT_P)
         inside = valid[:, None] & (ci < CIN)[None, :]
@@ -163,22 +145,24 @@ def forward(
         p1 = tl.zeros([BLOCK, COUT_P], dtype=tl.float32)
         p2 = tl.zeros([BLOCK, COUT_P], dtype=tl.float32)
         p3 = tl.zeros([BLOCK, COUT_P], dtype=tl.float32)
+        corners = maps + corner[:, None] + ci[None, :]
         for tap in range(KS * KS):
-            top, left = y + tap // KS, x + tap % KS
+            at = corners + ((tap // KS) * WIDE + tap % KS) * CIN
             w = tl.load(taps + tap * CIN, mask=live, other=0.0)
-            a = _window(maps, start, top, left, ci, inside, H, W, CIN)
+            a = tl.load(at, mask=inside, other=0.0)
             p0 = tl.dot(a, w, p0, input_precision=INPUT)
-            a = _window(maps, start, top, left + 1, ci, inside, H, W, CIN)
+            a = tl.load(at + CIN, mask=inside, other=0.0)
             p1 = tl.dot(a, w, p1, input_precision=INPUT)
-            a = _window(maps, start, top + 1, left, ci, inside, H, W, CIN)
+            a = tl.load(at + WIDE * CIN, mask=inside, other=0.0)
             p2 = tl.dot(a, w, p2, input_precision=INPUT)
-            a = _window(maps, start, top + 1, left + 1, ci, inside, H, W, CIN)
+            a = tl.load(at + (WIDE + 1) * CIN, mask=inside, other=0.0)
             p3 = tl.dot(a, w, p3, input_precision=INPUT)
-        offsets = (client * (B * POOLED) + cells)[:, None] * COUT + co[None, :]
+        code_at = (client * (B * POOLED) + cells)[:, None] * COUT + co[None, :]
+        to = ((client * B + b) * (H // 2 + 2 * OUT_PAD) + i + OUT_PAD) * (W // 2 + 2 * OUT_PAD)
+        out_at = (to + j + OUT_PAD)[:, None] * COUT + co[None, :]
         shift = tl.load(bias + row + co, mask=co < COUT, other=0.0)
-        _pool_store(
-            p0, p1, p2, p3, shift, out, code, offsets, valid[:, None] & (co < COUT)[None, :]
-        )
+        mask = valid[:, None] & (co < COUT)[None, :]
+        _pool_store(p0, p1, p2, p3, shift, out, code, out_at, code_at, mask)
 
 
 @triton.jit
@@ -279,11 +263,14 @@ def weight_gradient(
     """
     COLS: tl.constexpr = KS * KS * CIN
     POOLED: tl.constexpr = (H // 2) * (W // 2)
+    HIGH: tl.constexpr = H + KS - 1  # with the border
+    WIDE: tl.constexpr = W + KS - 1
     client = tl.program_id(2)
     split = tl.program_id(1)
     count = tl.load(counts + client).to(tl.int32)
     end = tl.minimum((split + 1) * CHUNK, count * POOLED)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    patch = maps + _patch(column, WIDE, CIN, KS)[None, :]
     co = tl.arange(0, COUT_P)
     acc = tl.zeros([COUT_P, COLUMNS], dtype=tl.float32)
     total = tl.zeros([BLOCK, COUT_P], dtype=tl.float32)
@@ -293,9 +280,10 @@ def weight_gradient(
         valid = cells < end
         b, i, j = _locate(cells, H // 2, W // 2)
         if FIRST:
-            start = tl.load(idx + client * B + b, mask=valid, other=0).to(tl.int32) * (H * W * CIN)
+            image = tl.load(idx + client * B + b, mask=valid, other=0).to(tl.int32)
         else:
-            start = (client * B + b) * (H * W * CIN)
+            image = client * B + b
+        corner = ((image * HIGH + 2 * i) * WIDE + 2 * j) * CIN
         inside = valid[:, None] & (column < COLS)[None, :]
         at = (client * (B * POOLED) + cells)[:, None] * COUT + co[None, :]
         mask = valid[:, None] & (co < COUT)[None, :]
@@ -303,10 +291,8 @@ def weight_gradient(
         origin = tl.load(code + at, mask=mask, other=4)
         for member in tl.static_range(GROUP):
             position = (turn % (4 // GROUP)) * GROUP + member
-            where, seen = _pixels(
-                start, 2 * i + position // 2, 2 * j + position % 2, column, inside, H, W, CIN, KS
-            )
-            a = tl.load(maps + where, mask=seen, other=0.0).to(gradient.dtype)
+            where = corner + ((position // 2) * WIDE + position % 2) * CIN
+            a = tl.load(patch + where[:, None], mask=inside, other=0.0).to(gradient.dtype)
             part = tl.where(origin == position, gradient, 0.0).to(gradient.dtype)
             total += part.to(tl.float32)
             acc = tl.dot(tl.trans(part), a, acc, input_precision=INPUT)

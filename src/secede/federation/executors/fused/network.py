@@ -38,6 +38,12 @@ class Convolution:
         return self.cout * (self.columns + 1)
 
     @property
+    def bordered(self) -> int:
+        """How many positions the input has with its border."""
+        reach = self.kernel - 1
+        return (self.height + reach) * (self.width + reach)
+
+    @property
     def pooled(self) -> int:
         """How many positions there are after pooling."""
         return (self.height // 2) * (self.width // 2)
@@ -68,8 +74,10 @@ class Network:
     def most_clients(self, rows: int, batch: int) -> int:
         """How many clients fit the kernels' 32-bit indices, with so many rows of images each."""
         first = self.convolutions[0]
-        each = [rows * first.height * first.width * first.cin]
-        each += [batch * c.pooled * c.cout for c in self.convolutions]
+        each = [rows * first.bordered * first.cin]
+        each += [batch * c.bordered * c.cin for c in self.convolutions[1:]]
+        each += [batch * self.convolutions[-1].pooled * self.convolutions[-1].cout]
+        each += [batch * d.rows for d in self.dense]
         return (2**31 - 1) // max(each)
 
 

@@ -31,8 +31,8 @@ class Stack:
     """The clients' parameters and momenta, one row each, and the buffers of one batch.
 
     A row holds the layers in order, weights (output, row, column, channel) and then biases.
-    `images` is [samples, height, width, channels] float32, `labels` [samples] int64, both on the
-    device.
+    `images` is [samples, height, width, channels] float32 with a border of zeros as wide as the
+    first kernel reaches, `labels` [samples] int64, both on the device.
     """
 
     def __init__(
@@ -75,7 +75,8 @@ class Stack:
         self._parts: list[Tensor] = []
         for n, c in enumerate(network.convolutions):
             shape = (clients, batch, c.height // 2, c.width // 2, c.cout)
-            self._maps.append(empty(*shape, dtype=operand))
+            high, wide = (side + 2 * self._border(n) for side in shape[2:4])
+            self._maps.append(empty(clients, batch, high, wide, c.cout, dtype=operand))
             self._codes.append(empty(*shape, dtype=torch.int8))
             self._gradients.append(empty(*shape, dtype=operand))
             self._backward.append(
@@ -196,6 +197,7 @@ class Stack:
         grid = (triton.cdiv(self.batch * c.pooled, block), self.clients)
         weight, bias = self._at(self.operands, c), self._bias(c)
         sizes = self._sizes(c) | {"STRIDE": self.stride, "COUT_P": _padded(c.cout), "BLOCK": block}
+        sizes["OUT_PAD"] = self._border(n)
         if n:
             self._launch(
                 kernels.forward,
@@ -382,6 +384,11 @@ class Stack:
             self._at(self.momenta, layer),
             self._at(self.operands, layer),
         )
+
+    def _border(self, n: int) -> int:
+        """Return how wide a border the pooled map of block n has: what the next kernel reaches."""
+        following = self.network.convolutions[n + 1 : n + 2]
+        return following[0].kernel // 2 if following else 0
 
     def _sizes(self, c: Convolution) -> dict[str, int]:
         return {

@@ -101,7 +101,7 @@ def simulators(
         try:
             engine = simulator(setting, name, resident, make_model)
         except ConfigError as error:
-            refused[name] = refusal(name, error)
+            refused[name] = refusal(error)
         else:
             found[title(name, engine)] = engine
     return found, refused
@@ -114,13 +114,14 @@ def title(name: str, engine: Simulator) -> str:
     return f"{name} ({engine.choice.name})" if name != engine.choice.name else name
 
 
-def refusal(name: str, error: ConfigError) -> str:
+def refusal(error: ConfigError) -> str:
     """Return why an executor refused, without what the row says already."""
-    return "refused: " + str(error).rpartition(f"not {name}: ")[2]
+    why = str(error).partition("cannot run this federation: ")[2] or str(error)
+    return "refused: " + why.removesuffix("; 'auto' finds another")
 
 
 def start_afresh(device: str) -> None:
-    """Forget the memory, graphs and compiled code of earlier federations."""
+    """Forget the memory and graphs of earlier federations."""
     gc.collect()
     if device == "cuda":
         from torch import _dynamo

@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             seconds = fleet.run(count, rounds, lanes)
         except ConfigError as error:
-            refused[name] = refusal(name, error)
+            refused[name] = refusal(error)
         else:
             timings[f"{fleet.title}, {lanes} lanes"] = Timing((seconds,))
     after = one_after_another(setting, images, options.clients)

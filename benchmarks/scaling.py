@@ -126,7 +126,7 @@ def measure(setting: Setting, case: Case) -> tuple[dict[str, Timing], list[list[
         try:
             peaks[name] = _peak(setting, case, name)
         except ConfigError as error:
-            refused[name] = refusal(name, error)
+            refused[name] = refusal(error)
     clients = split(random_images(case.clients * case.each), case.clients)
     engines, _ = simulators(setting, clients, case.make_model)
     contenders = {name: Rounds(engine) for name, engine in engines.items()}

@@ -197,6 +197,8 @@ def test_every_executor_runs_an_experiment_and_is_named_in_its_record(
     environment = json.loads((seed / "environment.json").read_text())
     assert (environment["executor"], environment["precision"]) == (executor, "float32")
     assert folder.name == finished.name  # the same experiment, however it is computed
+    with pytest.raises(RecordError, match=f"computed by executor '{executor}', not 'cpu'"):
+        run(tmp_path, tiny.CONFIG + 'executor = "cpu"\n')
     for one, other in zip(rows(seed), rows(finished / "seed-0"), strict=True):
         assert (one["arm"], one["round"]) == (other["arm"], other["round"])
         found, expected = (r["scores"]["clean_accuracy"]["value"] for r in (one, other))

@@ -185,7 +185,8 @@ class SeedFolder:
                 f"{key} {before.get(key)} then, {environment[key]} now" for key in changed
             )
             raise RecordError(
-                f"{self.path} was begun in another environment: {told}; delete it to redo"
+                f"{self.path} was begun in another environment: {told}; go on with what it was, "
+                "use another --out, or delete it to redo"
             )
         write_json(path, environment)
 

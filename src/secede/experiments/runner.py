@@ -33,6 +33,7 @@ from secede.experiments.measure import Answers, Examiner, Measured, membership
 from secede.experiments.recorder import Recorder
 from secede.experiments.records import (
     CONFIG,
+    ENVIRONMENT,
     RESULT,
     Checkpoint,
     SeedFolder,
@@ -48,6 +49,7 @@ from secede.experiments.setup import (
     resolve_device,
 )
 from secede.federation.engine import OwnState, aggregate
+from secede.federation.executors import AUTO
 from secede.federation.executors.choose import MINIMUM_STACKED, Choice
 from secede.state import State
 from secede.unlearning.local import LocalReport
@@ -164,6 +166,7 @@ class _Cell:
         records = SeedFolder(self.folder / f"seed-{seed}")
         if records.finished:
             _check_same(records, self.digest)
+            _check_computed_by(records, self.config.executor)
         return records.finished
 
 
@@ -350,6 +353,15 @@ def _check_same(records: SeedFolder, digest: str) -> None:
     if found != digest:
         raise RecordError(
             f"{records.path} holds another experiment (digest {found}); move it away or use --out"
+        )
+
+
+def _check_computed_by(records: SeedFolder, executor: str) -> None:
+    found = read_json(records.path / ENVIRONMENT).get("executor")
+    if executor not in (AUTO, found):
+        raise RecordError(
+            f"{records.path} is finished and was computed by executor {found!r}, not {executor!r}; "
+            "leave --executor out, or use another --out to compute it again"
         )
 
 

@@ -48,8 +48,12 @@ def choose(name: str, work: Work, example: Samples, *, clients: int) -> Choice:
         try:
             return Choice(_build(candidate, work, example), "; ".join(refusals))
         except Refused as why:
+            if name != AUTO:
+                raise ConfigError(
+                    f"executor {name!r} cannot run this federation: {why}; 'auto' finds another"
+                ) from why
             refusals.append(f"not {candidate}: {why}")
-    raise ConfigError(f"executor {name!r} cannot run this federation: {refusals[-1]}")
+    raise AssertionError("the plain loop refuses nothing")
 
 
 def _candidates(work: Work, clients: int) -> tuple[str, ...]:

@@ -124,7 +124,4 @@ def start_afresh(device: str) -> None:
     """Forget the memory and graphs of earlier federations."""
     gc.collect()
     if device == "cuda":
-        from torch import _dynamo
-
-        _dynamo.reset()  # it compiles one function only so many times
         torch.cuda.empty_cache()

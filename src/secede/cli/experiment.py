@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,6 +108,8 @@ def _run(
         with progress() as reporter:
             return run_all(configs, range(seeds), runs, reporter, search=search, lanes=lanes)
     except KeyboardInterrupt:
+        # A second Ctrl-C would only cut short the threads that finish their round.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise StoppedError("interrupted; the same command goes on from here") from None
 
 

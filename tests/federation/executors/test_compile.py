@@ -38,7 +38,7 @@ def compile_only(self, *args, grid, warmup, **constants):
     )
     built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert built.metadata.shared <= LARGEST, (self.__name__, built.metadata.shared)
-    print(self.__name__)
+    print(f"{self.__module__.rpartition('.')[2]}.{self.__name__}")
 
 
 JITFunction.run = compile_only
@@ -75,13 +75,13 @@ def test_every_kernel_compiles_for_a_hopper_gpu_and_fits_its_shared_memory(preci
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert set(done.stdout.split()) == {
-        "first_forward",
-        "forward",
-        "bias_relu",
-        "loss_gradient",
-        "relu_gradient",
-        "dense_update",
-        "weight_gradient",
-        "input_gradient",
-        "conv_update",
+        "convolution.first_forward",
+        "convolution.forward",
+        "dense.bias_relu",
+        "dense.loss_gradient",
+        "dense.relu_gradient",
+        "dense.update",
+        "convolution.weight_gradient",
+        "convolution.input_gradient",
+        "convolution.update",
     }

@@ -132,7 +132,7 @@ class _Places:
         orders = to_device([job.orders for job in jobs], self._labels.device)
         counts = self._valid_rows([len(job.samples) for job in jobs], steps)
         with self._replay.apart_until_rejoined():
-            self._stack.load([job.state for job in jobs])
+            self._stack.parameters.load([job.state for job in jobs])
             for epoch in range(len(jobs[0].orders)):
                 for block in plan:
                     first = block.start // self._batch
@@ -141,7 +141,7 @@ class _Places:
                     for place, job in enumerate(jobs):
                         self._gather(place, job, orders[place][epoch][block.rows])
                     self._replay.run(block.steps, partial(self._run, block))
-            trained = self._stack.read()
+            trained = self._stack.parameters.read()
         self._replay.keep(*trained.values())
         return [
             {name: value[place] for name, value in trained.items()} for place in range(len(jobs))

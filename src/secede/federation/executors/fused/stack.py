@@ -1,4 +1,4 @@
-"""The clients' parameters side by side, and one step of all of them: one launch per layer.
+"""One step of all clients side by side: one launch per layer.
 
 The maps before pooling are never written, forward or backward; Linear layers use cuBLAS, and their
 weight gradient is fused with the momentum update. Maps are channels last. Nothing is added up in
@@ -8,8 +8,6 @@ turn. `Stack.step` neither allocates nor waits, so it can be captured in a CUDA 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,20 +15,16 @@ import torch
 import triton
 from torch import Tensor
 
-from secede.federation.executors.fused import kernels
 from secede.federation.executors.fused.configs import CONFIGS, Config
-from secede.federation.executors.fused.network import Convolution, Dense, Network, round_up
+from secede.federation.executors.fused.kernels import convolution, dense
+from secede.federation.executors.fused.network import Convolution, Network, round_up
+from secede.federation.executors.fused.parameters import Parameters
 from secede.federation.precision import Precision
-from secede.state import State
-
-Layer = Convolution | Dense
-ALIGNMENT = 64  # elements; where each layer's parameters may start
 
 
 class Stack:
-    """The clients' parameters and momenta, one row each, and the buffers of one batch.
+    """The clients' parameters and the buffers of one batch.
 
-    A row holds the layers in order, weights (output, row, column, channel) and then biases.
     `images` is [samples, height, width, channels] float32 with a border of zeros as wide as the
     first kernel reaches, `labels` [samples] int64, both on the device.
     """
@@ -51,24 +45,13 @@ class Stack:
         self.clients, self.batch = clients, batch
         self.configs = CONFIGS[precision]
         self._compiling: ThreadPoolExecutor | None = None
-        self._layers: tuple[Layer, ...] = (*network.convolutions, *network.dense)
-        ends = list(
-            itertools.accumulate(
-                (round_up(layer.size, ALIGNMENT) for layer in self._layers), initial=0
-            )
-        )
-        self._starts, self.stride = dict(zip(self._layers, ends, strict=False)), ends[-1]
+        self.parameters = Parameters(network, clients, precision, images.device)
 
         def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=images.device)
 
-        operand = torch.bfloat16 if precision == "bf16" else torch.float32
-        self.params, self.momenta = empty(clients, self.stride), empty(clients, self.stride)
-        self.operands = (
-            empty(clients, self.stride, dtype=operand) if precision == "bf16" else self.params
-        )
+        operand = self.parameters.operands.dtype
         self.rates = torch.tensor([learning_rate, momentum], device=images.device)
-        self._backward: list[Tensor] = []  # [client, cin, taps, cout]; none for the first block
         self._maps: list[Tensor] = []  # pooled activations, [client, batch, row, column, channel]
         self._codes: list[Tensor] = []
         self._gradients: list[Tensor] = []  # of the loss by `_maps`
@@ -79,90 +62,11 @@ class Stack:
             self._maps.append(empty(clients, batch, high, wide, c.cout, dtype=operand))
             self._codes.append(empty(*shape, dtype=torch.int8))
             self._gradients.append(empty(*shape, dtype=operand))
-            self._backward.append(
-                empty(clients if n else 0, c.cin, c.kernel**2, c.cout, dtype=operand)
-            )
             self._parts.append(empty(clients, self.configs[_wgrad(n)].splits, c.size))
         self._outputs = [empty(clients, batch, d.rows, dtype=operand) for d in network.dense]
         self._deltas = [empty(clients, batch, d.rows, dtype=operand) for d in network.dense[:-1]]
         # The last layer's logits become their own gradient.
         self._deltas.append(self._outputs[-1])
-
-    # -- states
-
-    def load(self, starts: Sequence[State]) -> None:
-        """Set the first clients' parameters from torch's states, and all momenta to zero."""
-        if all(start is starts[0] for start in starts):  # as in a round
-            self.params[: len(starts)] = self._row(starts[0])
-        else:
-            for client, start in enumerate(starts):
-                self.params[client] = self._row(start)
-        self.momenta.zero_()
-        self._refresh()
-
-    def read(self) -> dict[str, Tensor]:
-        """Return a copy of all clients' parameters, stacked, by torch's names and layouts."""
-        stacked: dict[str, Tensor] = {}
-        for layer in self._layers:
-            weight, bias = self._weights(self.params, layer), self._bias(layer)
-            if isinstance(layer, Convolution):
-                shape = (layer.kernel, layer.kernel, layer.cin)
-                weight = weight.unflatten(2, shape).permute(0, 1, 4, 2, 3)
-            else:
-                weight = weight[:, : layer.outputs]
-                if layer is self.network.dense[0]:
-                    depth, high, wide = self._pooled_shape
-                    weight = weight.unflatten(2, (high, wide, depth)).permute(0, 1, 4, 2, 3)
-                    weight = weight.flatten(2)
-            stacked[f"{layer.name}.weight"] = weight.clone(memory_format=torch.contiguous_format)
-            stacked[f"{layer.name}.bias"] = bias[:, : _outputs(layer)].clone(
-                memory_format=torch.contiguous_format
-            )
-        return stacked
-
-    def _refresh(self) -> None:
-        """Renew what is derived from `params`."""
-        if self.operands is not self.params:
-            self.operands.copy_(self.params)
-        for c, backward in zip(self.network.convolutions[1:], self._backward[1:], strict=True):
-            weight = self._weights(self.params, c).unflatten(2, (c.kernel**2, c.cin))
-            backward.copy_(weight.permute(0, 3, 2, 1))
-
-    def _row(self, state: State) -> Tensor:
-        row = self.params.new_zeros(self.stride)
-        for layer, start in self._starts.items():
-            weight, bias = state[f"{layer.name}.weight"], state[f"{layer.name}.bias"]
-            if isinstance(layer, Convolution):
-                weight = weight.permute(0, 2, 3, 1)
-            elif layer is self.network.dense[0]:
-                weight = weight.unflatten(1, self._pooled_shape).permute(0, 2, 3, 1)
-            bias_start = start + _weight_count(layer)
-            row[start : start + weight.numel()] = weight.flatten()
-            row[bias_start : bias_start + bias.numel()] = bias
-        return row
-
-    @property
-    def _pooled_shape(self) -> tuple[int, int, int]:
-        last = self.network.convolutions[-1]
-        return last.cout, last.height // 2, last.width // 2
-
-    def _at(self, rows: Tensor, layer: Layer) -> Tensor:
-        """Return the rows from this layer's parameters on: a pointer for a kernel, not a matrix."""
-        return rows[:, self._starts[layer] :]
-
-    def _bias(self, layer: Layer) -> Tensor:
-        return self.params[:, self._starts[layer] + _weight_count(layer) :]
-
-    def _weights(self, rows: Tensor, layer: Layer) -> Tensor:
-        shape = (
-            (layer.cout, layer.columns)
-            if isinstance(layer, Convolution)
-            else (layer.rows, layer.inputs)
-        )
-        weights: Tensor = self._at(rows, layer)[:, : _weight_count(layer)].unflatten(1, shape)
-        return weights
-
-    # -- one batch
 
     def warm_up(self, idx: Tensor, counts: Tensor) -> None:
         """Compile all kernels of a step side by side; one after another takes many seconds."""
@@ -175,13 +79,13 @@ class Stack:
 
     def step(self, idx: Tensor, counts: Tensor) -> None:
         """Train client c on the samples idx[c, :counts[c]] once; none leaves it as it is."""
-        convolutions, dense = range(len(self.network.convolutions)), range(len(self.network.dense))
+        convolutions, linear = range(len(self.network.convolutions)), range(len(self.network.dense))
         for n in convolutions:
             self.conv_forward(n, idx, counts)
-        for n in dense:
+        for n in linear:
             self.dense_forward(n)
         self.loss_gradient(idx, counts)
-        for n in reversed(dense):
+        for n in reversed(linear):
             self.dense_input_gradient(n)
             self.dense_update(n, counts)
         for n in reversed(convolutions):
@@ -195,12 +99,16 @@ class Stack:
         c, config = self.network.convolutions[n], self.configs["forward" if n else "first_forward"]
         block = _shrunk(config.block, _padded(c.cout), 64)
         grid = (triton.cdiv(self.batch * c.pooled, block), self.clients)
-        weight, bias = self._at(self.operands, c), self._bias(c)
-        sizes = self._sizes(c) | {"STRIDE": self.stride, "COUT_P": _padded(c.cout), "BLOCK": block}
+        weight, bias = self.parameters.pointer(c), self.parameters.bias(c)
+        sizes = self._sizes(c) | {
+            "STRIDE": self.parameters.stride,
+            "COUT_P": _padded(c.cout),
+            "BLOCK": block,
+        }
         sizes["OUT_PAD"] = self._border(n)
         if n:
             self._launch(
-                kernels.forward,
+                convolution.forward,
                 grid,
                 self._maps[n - 1],
                 counts,
@@ -214,7 +122,7 @@ class Stack:
             )
         else:
             self._launch(
-                kernels.first_forward,
+                convolution.first_forward,
                 grid,
                 self.images,
                 idx,
@@ -234,12 +142,12 @@ class Stack:
         block = _shrunk(config.block, _padded(c.cin), 32)
         cells = ((c.height + 1) // 2) * ((c.width + 1) // 2)
         self._launch(
-            kernels.input_gradient,
+            convolution.input_gradient,
             (triton.cdiv(self.batch * cells, block), self.clients),
             self._gradients[n],
             self._codes[n],
             counts,
-            self._backward[n],
+            self.parameters.backward[n],
             self._gradients[n - 1],
             **self._sizes(c),
             CIN_P=_padded(c.cin),
@@ -255,7 +163,7 @@ class Stack:
         columns = min(config.columns, _padded(c.columns))
         chunk = round_up(triton.cdiv(self.batch * c.pooled, config.splits), config.block)
         self._launch(
-            kernels.weight_gradient,
+            convolution.weight_gradient,
             (triton.cdiv(c.columns, columns), config.splits, self.clients),
             self._maps[n - 1] if n else self.images,
             idx,
@@ -278,37 +186,37 @@ class Stack:
         """Descend along the sum of block n's parts."""
         c, splits = self.network.convolutions[n], self.configs[_wgrad(n)].splits
         self._launch(
-            kernels.conv_update,
+            convolution.update,
             (triton.cdiv(c.size, 512), self.clients),
             self._parts[n],
             counts,
             self.rates,
-            *self._rows(c),
-            self._backward[n] if n else self.params,
+            *self.parameters.pointers(c),
+            self.parameters.backward[n] if n else self.parameters.values,
             CIN=c.cin,
             COUT=c.cout,
             TAPS=c.kernel**2,
-            STRIDE=self.stride,
+            STRIDE=self.parameters.stride,
             SPLITS=splits,
             FIRST=n == 0,
-            SHADOW=self.operands is not self.params,
+            SHADOW=self.parameters.rounded,
             BLOCK=512,
         )
 
     def dense_forward(self, n: int) -> None:
         """Run Linear layer n, with its ReLU unless it is the last, whose bias the loss adds."""
         d, z = self.network.dense[n], self._outputs[n]
-        torch.bmm(self._dense_inputs(n), self._weights(self.operands, d).mT, out=z)
+        torch.bmm(self._dense_inputs(n), self.parameters.factors(d).mT, out=z)
         if d is not self.network.dense[-1]:
             grid = (triton.cdiv(self.batch * d.rows, 1024), self.clients)
             self._launch(
-                kernels.bias_relu,
+                dense.bias_relu,
                 grid,
                 z,
-                self._bias(d),
+                self.parameters.bias(d),
                 B=self.batch,
                 OUT=d.rows,
-                STRIDE=self.stride,
+                STRIDE=self.parameters.stride,
                 BLOCK=1024,
             )
 
@@ -316,17 +224,17 @@ class Stack:
         """Replace the logits by the gradient of the mean cross entropy."""
         d = self.network.dense[-1]
         self._launch(
-            kernels.loss_gradient,
+            dense.loss_gradient,
             (triton.cdiv(self.batch, 16), self.clients),
             self._outputs[-1],
-            self._bias(d),
+            self.parameters.bias(d),
             self.labels,
             idx,
             counts,
             B=self.batch,
             CLASSES=d.outputs,
             ROW=d.rows,
-            STRIDE=self.stride,
+            STRIDE=self.parameters.stride,
             BLOCK=16,
             WIDE=_padded(d.rows),
         )
@@ -334,11 +242,11 @@ class Stack:
     def dense_input_gradient(self, n: int) -> None:
         """Carry the gradient of Linear layer n back to its inputs, through the ReLU before it."""
         into = self._deltas[n - 1] if n else self._gradients[-1].flatten(2)
-        torch.bmm(self._deltas[n], self._weights(self.operands, self.network.dense[n]), out=into)
+        torch.bmm(self._deltas[n], self.parameters.factors(self.network.dense[n]), out=into)
         if n:
             size = into.numel()
             self._launch(
-                kernels.relu_gradient,
+                dense.relu_gradient,
                 (triton.cdiv(size, 1024),),
                 into,
                 self._outputs[n - 1],
@@ -351,18 +259,18 @@ class Stack:
         d, config = self.network.dense[n], self.configs["dense_update"]
         block, columns = min(config.block, _padded(d.rows)), min(config.columns, _padded(d.inputs))
         self._launch(
-            kernels.dense_update,
+            dense.update,
             (triton.cdiv(d.inputs, columns), triton.cdiv(d.rows, block), self.clients),
             self._deltas[n],
             self._dense_inputs(n),
             counts,
             self.rates,
-            *self._rows(d),
+            *self.parameters.pointers(d),
             B=self.batch,
             OUT=d.rows,
             IN=d.inputs,
-            STRIDE=self.stride,
-            SHADOW=self.operands is not self.params,
+            STRIDE=self.parameters.stride,
+            SHADOW=self.parameters.rounded,
             BLOCK=block,
             COLUMNS=columns,
             DEPTH=min(32, _padded(self.batch)),
@@ -377,13 +285,6 @@ class Stack:
 
     def _dense_inputs(self, n: int) -> Tensor:
         return self._outputs[n - 1] if n else self._maps[-1].flatten(2)
-
-    def _rows(self, layer: Layer) -> tuple[Tensor, Tensor, Tensor]:
-        return (
-            self._at(self.params, layer),
-            self._at(self.momenta, layer),
-            self._at(self.operands, layer),
-        )
 
     def _border(self, n: int) -> int:
         """Return how wide a border the pooled map of block n has: what the next kernel reaches."""
@@ -404,16 +305,6 @@ class Stack:
         # Triton's interpreter, in which tests run without a GPU, knows no split products.
         product = "ieee" if triton.knobs.runtime.interpret else config.product
         return {"INPUT": product, "num_warps": config.warps, "num_stages": config.stages}
-
-
-def _weight_count(layer: Layer) -> int:
-    if isinstance(layer, Convolution):
-        return layer.cout * layer.columns
-    return layer.rows * layer.inputs
-
-
-def _outputs(layer: Layer) -> int:
-    return layer.cout if isinstance(layer, Convolution) else layer.outputs
 
 
 def _wgrad(n: int) -> str:

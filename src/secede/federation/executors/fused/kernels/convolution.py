@@ -1,4 +1,4 @@
-"""Triton kernels that train many clients' copies of a small CNN at once; `stack.py` launches them.
+"""Blocks of convolution, ReLU and pooling, forward and backward; `stack.py` launches them.
 
 The client is the grid's last axis and `counts` its valid rows: a row past them is neither read nor
 written. Maps are channels last and have a border of zeros, as wide as the kernel that reads them
@@ -9,6 +9,8 @@ is off; it stands for the map before pooling, which is never written.
 
 import triton
 import triton.language as tl
+
+from secede.federation.executors.fused.kernels.descent import descend
 
 
 @triton.jit
@@ -25,14 +27,35 @@ def _better(best, code, value, POSITION: tl.constexpr):
 
 
 @triton.jit
-def _pool_store(p0, p1, p2, p3, bias, out, code, out_at, code_at, mask):
+def _pool_store(
+    p0,
+    p1,
+    p2,
+    p3,
+    bias,
+    out,
+    code,
+    image,
+    i,
+    j,
+    valid,
+    co,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    COUT: tl.constexpr,
+    OUT_PAD: tl.constexpr,
+):
     """Write the window's maximum after bias and ReLU, and where it came from."""
     place = tl.zeros(p0.shape, dtype=tl.int32)
     best, place = _better(p0, place, p1, 1)
     best, place = _better(best, place, p2, 2)
     best, place = _better(best, place, p3, 3)
-    best += bias[None, :]
+    best += tl.load(bias + co, mask=co < COUT, other=0.0)[None, :]
     place = tl.where(best > 0, place, 4)
+    mask = valid[:, None] & (co < COUT)[None, :]
+    bordered = (image * (H // 2 + 2 * OUT_PAD) + i + OUT_PAD) * (W // 2 + 2 * OUT_PAD)
+    out_at = (bordered + j + OUT_PAD)[:, None] * COUT + co[None, :]
+    code_at = ((image * (H // 2) + i) * (W // 2) + j)[:, None] * COUT + co[None, :]
     tl.store(out + out_at, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
     tl.store(code + code_at, place.to(tl.int8), mask=mask)
 
@@ -94,12 +117,8 @@ def first_forward(
     p2 = tl.dot(a, w, zero, input_precision=INPUT)
     a = tl.load(at + (WIDE + 1) * CIN, mask=inside, other=0.0).to(w.dtype)
     p3 = tl.dot(a, w, zero, input_precision=INPUT)
-    code_at = (client * (B * POOLED) + cells)[:, None] * COUT + co[None, :]
-    to = ((client * B + b) * (H // 2 + 2 * OUT_PAD) + i + OUT_PAD) * (W // 2 + 2 * OUT_PAD)
-    out_at = (to + j + OUT_PAD)[:, None] * COUT + co[None, :]
-    shift = tl.load(bias + row + co, mask=co < COUT, other=0.0)
-    mask = valid[:, None] & (co < COUT)[None, :]
-    _pool_store(p0, p1, p2, p3, shift, out, code, out_at, code_at, mask)
+    image = client * B + b
+    _pool_store(p0, p1, p2, p3, bias + row, out, code, image, i, j, valid, co, H, W, COUT, OUT_PAD)
 
 
 @triton.jit
@@ -157,12 +176,10 @@ def forward(
             p2 = tl.dot(a, w, p2, input_precision=INPUT)
             a = tl.load(at + (WIDE + 1) * CIN, mask=inside, other=0.0)
             p3 = tl.dot(a, w, p3, input_precision=INPUT)
-        code_at = (client * (B * POOLED) + cells)[:, None] * COUT + co[None, :]
-        to = ((client * B + b) * (H // 2 + 2 * OUT_PAD) + i + OUT_PAD) * (W // 2 + 2 * OUT_PAD)
-        out_at = (to + j + OUT_PAD)[:, None] * COUT + co[None, :]
-        shift = tl.load(bias + row + co, mask=co < COUT, other=0.0)
-        mask = valid[:, None] & (co < COUT)[None, :]
-        _pool_store(p0, p1, p2, p3, shift, out, code, out_at, code_at, mask)
+        image = client * B + b
+        _pool_store(
+            p0, p1, p2, p3, bias + row, out, code, image, i, j, valid, co, H, W, COUT, OUT_PAD
+        )
 
 
 @triton.jit
@@ -307,19 +324,7 @@ def weight_gradient(
 
 
 @triton.jit
-def _descend(gradient, rates, values, momenta, operands, at, mask, SHADOW: tl.constexpr):
-    """Momentum SGD at these places; return the new values."""
-    momentum = tl.load(rates + 1) * tl.load(momenta + at, mask=mask, other=0.0) + gradient
-    value = tl.load(values + at, mask=mask, other=0.0) - tl.load(rates) * momentum
-    tl.store(momenta + at, momentum, mask=mask)
-    tl.store(values + at, value, mask=mask)
-    if SHADOW:
-        tl.store(operands + at, value.to(operands.dtype.element_ty), mask=mask)
-    return value
-
-
-@triton.jit
-def conv_update(
+def update(
     parts,
     counts,
     rates,
@@ -347,7 +352,7 @@ def conv_update(
     for split in range(SPLITS):
         gradient += tl.load(source + split * SIZE, mask=mask, other=0.0)
     at = client.to(tl.int64) * STRIDE + place
-    value = _descend(gradient, rates, values, momenta, operands, at, mask, SHADOW)
+    value = descend(gradient, rates, values, momenta, operands, at, mask, SHADOW)
     if not FIRST:
         co, column = place // COLS, place % COLS
         to = (
@@ -358,112 +363,3 @@ def conv_update(
         tl.store(
             backward + to, value.to(backward.dtype.element_ty), mask=mask & (place < COUT * COLS)
         )
-
-
-@triton.jit
-def bias_relu(
-    z, bias, B: tl.constexpr, OUT: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Add the bias and clip at zero, in place."""
-    client = tl.program_id(1)
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = place < B * OUT
-    shift = tl.load(bias + client.to(tl.int64) * STRIDE + place % OUT, mask=mask, other=0.0)
-    at = z + client * (B * OUT) + place
-    value = tl.load(at, mask=mask, other=0.0).to(tl.float32) + shift
-    tl.store(at, tl.maximum(value, 0.0).to(z.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def relu_gradient(gradient, activation, size, BLOCK: tl.constexpr):
-    """Clear the gradient where the activation is off, in place."""
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    off = tl.load(activation + place, mask=place < size, other=1.0).to(tl.float32) <= 0
-    nothing = tl.zeros([BLOCK], dtype=gradient.dtype.element_ty)
-    tl.store(gradient + place, nothing, mask=(place < size) & off)
-
-
-@triton.jit
-def loss_gradient(
-    z,
-    bias,
-    labels,
-    idx,
-    counts,
-    B: tl.constexpr,
-    CLASSES: tl.constexpr,
-    ROW: tl.constexpr,
-    STRIDE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """Turn logits without bias into the gradient of the mean cross entropy, in place.
-
-    Rows past the valid ones become zero.
-    """
-    client = tl.program_id(1)
-    count = tl.load(counts + client).to(tl.int32)
-    b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    k = tl.arange(0, WIDE)
-    known = (k < CLASSES)[None, :] & (b < count)[:, None]
-    at = z + (client * B + b)[:, None] * ROW + k[None, :]
-    shift = tl.load(bias + client.to(tl.int64) * STRIDE + k, mask=k < CLASSES, other=0.0)
-    logits = tl.load(at, mask=known, other=0.0).to(tl.float32) + shift[None, :]
-    logits = tl.where((k < CLASSES)[None, :], logits, float("-inf"))
-    weight = tl.exp(logits - tl.max(logits, axis=1)[:, None])
-    sample = tl.load(idx + client * B + b, mask=b < count, other=0)
-    label = tl.load(labels + sample, mask=b < count, other=0).to(tl.int32)
-    target = tl.where(k[None, :] == label[:, None], 1.0, 0.0)
-    gradient = (weight / tl.sum(weight, axis=1)[:, None] - target) / tl.maximum(count, 1).to(
-        tl.float32
-    )
-    gradient = tl.where(known, gradient, 0.0).to(z.dtype.element_ty)
-    tl.store(at, gradient, mask=(k < ROW)[None, :] & (b < B)[:, None])
-
-
-@triton.jit
-def dense_update(
-    gradient,
-    inputs,
-    counts,
-    rates,
-    values,
-    momenta,
-    operands,
-    B: tl.constexpr,
-    OUT: tl.constexpr,
-    IN: tl.constexpr,
-    STRIDE: tl.constexpr,
-    SHADOW: tl.constexpr,
-    BLOCK: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    INPUT: tl.constexpr,
-):
-    """Weight gradient of one tile of a Linear layer, and its descent.
-
-    The first tile of a row does the bias too.
-    """
-    client = tl.program_id(2)
-    count = tl.load(counts + client).to(tl.int32)
-    o = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    n = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    acc = tl.zeros([BLOCK, COLUMNS], dtype=tl.float32)
-    total = tl.zeros([BLOCK], dtype=tl.float32)
-    for first in range(0, count, DEPTH):
-        b = first + tl.arange(0, DEPTH)
-        row = client * B + b
-        mask = (b < count)[None, :] & (o < OUT)[:, None]
-        g = tl.load(gradient + row[None, :] * OUT + o[:, None], mask=mask, other=0.0)
-        mask = (b < count)[:, None] & (n < IN)[None, :]
-        a = tl.load(inputs + row[:, None] * IN + n[None, :], mask=mask, other=0.0)
-        acc = tl.dot(g, a, acc, input_precision=INPUT)
-        total += tl.sum(g.to(tl.float32), axis=1)
-    start = client.to(tl.int64) * STRIDE
-    mask = (o < OUT)[:, None] & (n < IN)[None, :] & (count > 0)
-    _descend(
-        acc, rates, values, momenta, operands, start + o[:, None] * IN + n[None, :], mask, SHADOW
-    )
-    if tl.program_id(0) == 0:
-        at = start + OUT * IN + o
-        _descend(total, rates, values, momenta, operands, at, (o < OUT) & (count > 0), SHADOW)

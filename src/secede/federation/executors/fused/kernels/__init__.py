@@ -1,0 +1,1 @@
+"""Triton kernels that train many clients' copies of a small CNN at once."""

@@ -52,6 +52,23 @@ Out = Annotated[Path, typer.Option(help="Folder that holds the runs' records.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
 
+def _changes(
+    rounds: int | None,
+    device: str | None,
+    executor: str | None,
+    precision: str | None,
+    limit: int | None,
+) -> dict[str, int | str | None]:
+    """Return what the options change in a config, by its keys."""
+    return {
+        "training.rounds": rounds,
+        "device": device,
+        "executor": executor,
+        "precision": precision,
+        "limit": limit,
+    }
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         from secede import __version__
@@ -110,13 +127,7 @@ def run(
     """
     from secede.cli.experiment import run_one
 
-    changes = {
-        "training.rounds": rounds,
-        "device": device,
-        "executor": executor,
-        "precision": precision,
-        "limit": limit,
-    }
+    changes = _changes(rounds, device, executor, precision, limit)
     search = Path(experiment).resolve().parent if experiment.endswith(".toml") else None
     config = override(presets.load(experiment), changes)
     run_one(config, seeds, out, search=search, lanes=lanes, as_json=json)
@@ -151,13 +162,7 @@ def reproduce(
     """
     from secede.cli.experiment import run_many
 
-    changes = {
-        "training.rounds": rounds,
-        "device": device,
-        "executor": executor,
-        "precision": precision,
-        "limit": limit,
-    }
+    changes = _changes(rounds, device, executor, precision, limit)
     run_many(lists.paper_cells(cells), changes, seeds, out, report, lanes=lanes, as_json=json)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from federation.executors import networks
 from secede import models
@@ -116,8 +118,19 @@ def test_fused_kernels_equal_the_plain_loop_on_the_built_in_networks(
         for n in (100, 64, 5)
     ]
     found = Fused(work, jobs[0].samples).train(jobs)
-    bound = {"float32": 2e-5, "tf32": 0.05, "bf16": 0.3}[precision]
-    for one, want, job in zip(found, Loop(exact).train(jobs), jobs, strict=True):
+    # In float64, for cuDNN's float32 is up to 2e-4 off; the loop in TF32 is up to 0.12 off.
+    expected = Loop(replace(exact, model=copy.deepcopy(model).double())).train(
+        [
+            replace(
+                job,
+                state={name: value.double() for name, value in job.state.items()},
+                samples=Samples(job.samples.x.double(), job.samples.y),
+            )
+            for job in jobs
+        ]
+    )
+    bound = {"float32": 2e-5, "tf32": 0.2, "bf16": 0.3}[precision]
+    for one, want, job in zip(found, expected, jobs, strict=True):
         assert deviation(one, want, job.state) < bound
 
 
@@ -153,12 +166,16 @@ def test_a_gpu_that_runs_out_halves_what_it_does_at_once_and_goes_on(
 
 
 def test_memory_that_is_really_gone_halves_the_stack() -> None:
-    work = networks.work(networks.mlp, device="cuda", batch_size=64)
-    jobs = networks.jobs(work, [64] * 64)
+    def wide() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(128, 8192), nn.ReLU(), nn.Linear(8192, 3))
+
+    work = networks.work(wide, device="cuda", batch_size=64)
+    jobs = networks.jobs(work, [64] * 64)  # 64 x 4 MiB, several times over
     expected = Loop(work).train(jobs)
-    free = torch.cuda.mem_get_info()[0]
+    torch.cuda.empty_cache()
     executor = Stacked(work, networks.samples(64, device="cuda"), draws=False, chunk=64)
-    hog = torch.empty(free - 24 * 2**20, dtype=torch.uint8, device="cuda")
+    free = torch.cuda.mem_get_info()[0]
+    hog = torch.empty(free - 900 * 2**20, dtype=torch.uint8, device="cuda")
     try:
         found = executor.train(jobs)
     finally:
@@ -203,7 +220,7 @@ def test_captures_in_one_thread_do_not_meet_the_work_of_others(name: str) -> Non
                     assert deviation(found, want, job.state) < 1e-4
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lane, range(40)))
+        list(pool.map(lane, range(20)))
 
 
 def test_a_round_does_not_wait_for_the_device() -> None:

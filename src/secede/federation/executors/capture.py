@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -110,12 +110,26 @@ class Replay:
         graph = torch.cuda.CUDAGraph()
         with _queueing, _no_collection(), self.apart():
             function()  # libraries choose their kernels and take their memory on the first call
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-            ):
-                function()
+            try:
+                with torch.cuda.graph(
+                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+                ):
+                    function()
+            except BaseException:
+                self._end_allocation()
+                raise
         self.rejoin()
         self._graphs[key] = graph
+
+    def _end_allocation(self) -> None:
+        """Tell torch that nothing is captured any more.
+
+        It misses that if the capture broke (a network that waits for the device), and from then on
+        would never give cached memory back.
+        """
+        # It raises if the capture did end; another torch may have another name for it.
+        with suppress(AttributeError, RuntimeError):
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)  # type: ignore[arg-type]
 
     def run(self, key: Hashable, function: Callable[[], None]) -> None:
         """Replay what was captured under `key`, or call `function` where nothing was.

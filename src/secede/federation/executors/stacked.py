@@ -6,9 +6,10 @@ stack when their samples end; as many are stacked at once as memory allows.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
@@ -39,7 +40,8 @@ class Stacked:
             raise Refused("it cannot give each client its own random numbers (dropout)")
         if changes_buffers(work, example):
             raise Refused("it cannot keep each client's own statistics (BatchNorm)")
-        self._work = work
+        # A network called with other values holds them for a moment: nobody else may see that.
+        self._work = replace(work, model=copy.deepcopy(work.model))
         self.chunks = Chunks(work, example, chunk)
         self._stack: _Stack | None = None
         self._lock = threading.Lock()

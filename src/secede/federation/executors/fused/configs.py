@@ -35,12 +35,12 @@ CONFIGS: Mapping[Precision, Mapping[str, Config]] = MappingProxyType(
             "forward": Config(block=64, stages=3),
             "input_gradient": Config(block=128, warps=8),
             "first_weight_gradient": Config(block=32, columns=32, splits=32, group=1, stages=1),
-            "weight_gradient": Config(block=64, columns=128, splits=8, group=1, stages=3),
+            "weight_gradient": Config(block=64, columns=128, splits=8, group=2),
             "dense_update": Config(block=64, columns=128),
         },
         "tf32": {
             "first_forward": Config(block=128, stages=1, product="tf32"),
-            "forward": Config(block=64, product="tf32"),
+            "forward": Config(block=128, warps=8, stages=3, product="tf32"),
             "input_gradient": Config(block=128, group=1, warps=8, stages=3, product="tf32"),
             "first_weight_gradient": Config(
                 block=32, columns=32, splits=32, group=1, stages=1, product="tf32"
@@ -53,10 +53,10 @@ CONFIGS: Mapping[Precision, Mapping[str, Config]] = MappingProxyType(
             "forward": Config(block=64, stages=3, product="bf16x6"),
             "input_gradient": Config(block=128, group=1, warps=8, product="bf16x6"),
             "first_weight_gradient": Config(
-                block=32, columns=32, splits=32, group=1, stages=1, product="bf16x6"
+                block=64, columns=32, splits=64, group=1, warps=2, stages=1, product="bf16x6"
             ),
             "weight_gradient": Config(
-                block=32, columns=128, splits=8, group=1, stages=3, product="bf16x6"
+                block=16, columns=128, splits=8, group=1, stages=4, product="bf16x6"
             ),
             "dense_update": Config(block=64, columns=64, product="bf16x6"),
         },

@@ -15,9 +15,14 @@ from secede.federation.executors.fused.kernels.descent import descend
 
 @triton.jit
 def _locate(cells, HIGH: tl.constexpr, WIDE: tl.constexpr):
-    """Split flat indices over (image, row, column)."""
-    inside = cells % (HIGH * WIDE)
-    return cells // (HIGH * WIDE), inside // WIDE, inside % WIDE
+    """Split flat indices over (image, row, column).
+
+    Without remainders: with them, some odd widths were compiled to wrong addresses.
+    """
+    image = cells // (HIGH * WIDE)
+    inside = cells - image * (HIGH * WIDE)
+    row = inside // WIDE
+    return image, row, inside - row * WIDE
 
 
 @triton.jit
@@ -63,8 +68,7 @@ def _pool_store(
 @triton.jit
 def _patch(column, WIDE: tl.constexpr, CIN: tl.constexpr, KS: tl.constexpr):
     """Where weight columns (row, column, channel) lie from the corner of a patch."""
-    tap = column // CIN
-    return ((tap // KS) * WIDE + tap % KS) * CIN + column % CIN
+    return column + (column // (KS * CIN)) * ((WIDE - KS) * CIN)
 
 
 @triton.jit

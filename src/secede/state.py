@@ -187,6 +187,103 @@ def distance(a: State, b: State) -> float:
     return math.sqrt(squared)
 
 
+def difference(a: State, b: State) -> dict[str, Tensor]:
+    """Return a − b; integer buffers are a's."""
+    check_schema(a, b)
+    return {
+        name: value - b[name] if value.is_floating_point() else value.clone()
+        for name, value in a.items()
+    }
+
+
+def shifted(state: State, change: State, scale: float = 1.0) -> dict[str, Tensor]:
+    """Return state + scale · change; integer buffers are the state's."""
+    check_schema(change, state)
+    return {
+        name: value + scale * change[name] if value.is_floating_point() else value.clone()
+        for name, value in state.items()
+    }
+
+
+def with_lengths(change: State, like: State) -> dict[str, Tensor]:
+    """Return `change`, each floating entry made as long (L2) as in `like`; zero stays zero."""
+    check_schema(like, change)
+    scaled: dict[str, Tensor] = {}
+    for name, value in change.items():
+        if not value.is_floating_point():
+            scaled[name] = value.clone()
+            continue
+        wide = value.to(_wide(value.dtype))
+        own, aim = torch.linalg.vector_norm(wide), like[name].to(wide.dtype)
+        factor = torch.where(own == 0, 0.0, torch.linalg.vector_norm(aim) / own)
+        scaled[name] = (wide * factor).to(value.dtype)
+    return scaled
+
+
+def masked(state: State, masks: State) -> dict[str, Tensor]:
+    """Return `state` with zeros in the rows whose entry in the mask of the same name is false."""
+    return {
+        name: value * _as_rows(masks[name], value) if name in masks else value.clone()
+        for name, value in state.items()
+    }
+
+
+def to(state: State, device: torch.device) -> dict[str, Tensor]:
+    """Return the same values on `device`."""
+    return {name: value.to(device) for name, value in state.items()}
+
+
+def negated(state: State, names: Sequence[str]) -> dict[str, Tensor]:
+    """Return `state` with the entries called `names` times −1."""
+    return {name: -value if name in names else value.clone() for name, value in state.items()}
+
+
+def scaled(state: State, scale: float) -> dict[str, Tensor]:
+    """Return scale · state; integer buffers are the state's."""
+    return {
+        name: value * scale if value.is_floating_point() else value.clone()
+        for name, value in state.items()
+    }
+
+
+def inner(a: State, b: State) -> float:
+    """Return the inner product over all floating entries, summed in float64."""
+    check_schema(a, b)
+    products = [
+        torch.sum(value.double() * b[name].double())
+        for name, value in a.items()
+        if value.is_floating_point()
+    ]
+    return float(torch.stack(products).sum()) if products else 0.0
+
+
+def norm(state: State) -> float:
+    """Return the plain L2 length over all floating entries, summed in float64."""
+    return math.sqrt(inner(state, state))
+
+
+def orthogonal_part(state: State, others: Sequence[State]) -> dict[str, Tensor]:
+    """Return the point nearest to `state` that is orthogonal to each of `others`.
+
+    They may be zero or depend on each other. Integer buffers are the state's.
+    """
+    for other in others:
+        check_schema(other, state)
+    floats = [name for name, value in state.items() if value.is_floating_point()]
+    part = _flat(state, floats)
+    rows = [row / row.norm() for row in (_flat(other, floats) for other in others) if row.any()]
+    if rows:
+        units = torch.stack(rows)
+        values, vectors = torch.linalg.eigh(units @ units.T)
+        apart = values > 1e-10 * values[-1]  # the others are sums of these, up to rounding
+        basis = (vectors[:, apart] / values[apart].sqrt()).T @ units
+        for _ in range(2):  # the second time for what the first one's rounding left
+            part = part - basis.T @ (basis @ part)
+    pieces = part.split([state[name].numel() for name in floats])
+    found = {n: p.view_as(state[n]).to(state[n].dtype) for n, p in zip(floats, pieces, strict=True)}
+    return {name: found[name] if name in found else v.clone() for name, v in state.items()}
+
+
 def project(state: State, center: State, radius: float) -> dict[str, Tensor]:
     """Return the point of the L2 ball around `center` that is nearest to `state`."""
     if not radius > 0:
@@ -240,6 +337,14 @@ def load(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str
         raise StateError(f"{path}: no such file") from None
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise StateError(f"{path}: not a readable safetensors file ({error})") from error
+
+
+def _as_rows(mask: Tensor, value: Tensor) -> Tensor:
+    return mask.to(value.device, value.dtype).view(-1, *[1] * (value.ndim - 1))
+
+
+def _flat(state: State, names: Sequence[str]) -> Tensor:
+    return torch.cat([state[name].double().flatten() for name in names])
 
 
 def _widened(state: State, names: Sequence[str]) -> list[Tensor]:

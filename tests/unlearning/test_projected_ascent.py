@@ -85,6 +85,19 @@ def test_it_stops_once_the_distance_is_exceeded_not_reached(two_class_task: Loca
     assert (result.report.steps, result.report.ended_by) == (2, "stop-distance")
 
 
+def test_it_can_stop_at_the_loss_of_guessing(two_class_task: LocalTask) -> None:
+    # The loss starts at ln 2, which is that of guessing; the first step is beyond it.
+    result = ascent(stop="loss", stop_distance=None, epochs=5).unlearn(two_class_task)
+    assert (result.report.steps, result.report.ended_by) == (1, "stop-loss")
+    # A surer start: logits 1 and -1, so the loss ln(1 + e^-2) has to climb from 0.13 to 0.69.
+    reference = {"weight": torch.tensor([[1.0], [-1.0]])}
+    sure = dataclasses.replace(two_class_task, reference=reference)
+    climbed = ascent(stop="loss", stop_distance=None, epochs=99).unlearn(sure).report
+    assert climbed.steps > 1
+    assert climbed.loss is not None
+    assert climbed.loss >= math.log(2)
+
+
 def test_the_stop_measures_from_the_own_state_not_from_the_reference() -> None:
     batch = (torch.ones(1, 1), torch.tensor([0]))
     own = {"weight": torch.tensor([[3.0], [-3.0]])}

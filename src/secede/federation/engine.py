@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from torch import Tensor, nn
 
 from secede.federation.cost import Cost
-from secede.federation.training import Loss
+from secede.federation.training import LocalTraining, Loss
 from secede.state import State, check_all_finite, is_finite, mean
 
 Batch = tuple[Tensor, Tensor]
@@ -49,7 +49,9 @@ class ClientSide:
     """What a task finds at a client: its own data and memory, nothing of anybody else's."""
 
     global_state: State
-    own: OwnState
+    own: OwnState | None  # None before its first round
+    samples: int
+    training: LocalTraining  # how it trains in a round
     fresh_model: Callable[[int], nn.Module]  # the n-th freshly initialised model
     batches: Callable[[int, int], Iterable[Batch]]  # by batch size and number of the pass
     loss: Loss

@@ -71,7 +71,13 @@ class Simulator:
 
     def initial_state(self, *name: str | int) -> dict[str, Tensor]:
         """Return a freshly initialised state; the same name gives the same state."""
-        return states.of(self._fresh_model(*name))
+        return states.of(self.fresh_model(*name))
+
+    def fresh_model(self, *name: str | int) -> nn.Module:
+        """Return a freshly initialised model; the same name gives the same values."""
+        with seeded(self._seed, "model", *name):
+            model = self._make_model().to(self._device)
+        return self.choice.executor.lay_out(model)
 
     def model(self, state: State) -> nn.Module:
         """Return a model holding `state`; the next call overwrites it, training does not.
@@ -110,12 +116,12 @@ class Simulator:
     ) -> tuple[ReplyT, Cost]:
         """Run `task` with what `client` has: one model down, one state up."""
         self._check_known(client)
-        if client not in self.own:
-            raise ConfigError(f"client {client} has no own state yet: train a round with it first")
         side = ClientSide(
             global_state=global_state,
-            own=self.own[client],
-            fresh_model=lambda n: self._fresh_model("fresh", client, n),
+            own=self.own.get(client),
+            samples=len(self.clients[client]),
+            training=self._training,
+            fresh_model=lambda n: self.fresh_model("fresh", client, n),
             batches=lambda size, number: self._batches(client, size, number),
             loss=self._loss,
         )
@@ -145,11 +151,6 @@ class Simulator:
         samples = self.clients[client]
         draw = generator(self._seed, "unlearning", client, number)
         return batches(samples, size, orders(len(samples), 1, draw)[0])
-
-    def _fresh_model(self, *name: str | int) -> nn.Module:
-        with seeded(self._seed, "model", *name):
-            model = self._make_model().to(self._device)
-        return self.choice.executor.lay_out(model)
 
     def _check_known(self, client: int) -> None:
         if not 0 <= client < len(self.clients):

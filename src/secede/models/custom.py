@@ -6,13 +6,9 @@ The factory is called as `factory(shape, classes)` when it takes two positional 
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from weakref import WeakSet
 
 import torch
@@ -20,6 +16,7 @@ from torch import Tensor, nn
 
 from secede.errors import ConfigError
 from secede.models.evaluation import evaluating
+from secede.plugins import error_in, find, importable, told
 
 # A factory that hands out one model twice would let training leak into the "fresh" second one.
 _handed_out: WeakSet[nn.Module] = WeakSet()
@@ -29,68 +26,21 @@ def build_custom(
     value: str, *, shape: tuple[int, ...], classes: int, search: Path | None = None
 ) -> nn.Module:
     """Import the factory that `value` names, call it and check what it returns."""
-    with _importable(search):
+    with importable(search):
         factory = _find(value, search)
         model = _call(value, factory, shape, classes)
         _try(value, model, shape, classes)
     return model
 
 
-@contextmanager
-def _importable(search: Path | None) -> Iterator[None]:
-    if search is None:
-        yield
-        return
-    entry = str(search.resolve())
-    sys.path.insert(0, entry)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        # The user's module may have changed the list itself, so look for the entry again.
-        if entry in sys.path:
-            sys.path.remove(entry)
-
-
 def _find(value: str, search: Path | None) -> Callable[..., object]:
-    path, _, attribute = value.partition(":")
-    if not all(part.isidentifier() for part in (*path.split("."), attribute)) or path[-3:] == ".py":
-        raise _error(value, "expected the form package.module:factory, dotted and without .py")
-    module = _load(value, path)
-    _check_origin(value, module, path, search)
-    try:
-        factory = getattr(module, attribute)
-    except AttributeError:
-        raise _error(value, f"module {path!r} has no {attribute!r}") from None
+    factory = find(value, search, kind="model", form="package.module:factory")
+    attribute = value.rpartition(":")[2]
     if isinstance(factory, nn.Module):
         raise _error(value, f"{attribute!r} is one model; give a function that makes a new one")
     if not callable(factory):
         raise _error(value, f"{attribute!r} is not callable but {_kind(factory)}")
-    return factory  # type: ignore[no-any-return]  # callable() narrows Any to an untyped callable
-
-
-def _load(value: str, path: str) -> ModuleType:
-    try:
-        return importlib.import_module(path)
-    except (Exception, SystemExit) as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing and f"{path}.".startswith(f"{missing}."):
-            raise _error(
-                value, f"there is no module {path!r} on the Python path or beside the config"
-            ) from error
-        raise _error(value, f"importing {path!r} failed: {_told(error)}") from error
-
-
-def _check_origin(value: str, module: ModuleType, path: str, search: Path | None) -> None:
-    """Refuse a module of the same name that was loaded earlier from somewhere else."""
-    file = getattr(module, "__file__", None)  # absent where a module is built in
-    if search is None or file is None:
-        return
-    wanted = search.resolve().joinpath(*path.split("."))
-    candidates = (wanted.with_suffix(".py"), wanted / "__init__.py")
-    loaded = Path(file).resolve()
-    if any(own.exists() and own.resolve() != loaded for own in candidates):
-        raise _error(value, f"{path!r} is already loaded from {loaded}; rename yours in {search}")
+    return factory
 
 
 def _call(
@@ -100,7 +50,7 @@ def _call(
     try:
         model = factory(*arguments)
     except (Exception, SystemExit) as error:
-        raise _error(value, f"calling it failed: {_told(error)}") from error
+        raise _error(value, f"calling it failed: {told(error)}") from error
     if not isinstance(model, nn.Module):
         raise _error(value, f"it returned {_kind(model)}, expected a torch.nn.Module")
     if model in _handed_out:
@@ -136,7 +86,7 @@ def _try(value: str, model: nn.Module, shape: tuple[int, ...], classes: int) -> 
             output = model(torch.zeros(2, *shape, device=device))
         except Exception as error:
             raise _error(
-                value, f"it fails on a batch of two inputs of shape {shape}: {_told(error)}"
+                value, f"it fails on a batch of two inputs of shape {shape}: {told(error)}"
             ) from error
     if not isinstance(output, Tensor):
         raise _error(value, f"its output is {_kind(output)}, expected a tensor of logits")
@@ -152,10 +102,5 @@ def _kind(thing: object) -> str:
     return "None" if thing is None else f"something of type {type(thing).__name__!r}"
 
 
-def _told(error: BaseException) -> str:
-    """Return an error's type and text on one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
 def _error(value: str, problem: str) -> ConfigError:
-    return ConfigError(f"model {value!r}: {problem}")
+    return error_in("model", value, problem)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secede.state import State
-from secede.unlearning.server import ServerSide
+from secede.unlearning.method import Method, Server, Start
 
 
 @dataclass(frozen=True)
-class FineTune:
+class FineTune(Method):
     """Let the retained clients go on training the global model without the leaver."""
 
-    def start(self, side: ServerSide) -> State:
+    def start(self, server: Server) -> Start:
         """Return the global state as it is."""
-        return side.global_state
+        return Start(state=server.global_state)

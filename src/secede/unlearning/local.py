@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 from torch import nn
 
 from secede import state as states
+from secede.errors import ConfigError
 from secede.federation.engine import Batch, ClientSide
-from secede.federation.training import Loss
+from secede.federation.training import LocalTraining, Loss
 from secede.state import State
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTask:
-    """The leaver's side of an erasure: its data, its own last state and the reference."""
+    """The leaver's side of an erasure: its data, its own last state and what it starts from."""
 
     reference: State
     own_state: State
@@ -24,10 +25,14 @@ class LocalTask:
     fresh_model: Callable[[int], nn.Module]  # the n-th freshly initialised model
     batches: Callable[[int, int], Iterable[Batch]]  # by batch size and number of the pass
     loss: Loss
+    global_state: State = field(default_factory=dict)  # empty: a step that starts from it raises
+    training: LocalTraining = field(default_factory=LocalTraining)  # how the leaver trained
 
     @classmethod
     def of(cls, side: ClientSide) -> LocalTask:
         """Compute the reference from what the leaver has (eq. before Algorithm 1)."""
+        if side.own is None:
+            raise ConfigError("the leaver has no own state yet: train a round with it first")
         return cls(
             reference=states.reference(side.global_state, side.own.state, weight=side.own.weight),
             own_state=side.own.state,
@@ -35,6 +40,8 @@ class LocalTask:
             fresh_model=side.fresh_model,
             batches=side.batches,
             loss=side.loss,
+            global_state=side.global_state,
+            training=side.training,
         )
 
 
@@ -52,16 +59,18 @@ class LocalReport:
     """How a local step went: scalars only, fit for records and receipts."""
 
     steps: int
-    ended_by: str  # "stop-distance", "stop-accuracy", "epochs" or "no-steps"
+    ended_by: str  # "stop-distance", "stop-accuracy", "epochs", "no-steps", or a method's own word
     distance_to_own: float  # plain L2 over what can move, as all distances of a step
     distance_to_reference: float
-    radius: float | None
-    stop_distance: float | None
-    stop_accuracy: float | None
-    projections: int  # steps after which the ball pulled the state back
     accuracy: float | None  # on the leaver's own samples, where labels are classes
     loss: float | None
     gradient_samples: int
+    radius: float | None = None
+    projections: int = 0  # steps after which the ball pulled the state back
+    stop_distance: float | None = None
+    stop_accuracy: float | None = None
+    reach: float | None = None  # second choice: how many times over the own state was taken back
+    own_share: float | None = None  # and how much of the labels' probability fell on that way
     searched: tuple[Candidate, ...] = ()  # what a grid search for tau had to choose from
     search_target: float | None = None  # the accuracy that the search aimed for
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
+
+from secede.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,13 +21,31 @@ class Needs:
 
     def words(self) -> tuple[str, ...]:
         """Return what is needed, in words."""
-        wanted = {
-            "the leaver online": self.leaver_online,
-            "stored history": self.history,
-            "data at the server": self.server_data,
-            "single updates": self.single_updates,
-        }
-        return tuple(word for word, needed in wanted.items() if needed)
+        return tuple(word for key, word in _WORDS.items() if getattr(self, key))
+
+
+_WORDS = {
+    "leaver_online": "the leaver online",
+    "history": "stored history",
+    "server_data": "data at the server",
+    "single_updates": "single updates",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What there is to work with."""
+
+    leaver_online: bool = True
+    history: bool = False
+    server_data: bool = False
+    single_updates: bool = True  # False under secure aggregation
+
+    def lacks(self, needs: Needs) -> tuple[str, ...]:
+        """Return, in words, what `needs` names and is not there."""
+        return tuple(
+            word for key, word in _WORDS.items() if getattr(needs, key) and not getattr(self, key)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,42 +53,160 @@ class Entry:
     """One method: registry name, where it runs, one line about it, its paper and its needs."""
 
     name: str
-    runs_at: Literal["leaver", "server"]
+    made_by: str  # "module:class" below secede.unlearning
+    runs_at: Literal["leaver", "server", "everyone"]
     summary: str
     source: str
-    needs: Needs
+    needs: Needs = Needs()
+    scenarios: tuple[str, ...] | None = None  # the only ones it is made for; None: all
 
 
-METHODS = {
-    entry.name: entry
-    for entry in (
-        Entry(
-            name="projected-ascent",
-            runs_at="leaver",
-            summary="climb the leaver's loss in a ball around the others' mean, then post-train",
-            source="Halimi et al. 2022, Algorithm 1",
-            needs=Needs(leaver_online=True),
-        ),
-        Entry(
-            name="reference",
-            runs_at="leaver",
-            summary="the others' mean, then post-train (ablation: the ascent left out)",
-            source="Halimi et al. 2022, w_ref",
-            needs=Needs(leaver_online=True),
-        ),
-        Entry(
-            name="fine-tune",
-            runs_at="server",
-            summary="post-train the global model without the leaver (ablation: forgets little)",
-            source="baseline",
-            needs=Needs(),
-        ),
-        Entry(
-            name="retrain",
-            runs_at="server",
-            summary="train from scratch without the leaver: exact and expensive",
-            source="gold standard",
-            needs=Needs(),
-        ),
+METHODS: Mapping[str, Entry] = MappingProxyType(
+    {
+        entry.name: entry
+        for entry in (
+            Entry(
+                name="second-choice",
+                made_by="second_choice:SecondChoice",
+                runs_at="leaver",
+                summary="distil the others' mean's answers without the leaver's labels",
+                source="ours; descends from FedQUIT",
+                needs=Needs(leaver_online=True),
+            ),
+            Entry(
+                name="projected-ascent",
+                made_by="projected_ascent:ProjectedAscent",
+                runs_at="leaver",
+                summary="climb the leaver's loss in a ball around the others' mean",
+                source="Halimi et al. 2022, Algorithm 1",
+                needs=Needs(leaver_online=True),
+            ),
+            Entry(
+                name="reference",
+                made_by="reference:Reference",
+                runs_at="leaver",
+                summary="the others' mean (ablation: the ascent left out)",
+                source="Halimi et al. 2022, w_ref",
+                needs=Needs(leaver_online=True),
+            ),
+            Entry(
+                name="gradient-ascent",
+                made_by="gradient_ascent:GradientAscent",
+                runs_at="leaver",
+                summary="climb the leaver's loss without bounds (ablation: the ball left out)",
+                source="Halimi et al. 2022, section 4.2",
+                needs=Needs(leaver_online=True),
+            ),
+            Entry(
+                name="fine-tune",
+                made_by="fine_tune:FineTune",
+                runs_at="server",
+                summary="post-train the global model without the leaver (forgets little)",
+                source="baseline",
+            ),
+            Entry(
+                name="retrain",
+                made_by="retrain:Retrain",
+                runs_at="server",
+                summary="train from scratch without the leaver: exact and expensive",
+                source="gold standard",
+            ),
+            Entry(
+                name="federaser",
+                made_by="federaser:FedEraser",
+                runs_at="server",
+                summary="replay the kept rounds, each update turned to where it leads now",
+                source="Liu et al. 2021, FedEraser",
+                needs=Needs(history=True, single_updates=True),
+            ),
+            Entry(
+                name="distillation",
+                made_by="distillation:Distillation",
+                runs_at="server",
+                summary="subtract the leaver's updates, let the old model teach what is left",
+                source="Wu et al. 2022",
+                needs=Needs(history=True, server_data=True, single_updates=True),
+            ),
+            Entry(
+                name="class-pruning",
+                made_by="class_pruning:ClassPruning",
+                runs_at="everyone",
+                summary="cut the channels that tell the erased classes apart",
+                source="Wang et al. 2022",
+                needs=Needs(leaver_online=True),
+                scenarios=("class", "exclusive"),
+            ),
+            Entry(
+                name="rapid-retrain",
+                made_by="rapid_retrain:RapidRetrain",
+                runs_at="server",
+                summary="train from scratch with steps scaled by the Fisher information",
+                source="Liu et al. 2022, INFOCOM",
+            ),
+            Entry(
+                name="virtual-teacher",
+                made_by="virtual_teacher:VirtualTeacher",
+                runs_at="leaver",
+                summary="distil the model's own answers with the true class pressed down",
+                source="Mora et al. 2024, FedQUIT",
+                needs=Needs(leaver_online=True),
+            ),
+            Entry(
+                name="weight-negation",
+                made_by="weight_negation:WeightNegation",
+                runs_at="server",
+                summary="flip the first layer's sign and post-train",
+                source="Khalil et al. 2025, NoT",
+            ),
+            Entry(
+                name="orthogonal-descent",
+                made_by="orthogonal_descent:OrthogonalDescent",
+                runs_at="everyone",
+                summary="unlearn at right angles to the others' gradients, never turn back",
+                source="Pan et al. 2025, FedOSD",
+                needs=Needs(leaver_online=True, single_updates=True),
+            ),
+            Entry(
+                name="negated-update",
+                made_by="negated_update:NegatedUpdate",
+                runs_at="everyone",
+                summary="one round in which the leaver's update counts the other way",
+                source="Mora et al. 2025, PUF",
+                needs=Needs(leaver_online=True),
+            ),
+        )
+    }
+)
+
+
+def check_name(name: str) -> None:
+    """Raise unless `name` is a method or looks like a user's own, `package.module:Class`."""
+    if name in METHODS or ":" in name:
+        return
+    raise ConfigError(
+        f"unknown method {name!r}; {did_you_mean(name, METHODS)}"
+        f"expected one of {', '.join(METHODS)}, or your own as package.module:Class"
     )
-}
+
+
+def check_possible(entry: Entry, situation: Situation, scenario: str) -> None:
+    """Raise if `entry` cannot work here, and name the methods that can."""
+    lacking = list(situation.lacks(entry.needs))
+    if entry.scenarios is not None and scenario not in entry.scenarios:
+        lacking.append(f"a scenario it is made for ({', '.join(entry.scenarios)})")
+    if lacking:
+        would = ", ".join(suitable(METHODS.values(), situation, scenario))
+        raise ConfigError(
+            f"method {entry.name!r} needs {' and '.join(lacking)}, which this federation does not "
+            f"have (section [situation]); these would work: {would}"
+        )
+
+
+def suitable(entries: Iterable[Entry], situation: Situation, scenario: str) -> tuple[str, ...]:
+    """Return the names of the methods that work in this situation."""
+    return tuple(
+        entry.name
+        for entry in entries
+        if not situation.lacks(entry.needs)
+        and (entry.scenarios is None or scenario in entry.scenarios)
+    )

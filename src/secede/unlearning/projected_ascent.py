@@ -7,8 +7,9 @@ stop turned round: printed as "below", it would fire on the first step.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -28,7 +29,7 @@ class ProjectedAscent:
     """Loss ascent kept inside an L2 ball around the reference; defaults are the paper's."""
 
     radius: float | None = None  # plain L2; None: a third of the mean distance to fresh models
-    stop: Literal["distance", "accuracy"] = "distance"
+    stop: Literal["distance", "accuracy", "loss"] = "distance"
     stop_distance: float | None = None  # tau, plain L2 from the own state; None: grid search
     stop_accuracy: float | None = None  # None: chance, one in the number of classes
     learning_rate: float = 0.01
@@ -46,8 +47,8 @@ class ProjectedAscent:
             raise ConfigError(f"momentum must be at least 0 and below 1, got {self.momentum}")
         if self.stop_accuracy is not None and not 0 <= self.stop_accuracy <= 1:
             raise ConfigError(f"stop_accuracy must be within 0 and 1, got {self.stop_accuracy}")
-        if self.stop not in ("distance", "accuracy"):
-            raise ConfigError(f"stop must be 'distance' or 'accuracy', got {self.stop!r}")
+        if self.stop not in ("distance", "accuracy", "loss"):
+            raise ConfigError(f"stop must be 'distance', 'accuracy' or 'loss', got {self.stop!r}")
 
     def unlearn(self, task: LocalTask) -> LocalResult:
         """Return the state that post-training starts from, and what ended the climb."""
@@ -58,6 +59,8 @@ class ProjectedAscent:
         climb = _Climb(self, task, block)
         if self.stop == "accuracy":
             return climb.until_accuracy(self.stop_accuracy)
+        if self.stop == "loss":
+            return climb.until_chance_loss()
         if self.stop_distance is not None:
             return climb.until_distance(self.stop_distance)
         return climb.search()
@@ -104,12 +107,14 @@ class _Climb:
         """Stop once the leaver's accuracy on its own samples is at `level` or below."""
         _, classes = self._measured(self._evaluate())
         level = 1 / classes if level is None else level
-        while batches := self._batches.take(1):
-            self._walker.ascend(batches[0])
-            self._projections += self._walker.project(self._course.center, self._course.radius)
-            if self._measured(self._evaluate())[0] <= level:
-                return self._result("stop-accuracy", stop_accuracy=level)
-        return self._result("epochs", stop_accuracy=level)
+        reached = self._climb_until(lambda found: self._measured(found)[0] <= level)
+        return self._result("stop-accuracy" if reached else "epochs", stop_accuracy=level)
+
+    def until_chance_loss(self) -> LocalResult:
+        """Stop once the leaver's loss is that of guessing: no tau, and no way past chance."""
+        _, classes = self._measured(self._evaluate())
+        reached = self._climb_until(lambda found: found.loss >= math.log(classes))
+        return self._result("stop-loss" if reached else "epochs")
 
     def search(self) -> LocalResult:
         """Climb past every tau of the grid, keep the state at each, and choose one."""
@@ -137,6 +142,15 @@ class _Climb:
             gradient_samples=self._walker.gradient_samples,  # the whole climb was paid for
         )
         return LocalResult(result.state, report)
+
+    def _climb_until(self, enough: Callable[[Evaluation], bool]) -> bool:
+        """Climb step by step until the leaver's samples show `enough`; tell if they did."""
+        while batches := self._batches.take(1):
+            self._walker.ascend(batches[0])
+            self._projections += self._walker.project(self._course.center, self._course.radius)
+            if enough(self._evaluate()):
+                return True
+        return False
 
     def _climb_past(self, threshold: float) -> float | None:
         """Return the first distance beyond `threshold`, or None if the batches ended before."""

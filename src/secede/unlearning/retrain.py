@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secede.state import State
-from secede.unlearning.server import ServerSide
+from secede.unlearning.method import Method, Server, Start
 
 
 @dataclass(frozen=True)
-class Retrain:
+class Retrain(Method):
     """Start over from a freshly initialised model that never met the leaver."""
 
-    def start(self, side: ServerSide) -> State:
+    def start(self, server: Server) -> Start:
         """Return a fresh state."""
-        return side.fresh_state()
+        return Start(state=server.fresh_state())

@@ -25,6 +25,7 @@ def unlearn(
     *,
     reference: State,
     own_state: State,
+    global_state: State | None = None,
     step: LocalStep | None = None,
     loss: Loss = nn.functional.cross_entropy,
     fresh_model: Callable[[], nn.Module] | None = None,
@@ -34,13 +35,15 @@ def unlearn(
 
     `model` gives architecture and device and is left as it was found. `batches` is any iterable
     of (inputs, labels), in the paper 1024 samples each; a one-shot iterator is read into memory,
-    since several passes are made. `fresh_model` builds a newly initialised model for the radius
-    rule; without it, copies of `model` are reset layer by layer. The result's `state` has the
-    names of `model.state_dict()`.
+    since several passes are made. `global_state` is for steps that start from the global model;
+    without it they start from the reference. `fresh_model` builds a newly initialised model for
+    the radius rule; without it, copies of `model` are reset layer by layer. The result's `state`
+    has the names of `model.state_dict()`.
     """
     device = _device(model)
     passes = list(batches) if isinstance(batches, Iterator) else batches
     task = LocalTask(
+        global_state=_on(device, reference if global_state is None else global_state),
         reference=_on(device, reference),
         own_state=_on(device, own_state),
         model=copy.deepcopy(model),

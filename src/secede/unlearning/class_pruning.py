@@ -1,0 +1,162 @@
+"""Class pruning: cut the channels that tell the erased classes apart, then fine-tune.
+
+Clients upload, per channel and class, sums of their activations (ReLU, then the mean over the
+image); the server scores channels by TF-IDF, classes as documents and channels as words, zeroes the
+best and keeps them zero. Wang, Guo, Xie, Qi 2022, "Federated Unlearning via Class-Discriminative
+Pruning", WWW. As in its code and not its text, a channel counts for a class where it exceeds its
+own mean over the classes, and all layers are ranked as one. Ours: activations are pooled over all
+samples, once for all classes; each layer keeps a channel; without Conv2d, hidden units are cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from secede import state as states
+from secede.errors import ConfigError, DataError
+from secede.federation.engine import ClientSide
+from secede.state import State
+from secede.unlearning.clients import Reply, ask_each
+from secede.unlearning.method import Method, Recovered, Server, Start, average_round
+
+_COUNTS = "counts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassPruning(Method):
+    """Zero the channels that are most discriminative for `classes`, which must be given."""
+
+    classes: tuple[int, ...] = ()
+    share: float = 0.05  # of all channels, for each class; the authors' for CIFAR-10
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(self.classes))  # a config has a list
+        if not self.classes:
+            raise ConfigError("classes is empty, expected the numbers of the classes to erase")
+        if len(set(self.classes)) < len(self.classes) or min(self.classes) < 0:
+            raise ConfigError(
+                f"classes must be different numbers from 0, got {', '.join(map(str, self.classes))}"
+            )
+        if not 0 < self.share < 1:
+            raise ConfigError(f"share must be above 0 and below 1, got {self.share}")
+
+    def start(self, server: Server) -> Start:
+        """Gather everybody's activations, the leaver's too: it may alone hold the classes."""
+        replies, cost = ask_each(
+            server.engine,
+            sorted((server.leaver, *server.retained)),
+            activations,
+            global_state=server.global_state,
+        )
+        means = class_means([reply.state for reply in replies])
+        keep = self._chosen(means)
+        model = server.fresh_model()
+        masks = {
+            name: keep[layer]
+            for layer in prunable(model)
+            for name in _rows(model, layer)
+            if not bool(keep[layer].all())
+        }
+        pruned = sum(int((~mask).sum()) for mask in keep.values())
+        return Start(
+            state=states.masked(server.global_state, masks),
+            cost=cost,
+            report={"pruned": pruned, "channels": sum(len(mask) for mask in keep.values())},
+            memory=masks,
+        )
+
+    def recover(self, server: Server, state: State, memory: State, number: int) -> Recovered:
+        """Average a round as usual and zero again what was pruned."""
+        after = average_round(server, state, memory, number)
+        masked = states.masked(after.state, memory)
+        return Recovered(state=masked, cost=after.cost, memory=memory)
+
+    def _chosen(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return for every layer which channels stay."""
+        keep = {layer: torch.ones_like(mean[0], dtype=torch.bool) for layer, mean in means.items()}
+        for label in self.classes:
+            scores = {layer: scored(mean, label) for layer, mean in means.items()}
+            joined = torch.cat(list(scores.values()))
+            best = torch.zeros_like(joined, dtype=torch.bool)
+            order = joined.argsort(descending=True, stable=True)
+            best[order[: math.ceil(self.share * len(joined))]] = True
+            parts = best.split([len(score) for score in scores.values()])
+            for layer, cut in zip(scores, parts, strict=True):
+                keep[layer] = keep[layer] & ~cut
+        for layer, mean in means.items():
+            if not bool(keep[layer].any()):
+                scores_by_class = torch.stack([scored(mean, label) for label in self.classes])
+                keep[layer][scores_by_class.sum(dim=0).argmin()] = True
+        return keep
+
+
+def prunable(model: nn.Module) -> list[str]:
+    """Return the names of the Conv2d layers, or of the hidden Linear ones where there is none."""
+    named = dict(model.named_modules())
+    found = [name for name, module in named.items() if isinstance(module, nn.Conv2d)]
+    if not found:
+        found = [name for name, module in named.items() if isinstance(module, nn.Linear)][:-1]
+    found = [name for name in found if _rows(model, name)]
+    if not found:
+        raise ConfigError("class-pruning needs Conv2d or hidden Linear layers: the model has none")
+    return found
+
+
+def activations(side: ClientSide) -> Reply:
+    """Return sums over a client's samples, by class and channel, and how many each class has."""
+    model = side.fresh_model(0)
+    states.load_into(model, side.global_state)
+    model.eval()
+    seen: dict[str, Tensor] = {}
+
+    def watch(layer: str, linear: bool) -> None:
+        def hook(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+            active = output.relu().movedim(-1, 1) if linear else output.relu()
+            seen[layer] = active.flatten(2).mean(2) if active.ndim > 2 else active
+
+        model.get_submodule(layer).register_forward_hook(hook)
+
+    for layer in prunable(model):
+        watch(layer, isinstance(model.get_submodule(layer), nn.Linear))
+    sums: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for inputs, labels in side.batches(side.training.batch_size, 0):
+            classes = model(inputs).shape[1]
+            belongs = nn.functional.one_hot(labels, classes).to(torch.float32)
+            found = {layer: belongs.T @ active.float() for layer, active in seen.items()}
+            found[_COUNTS] = belongs.sum(0)
+            sums = {name: sums[name] + value for name, value in found.items()} if sums else found
+    return Reply(state=sums, gradient_samples=0, samples=side.samples)
+
+
+def class_means(replies: list[State]) -> dict[str, Tensor]:
+    """Return each layer's mean activation by class and channel; NaN for a class nobody holds."""
+    states.check_all_finite(replies, [f"reply {number}" for number in range(len(replies))])
+    sums = {name: torch.stack([r[name] for r in replies]).sum(0) for name in replies[0]}
+    counts = sums.pop(_COUNTS)
+    return {layer: total / counts[:, None] for layer, total in sums.items()}
+
+
+def scored(mean: Tensor, label: int) -> Tensor:
+    """Return each channel's TF-IDF for a class, from mean activations by class and channel."""
+    held = ~mean.isnan().any(dim=1)
+    if not label < len(mean):
+        raise ConfigError(f"classes names {label}, but the model has {len(mean)} classes")
+    if not bool(held[label]):
+        raise DataError(f"no client holds samples of class {label}: nothing shows its channels")
+    term = mean[label] / mean[label].sum().clamp_min(torch.finfo(mean.dtype).tiny)
+    known = mean[held]
+    common = (known >= known.mean(dim=0)).sum(dim=0)
+    return term * torch.log((1 + len(known)) / (1 + common))
+
+
+def _rows(model: nn.Module, layer: str) -> list[str]:
+    """Return the names in a state whose rows are the layer's channels."""
+    shared, known = states.aliases(model), states.live(model)
+    names = (shared.get(name, name) for name in (f"{layer}.weight", f"{layer}.bias"))
+    return [name for name in names if name in known]

@@ -1,0 +1,85 @@
+"""From a method's name and settings to the method; a user's own is `package.module:Class`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from secede.errors import ConfigError, did_you_mean
+from secede.plugins import find, importable
+from secede.unlearning import methods
+from secede.unlearning.method import AtLeaver, Method
+from secede.unlearning.methods import Entry, Needs
+
+
+def create(
+    name: str, settings: Mapping[str, Any] | None = None, *, search: Path | None = None
+) -> tuple[Entry, Method]:
+    """Return the method called `name` with its settings, and its entry in the table.
+
+    A class with `unlearn` is a local step and runs at the leaver, one with `start` at the server.
+    A user's own may also lie in `search`; what it needs, it says in an attribute `needs`.
+    """
+    methods.check_name(name)
+    if name in methods.METHODS:
+        entry = methods.METHODS[name]
+        module, _, attribute = entry.made_by.partition(":")
+        made: type = getattr(import_module(f"secede.unlearning.{module}"), attribute)
+    else:
+        made = _own(name, search)
+        entry = _entry(name, made)
+    step = _build(name, made, settings or {})
+    return entry, step if callable(getattr(step, "start", None)) else AtLeaver(step)
+
+
+def _own(name: str, search: Path | None) -> type:
+    with importable(search):
+        made = find(name, search, kind="method", form="package.module:Class")
+    if not (isinstance(made, type) and dataclasses.is_dataclass(made)):
+        raise ConfigError(f"method {name!r}: expected a dataclass, its fields are its settings")
+    if not (hasattr(made, "unlearn") or hasattr(made, "start")):
+        raise ConfigError(
+            f"method {name!r}: expected unlearn(task), which runs at the leaver, or start(server)"
+        )
+    return made
+
+
+def _entry(name: str, made: type) -> Entry:
+    local = hasattr(made, "unlearn")
+    needs = getattr(made, "needs", Needs(leaver_online=local))
+    if not isinstance(needs, Needs):
+        raise ConfigError(f"method {name!r}: its attribute `needs` is {needs!r}, expected a Needs")
+    return Entry(
+        name=name,
+        made_by=name,
+        runs_at="leaver" if local else "server",
+        summary=(made.__doc__ or "").strip().partition("\n")[0],
+        source="your own",
+        needs=needs,
+    )
+
+
+def _build(name: str, made: type, settings: Mapping[str, Any]) -> Any:
+    """Return the method with its settings; wrong names and types raise."""
+    allowed = [field.name for field in dataclasses.fields(made) if field.init]
+    for key in settings:
+        if key not in allowed:
+            hint = did_you_mean(key, allowed)
+            raise ConfigError(
+                f"unknown key 'settings.{name}.{key}': {hint}"
+                f"allowed here: {', '.join(allowed) or 'none'}"
+            )
+    try:
+        return TypeAdapter(made).validate_python(dict(settings))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        expected = str(first["msg"]).removeprefix("Input should be ")
+        raise ConfigError(
+            f"settings.{name}.{key} is {settings.get(key)!r}, expected {expected}"
+        ) from None

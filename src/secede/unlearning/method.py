@@ -1,0 +1,102 @@
+"""What a method is given and gives back: where post-training starts, and how its rounds go.
+
+A method may ask the leaver, ask the retained clients, or ask nobody; the engine counts what it
+asks for. Whatever its own rounds must remember it puts into `memory`, which is saved with every
+checkpoint: an erasure that is killed goes on to the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from secede.federation.cost import Cost
+from secede.federation.engine import Engine, aggregate
+from secede.state import State
+from secede.unlearning.history import History
+from secede.unlearning.local import LocalResult, LocalStep, LocalTask
+
+POST_TRAINING = "post-training"  # names the batches of its rounds: the same for every method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """What a method finds at the server."""
+
+    engine: Engine
+    global_state: State
+    leaver: int
+    retained: tuple[int, ...]
+    fresh_state: Callable[[], State]  # freshly initialised, the same on every call
+    fresh_model: Callable[[], nn.Module]  # the architecture, on the engine's device
+    history: History | None = None  # what the server kept while training, if anything
+    unlabelled: Tensor | None = None  # the server's own inputs, if it has any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Where post-training starts, what it took to get there, and what later rounds need."""
+
+    state: State
+    cost: Cost = field(default_factory=Cost)
+    report: Mapping[str, object] | None = None  # scalars only, fit for records and receipts
+    memory: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovered:
+    """The state after one more round of post-training."""
+
+    state: State
+    cost: Cost
+    memory: State = field(default_factory=dict)
+
+
+class Method(Protocol):
+    """Unlearning as the server drives it."""
+
+    def start(self, server: Server) -> Start:
+        """Return the state that the retained clients train from."""
+        ...
+
+    def recover(self, server: Server, state: State, memory: State, number: int) -> Recovered:
+        """Take round `number` of post-training: FedAvg of the retained clients, unless a method
+        has its own."""
+        return average_round(server, state, memory, number)
+
+
+def average_round(server: Server, state: State, memory: State, number: int) -> Recovered:
+    """Let the retained clients train a round from `state` and average them."""
+    reply = server.engine.train_round(state, server.retained, phase=POST_TRAINING, number=number)
+    return Recovered(state=aggregate(reply.updates), cost=reply.cost, memory=memory)
+
+
+class LocalMethod(Method, Protocol):
+    """A method whose start is a local step at the leaver: one model down, one state up."""
+
+    def unlearn(self, task: LocalTask) -> LocalResult:
+        """Return the state that post-training starts from."""
+        ...
+
+    def start(self, server: Server) -> Start:
+        """Ask the leaver for the step."""
+        result, cost = server.engine.ask(
+            server.leaver,
+            lambda side: self.unlearn(LocalTask.of(side)),
+            global_state=server.global_state,
+        )
+        return Start(state=result.state, cost=cost, report=result.report.as_dict())
+
+
+@dataclass(frozen=True)
+class AtLeaver(LocalMethod):
+    """Any local step, then plain post-training."""
+
+    step: LocalStep
+
+    def unlearn(self, task: LocalTask) -> LocalResult:
+        """Take the step."""
+        return self.step.unlearn(task)

@@ -1,0 +1,85 @@
+"""Methods by name, with settings that are checked, and a user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secede.errors import ConfigError
+from secede.unlearning.create import create
+from secede.unlearning.method import AtLeaver
+from secede.unlearning.methods import METHODS, Needs, Situation, check_possible, suitable
+from secede.unlearning.projected_ascent import ProjectedAscent
+
+OWN = '''
+from dataclasses import dataclass
+
+from secede import state as states
+from secede.unlearning.method import Method, Server, Start
+from secede.unlearning.methods import Needs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shrink(Method):
+    """Shrink every weight."""
+
+    needs = Needs(history=True)
+    factor: float = 0.5
+
+    def start(self, server: Server) -> Start:
+        zero = {name: value * 0 for name, value in server.global_state.items()}
+        return Start(state=states.mean([server.global_state, zero], [self.factor, 1 - self.factor]))
+
+
+class NotOne:
+    pass
+'''
+
+
+def test_a_local_step_is_wrapped_and_gets_its_settings() -> None:
+    entry, method = create("projected-ascent", {"epochs": 3, "stop_distance": 2})
+    assert entry is METHODS["projected-ascent"]
+    assert isinstance(method, AtLeaver)
+    assert method.step == ProjectedAscent(epochs=3, stop_distance=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"epoch": 3}, "unknown key 'settings.projected-ascent.epoch': did you mean 'epochs'?"),
+        ({"radius": "big"}, "settings.projected-ascent.radius is 'big', expected a valid number"),
+        ({"stop": "never"}, "settings.projected-ascent.stop is 'never', expected 'distance', "),
+        ({"epochs": -1}, "epochs must be positive, got -1"),
+    ],
+)
+def test_bad_settings_are_named(settings: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        create("projected-ascent", settings)
+    assert told in str(caught.value)
+
+
+def test_a_users_own_method_says_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "shrinking.py").write_text(OWN)
+    entry, _ = create("shrinking:Shrink", {"factor": 0.9}, search=tmp_path)
+    assert (entry.runs_at, entry.summary) == ("server", "Shrink every weight.")
+    assert entry.needs == Needs(history=True)
+    with pytest.raises(ConfigError, match="needs stored history"):
+        check_possible(entry, Situation(), "backdoor")
+    with pytest.raises(ConfigError, match="expected a dataclass"):
+        create("shrinking:NotOne", search=tmp_path)
+    with pytest.raises(ConfigError, match="has no 'Other'"):
+        create("shrinking:Other", search=tmp_path)
+
+
+def test_every_entry_can_be_built_and_says_where_it_runs() -> None:
+    for name, entry in METHODS.items():
+        made, method = create(name, {"classes": [0]} if name == "class-pruning" else {})
+        assert made is entry
+        assert hasattr(method, "unlearn") == (entry.runs_at == "leaver")
+
+
+def test_without_the_leaver_only_server_methods_are_left() -> None:
+    left = suitable(METHODS.values(), Situation(leaver_online=False), "backdoor")
+    assert "fine-tune" in left
+    assert "projected-ascent" not in left

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from secede import state as states
+from secede.errors import ConfigError, RecordError, StorageError
+from secede.federation.engine import Update
+from secede.state import State
+from secede.unlearning.history import History
+
+KILO = 1000
+
+
+def one(value: float) -> State:
+    return {"w": torch.tensor([float(value)])}
+
+
+def teach(history: History, first: int, last: int, *, start: float = 0.0) -> float:
+    """Keep rounds in which client 0 (1 sample) adds 4 and client 1 (3 samples) takes 4 away."""
+    before = start
+    for number in range(first, last + 1):
+        updates = [Update(0, one(before + 4), 1), Update(1, one(before - 4), 3)]
+        history.keep(number, one(before), updates)
+        before += 4 * 0.25 - 4 * 0.75
+    return before
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("interval", "expected"), [(1, (1, 2, 3, 4, 5)), (2, (1, 3, 5)), (3, (1, 4)), (9, (1,))]
+)
+def test_round_one_and_every_interval_after_it_are_kept(
+    tmp_path: Path, interval: int, expected: tuple[int, ...]
+) -> None:
+    history = History(tmp_path, interval=interval)
+    teach(history, 1, 5)
+    assert history.rounds == expected
+
+
+def test_a_kept_round_holds_the_state_before_it_and_the_clients_updates(tmp_path: Path) -> None:
+    history = History(tmp_path, interval=2)
+    teach(history, 1, 3, start=10.0)
+    kept = history.round(3)
+    assert kept.before["w"].item() == 6.0  # 10 - 2 - 2
+    assert {client: update["w"].item() for client, update in kept.updates.items()} == {0: 4, 1: -4}
+    assert kept.weights == {0: 0.25, 1: 0.75}
+    assert history.round(1).before["w"].item() == 10.0
+
+
+def test_sums_are_weighted_and_run_over_all_rounds_kept_or_not(tmp_path: Path) -> None:
+    history = History(tmp_path, interval=4)
+    end = teach(history, 1, 3)
+    # Client 0: 3 rounds of 4 / 4; client 1: 3 rounds of -4 * 3 / 4.
+    assert history.accumulated(0)["w"].item() == 3.0
+    assert history.accumulated(1)["w"].item() == -9.0
+    assert end == 3.0 - 9.0  # together they are all that training did
+
+
+def test_a_round_kept_twice_is_kept_once(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    teach(history, 1, 3)
+    before = files(tmp_path)
+    teach(history, 3, 3, start=-4.0)
+    assert files(tmp_path) == before
+
+
+def test_a_killed_training_goes_on_from_what_was_settled_to_the_same_bytes(tmp_path: Path) -> None:
+    through, killed = History(tmp_path / "through"), History(tmp_path / "killed")
+    teach(through, 1, 6)
+    through.settle(6)
+    teach(killed, 1, 4)
+    killed.settle(2)  # its last checkpoint; rounds 3 and 4 come again
+    again = History(tmp_path / "killed")
+    teach(again, 3, 6, start=-4.0)
+    again.settle(6)
+    assert files(tmp_path / "killed") == files(tmp_path / "through")
+
+
+def test_settling_leaves_the_sums_it_names_and_every_kept_round(tmp_path: Path) -> None:
+    history = History(tmp_path, interval=1)
+    teach(history, 1, 4)
+    history.settle(3)
+    assert sorted(path.name for path in tmp_path.glob("sums-*")) == [
+        "sums-00003.safetensors",
+        "sums-00004.safetensors",
+    ]
+    assert history.rounds == (1, 2, 3, 4)
+    assert history.accumulated(0)["w"].item() == 4.0
+
+
+def test_going_on_without_the_round_before_is_refused_and_writes_nothing(tmp_path: Path) -> None:
+    history = History(tmp_path, interval=1)
+    teach(history, 1, 2)
+    with pytest.raises(RecordError, match=r"lacks the sums after round 4.*train again"):
+        teach(history, 5, 5)
+    assert history.rounds == (1, 2)
+
+
+def test_a_client_that_missed_rounds_keeps_its_sum_and_is_in_no_such_round(tmp_path: Path) -> None:
+    history = History(tmp_path, interval=1)
+    history.keep(1, one(0), [Update(0, one(2), 5), Update(1, one(4), 5)])
+    history.keep(2, one(3), [Update(1, one(7), 5)])  # alone, so with weight 1
+    history.keep(3, one(7), [Update(0, one(9), 5), Update(2, one(7), 15)])
+    assert set(history.round(2).updates) == {1}
+    assert history.round(2).weights == {1: 1.0}
+    assert history.accumulated(0)["w"].item() == 2 / 2 + 2 / 4
+    assert history.accumulated(1)["w"].item() == 4 / 2 + 4
+    assert history.accumulated(2)["w"].item() == 0.0
+    with pytest.raises(RecordError, match="holds nothing of client 3"):
+        history.accumulated(3)
+
+
+def test_integer_buffers_are_neither_scaled_nor_summed(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    before = states.of(model)
+    history = History(tmp_path, interval=1)
+    for number in (1, 2):
+        model.train()
+        model(torch.randn(4, 2, generator=torch.Generator().manual_seed(number)))
+        history.keep(number, before, [Update(0, states.of(model), 3), Update(1, before, 1)])
+    counter = "1.num_batches_tracked"
+    assert history.round(2).updates[0][counter].item() == 2
+    total = history.accumulated(0)
+    assert total[counter].dtype == torch.int64
+    states.check_schema(total, before)
+    mean = history.round(1).updates[0]["1.running_mean"]
+    mean = mean + history.round(2).updates[0]["1.running_mean"]
+    torch.testing.assert_close(total["1.running_mean"], 0.75 * mean)
+
+
+@pytest.mark.parametrize(
+    ("interval", "rounds", "kilobytes"),
+    # 1 kB a state, 4 clients: 5 kB for each kept round, and twice 4 kB of sums.
+    [(1, 10, 58), (2, 10, 33), (2, 9, 33), (3, 9, 23), (20, 10, 13)],
+)
+def test_the_limit_is_checked_to_the_byte(
+    tmp_path: Path, interval: int, rounds: int, kilobytes: int
+) -> None:
+    fits = History(tmp_path, interval=interval, limit_bytes=kilobytes * KILO)
+    fits.check_fits(state_bytes=KILO, clients=4, rounds=rounds)
+    tight = History(tmp_path, interval=interval, limit_bytes=kilobytes * KILO - 1)
+    with pytest.raises(ConfigError, match=r"the history would take .* situation\.history_limit_gb"):
+        tight.check_fits(state_bytes=KILO, clients=4, rounds=rounds)
+
+
+def test_what_is_kept_takes_no_more_than_was_checked(tmp_path: Path) -> None:
+    state = {"w": torch.zeros(5000)}
+    history = History(tmp_path, interval=2)
+    for number in range(1, 6):
+        history.keep(number, state, [Update(client, state, 1) for client in range(3)])
+        history.settle(number)
+    checked = (3 * 4 + 2 * 3) * states.size_bytes(state)
+    assert 0 < history.size_bytes <= checked
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04evil", None], ids=["empty", "alien", "cut"])
+def test_a_damaged_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+    history = History(tmp_path, interval=1)
+    teach(history, 1, 2)
+    for name in ("updates-00002.safetensors", "sums-00002.safetensors"):
+        path = tmp_path / name
+        path.write_bytes(path.read_bytes()[:-3] if content is None else content)
+    with pytest.raises(RecordError, match=r"history is damaged: .*updates-00002.*train again"):
+        history.round(2)
+    with pytest.raises(RecordError, match=r"history is damaged: .*sums-00002.*train again"):
+        history.accumulated(0)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    states.save(one(1), tmp_path / "updates-00001.safetensors")
+    with pytest.raises(RecordError, match="not a round of a history"):
+        History(tmp_path).round(1)
+    states.save(one(1), tmp_path / "updates-last.safetensors")
+    with pytest.raises(RecordError, match="not a file of a history"):
+        _ = History(tmp_path).rounds
+
+
+def test_a_round_that_was_not_kept_is_refused(tmp_path: Path) -> None:
+    history = History(tmp_path, interval=2)
+    teach(history, 1, 3)
+    with pytest.raises(RecordError, match="lacks round 2"):
+        history.round(2)
+
+
+def test_another_interval_and_missing_rounds_are_noticed(tmp_path: Path) -> None:
+    teach(History(tmp_path, interval=2), 1, 5)
+    with pytest.raises(RecordError, match="holds rounds 1, 3, 5, not round 1 and every 4"):
+        _ = History(tmp_path, interval=4).rounds
+    (tmp_path / "updates-00001.safetensors").unlink()
+    with pytest.raises(RecordError, match="holds rounds 3, 5"):
+        _ = History(tmp_path, interval=2).rounds
+
+
+def test_deleting_leaves_nothing_not_even_half_a_file(tmp_path: Path) -> None:
+    folder = tmp_path / "history"
+    history = History(folder)
+    teach(history, 1, 3)
+    (folder / ".sums-00004.safetensors.0a1b2c3d.part").touch()
+    history.delete()
+    assert not folder.exists()
+    history.delete()
+    assert (history.rounds, history.size_bytes) == ((), 0)
+    with pytest.raises(RecordError, match="holds nothing of client 0"):
+        history.accumulated(0)
+
+
+def test_deleting_spares_what_is_not_a_histories(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    teach(history, 1, 1)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(StorageError, match="cannot delete the history"):
+        history.delete()
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_an_impossible_interval_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="interval is 0, expected 1 or more"):
+        History(tmp_path, interval=0)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from secede import state as states
+from secede.errors import ConfigError, StateError
+from secede.federation.engine import Update
+from secede.unlearning import orthogonal_descent
+from secede.unlearning.methods import METHODS
+from secede.unlearning.orthogonal_descent import OrthogonalDescent, direction, unlearning_loss
+from unlearning import servers
+
+
+def vector(*values: float) -> dict[str, Tensor]:
+    return {"w": torch.tensor(values, dtype=torch.float32)}
+
+
+def test_a_direction_matches_the_hand_sum() -> None:
+    # (3, 4, 12) without its part along (0, 0, 5) is (3, 4, 0), of length 5; stretched to the
+    # length of (3, 4, 12), which is 13, it is (7.8, 10.4, 0).
+    found = direction(vector(3, 4, 12), [vector(0, 0, 5)])
+    assert found is not None
+    assert found["w"].tolist() == pytest.approx([7.8, 10.4, 0])
+
+
+def test_the_loss_matches_the_hand_sum_and_is_bounded() -> None:
+    # Probabilities (1/2, 1/2): -log(1 - 1/4) = log(4/3). A sure answer costs log 2, no more.
+    label = torch.tensor([0])
+    assert unlearning_loss(torch.zeros(1, 2), label).item() == pytest.approx(math.log(4 / 3))
+    sure = unlearning_loss(torch.tensor([[90.0, 0.0]]), label)
+    assert sure.item() == pytest.approx(math.log(2))
+    assert unlearning_loss(torch.tensor([[0.0, 90.0]]), label).item() == pytest.approx(0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), others=st.integers(1, 5), size=st.integers(6, 40))
+def test_what_is_left_is_orthogonal_to_all_and_a_descent(seed: int, others: int, size: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    wanted = {"w": torch.randn(size, generator=draw, dtype=torch.float64)}
+    rest = [{"w": torch.randn(size, generator=draw, dtype=torch.float64)} for _ in range(others)]
+    rest.append(states.scaled(rest[0], -2.0))  # one that depends on another
+    rest.append(states.scaled(rest[0], 0.0))  # and one that is nothing
+    part = states.orthogonal_part(wanted, rest)
+    for other in rest:
+        assert abs(states.inner(part, other)) <= 1e-9 * max(1.0, states.norm(other))
+    assert states.inner(part, wanted) == pytest.approx(states.norm(part) ** 2, abs=1e-9)
+
+
+def test_no_direction_is_left_inside_the_others_span() -> None:
+    assert direction(vector(1, 2), [vector(1, 0), vector(1, 1)]) is None
+    assert direction(vector(0, 0), [vector(1, 0)]) is None
+
+
+def test_integer_buffers_are_left_alone() -> None:
+    state = {"w": torch.tensor([1.0, 1.0]), "n": torch.tensor(7)}
+    part = states.orthogonal_part(state, [{"w": torch.tensor([1.0, 0.0]), "n": torch.tensor(3)}])
+    assert part["w"].tolist() == pytest.approx([0, 1])
+    assert part["n"].item() == 7
+
+
+def test_the_first_step_does_not_touch_the_retained_losses() -> None:
+    at = servers.server(rounds=3)
+    start = OrthogonalDescent(rounds=1, learning_rate=0.1).start(at)
+    step = states.difference(start.state, at.global_state)
+    for client in at.retained:
+        reply, _ = at.engine.ask(
+            client,
+            lambda side: orthogonal_descent._gradient(side, number=1),
+            global_state=at.global_state,
+        )
+        cosine = states.inner(step, reply.state) / states.norm(step) / states.norm(reply.state)
+        assert abs(cosine) < 1e-4
+
+
+def test_an_update_loses_its_way_back_but_not_its_length() -> None:
+    # At (0, 0), back to the original leads along (1, 0). The update (3, 4) loses 3 of it and is
+    # stretched from 4 to 5. The update (-3, 4) leads away and stays.
+    here, back = vector(0, 0), vector(2, 0)
+    kept = orthogonal_descent._kept(Update(1, vector(3, 4), 1), here, back)
+    assert kept.state["w"].tolist() == pytest.approx([0, 5])
+    away = orthogonal_descent._kept(Update(1, vector(-3, 4), 1), here, back)
+    assert away.state["w"].tolist() == [-3, 4]
+    gone = orthogonal_descent._kept(Update(1, vector(3, 0), 1), here, back)
+    assert gone.state["w"].tolist() == [0, 0]
+
+
+def test_post_training_does_not_come_back() -> None:
+    at = servers.server(rounds=3)
+    method = OrthogonalDescent(rounds=3, learning_rate=1.0)
+    start = method.start(at)
+    one = method.recover(at, start.state, start.memory, 1)
+    back = states.difference(start.memory, start.state)
+    assert states.inner(states.difference(one.state, start.state), back) <= 1e-6
+    again = method.recover(at, start.state, start.memory, 1)
+    assert states.digest(one.state) == states.digest(again.state)
+
+
+def test_the_same_seed_gives_the_same_digest_and_costs_are_counted() -> None:
+    method = OrthogonalDescent(rounds=2)
+    start, after = servers.erase(method, servers.server(rounds=2), rounds=2)
+    _, again = servers.erase(method, servers.server(rounds=2), rounds=2)
+    assert states.digest(after) == states.digest(again)
+    states.check_finite(after)
+    assert start.cost.rounds == 2
+    assert start.cost.gradient_samples == 2 * (24 + 30 + 18)
+    assert start.report is not None
+    assert (start.report["rounds"], start.report["ended_by"]) == (2, "rounds")
+
+
+def test_statistics_stay_as_they_were_while_unlearning() -> None:
+    def normalised() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
+        )
+
+    at = servers.server(rounds=1, make_model=normalised)
+    method = OrthogonalDescent(rounds=1)
+    start, after = servers.erase(method, at, rounds=1)
+    same = {n for n, value in at.global_state.items() if torch.equal(start.state[n], value)}
+    assert same == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    assert set(start.memory) == {n for n, _ in at.fresh_model().named_parameters()}
+    states.check_finite(after)
+
+
+def test_it_says_what_it_needs() -> None:
+    needs = METHODS["orthogonal-descent"].needs
+    assert needs.leaver_online
+    assert needs.single_updates
+
+
+def test_it_needs_classes_and_finite_gradients() -> None:
+    with pytest.raises(ConfigError, match="class labels"):
+        unlearning_loss(torch.zeros(1, 2), torch.zeros(1, 2))
+    with pytest.raises(StateError, match="not finite"):
+        direction(vector(math.inf, 1), [vector(1, 0)])
+
+
+@pytest.mark.parametrize("bad", [{"rounds": 0}, {"learning_rate": 0.0}, {"decay": 1.5}])
+def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="must be"):
+        OrthogonalDescent(**bad)

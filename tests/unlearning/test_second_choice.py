@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from secede import state as states
+from secede.data.samples import Samples
+from secede.errors import ConfigError
+from secede.federation.engine import Batch
+from secede.federation.training import LocalTraining
+from secede.unlearning.local import LocalTask
+from secede.unlearning.method import Server
+from secede.unlearning.second_choice import (
+    SecondChoice,
+    _Teacher,
+    second_choice,
+    without_return,
+)
+from unlearning import servers
+
+
+def task_of(model: nn.Module, batches: list[Batch], reference: dict[str, Tensor]) -> LocalTask:
+    return LocalTask(
+        reference=reference,
+        own_state=reference,
+        global_state=reference,
+        model=model,
+        fresh_model=lambda _: model,
+        batches=lambda _size, _number: batches,
+        loss=nn.functional.cross_entropy,
+        training=LocalTraining(learning_rate=1.0),
+    )
+
+
+@pytest.fixture
+def three_class_task() -> LocalTask:
+    # One sample x = 1 of class 2; the reference's logits are (0, ln 2, ln 3).
+    reference = {"weight": torch.tensor([[0.0], [math.log(2)], [math.log(3)]])}
+    return task_of(nn.Linear(1, 3, bias=False), [(torch.ones(1, 1), torch.tensor([2]))], reference)
+
+
+def test_the_second_choice_is_the_softmax_of_the_others() -> None:
+    # e^0 : e^ln2 = 1 : 2 once the label's class is out.
+    logits = torch.tensor([[0.0, math.log(2), math.log(3)]])
+    found = second_choice(logits, torch.tensor([2]))
+    torch.testing.assert_close(found, torch.tensor([[1 / 3, 2 / 3, 0.0]]))
+
+
+def test_one_step_matches_the_hand_sum(three_class_task: LocalTask) -> None:
+    # softmax(0, ln2, ln3) = (1, 2, 3) / 6, the target is (1/3, 2/3, 0), and the step goes along
+    # target - softmax = (1/6, 1/3, -1/2).
+    result = SecondChoice(epochs=1).unlearn(three_class_task)
+    expected = torch.tensor([[1 / 6], [math.log(2) + 1 / 3], [math.log(3) - 1 / 2]])
+    torch.testing.assert_close(result.state["weight"], expected)
+    assert result.report.distance_to_reference == pytest.approx(math.sqrt(1 / 36 + 1 / 9 + 1 / 4))
+
+
+def test_a_label_is_lowered_to_what_it_would_be_beyond_the_reference(
+    three_class_task: LocalTask,
+) -> None:
+    # The own state has the label's logit 1/2 higher, so taken back twice it is one lower: 3/e
+    # beside 1 and 2. The target gives the label m = (3/e) / (3 + 3/e) and splits the rest 1 : 2.
+    own = {"weight": three_class_task.reference["weight"] + torch.tensor([[0.0], [0.0], [0.5]])}
+    task = replace(three_class_task, own_state=own)
+    result = SecondChoice(epochs=1).unlearn(task)
+    m = (3 / math.e) / (3 + 3 / math.e)
+    step = torch.tensor([[(1 - m) / 3 - 1 / 6], [2 * (1 - m) / 3 - 1 / 3], [m - 1 / 2]])
+    torch.testing.assert_close(result.state["weight"], task.reference["weight"] + step)
+    assert result.report.reach == 2
+    assert result.report.own_share == pytest.approx(1 - 2 * m)
+
+
+def test_it_looks_further_where_the_last_round_changed_little(three_class_task: LocalTask) -> None:
+    # 1/32 of the way above: the label's logit has to be taken back 32 times over to be one lower,
+    # and 8 times to lose a quarter, which is more than a tenth of its probability.
+    own = {"weight": three_class_task.reference["weight"] + torch.tensor([[0.0], [0.0], [1 / 32]])}
+    report = SecondChoice(epochs=1).unlearn(replace(three_class_task, own_state=own)).report
+    lowered = 3 * math.exp(-1 / 4)
+    assert report.reach == 8
+    assert report.own_share == pytest.approx(1 - 2 * lowered / (3 + lowered), rel=1e-4)
+
+
+def test_a_label_that_the_others_share_is_held() -> None:
+    # The own state knows the label less than the reference does: going on, it only grows.
+    reference = {"weight": torch.tensor([[0.0], [2.0]])}
+    task = task_of(nn.Linear(1, 2, bias=False), [(torch.ones(1, 1), torch.tensor([1]))], reference)
+    # A second sample, which it made worse, is the one that goes.
+    batch = (torch.tensor([[1.0], [-0.1]]), torch.tensor([1, 1]))
+    own = {"weight": torch.tensor([[0.0], [1.0]])}
+    both = replace(task, own_state=own, batches=lambda _size, _number: [batch])
+    teacher = _Teacher(both.model, reference)
+    teacher.look_beyond(own, [batch], 0.1)
+    lesson = teacher(*batch)
+    held, gone = lesson.own_share(lesson.known).tolist()
+    assert held == 0
+    assert gone > 0.1
+    torch.testing.assert_close(
+        lesson.target(batch[1], lesson.known)[0], torch.tensor([0.0, 2.0]).softmax(dim=0)
+    )
+
+
+def test_it_trains_as_the_leaver_did_unless_told_otherwise(three_class_task: LocalTask) -> None:
+    slower = replace(three_class_task, training=LocalTraining(learning_rate=0.5))
+    half = SecondChoice(epochs=1).unlearn(slower).report.distance_to_reference
+    told = SecondChoice(epochs=1, learning_rate=0.5).unlearn(three_class_task).report
+    assert half == told.distance_to_reference == pytest.approx(math.sqrt(7 / 18) / 2)
+
+
+def test_it_stops_once_the_own_accuracy_is_at_chance(three_class_task: LocalTask) -> None:
+    # The first step makes class 1 the answer; the window after it finds no hit and ends it.
+    result = SecondChoice(epochs=50).unlearn(three_class_task)
+    assert (result.report.steps, result.report.ended_by) == (2, "chance")
+    assert result.report.accuracy == 0.0
+    assert result.report.stop_accuracy == pytest.approx(1 / 3)
+
+
+def test_a_ball_bounds_the_way_from_the_reference(three_class_task: LocalTask) -> None:
+    free = SecondChoice(epochs=1).unlearn(three_class_task)
+    held = SecondChoice(epochs=1, radius=0.1).unlearn(three_class_task)
+    assert states.distance(held.state, three_class_task.reference) == pytest.approx(0.1)
+    assert (free.report.projections, held.report.projections) == (0, 1)
+
+
+def test_the_way_back_is_taken_out_of_a_step_and_nothing_else() -> None:
+    before = {"w": torch.tensor([0.0, 0.0]), "b": torch.tensor([1.0])}
+    after = {"w": torch.tensor([3.0, 4.0]), "b": torch.tensor([2.0])}
+    # The step (3, 4) has 3/2 of the way back (2, 0) in it; without it, (0, 4) is left.
+    found = without_return(after, before, back={"w": torch.tensor([2.0, 0.0])})
+    torch.testing.assert_close(found["w"], torch.tensor([0.0, 4.0]))
+    assert found["b"] is after["b"]
+    away = without_return(after, before, back={"w": torch.tensor([-2.0, 0.0])})
+    torch.testing.assert_close(away["w"], after["w"])
+
+
+def test_held_post_training_never_moves_back() -> None:
+    server = servers.server()
+    method = SecondChoice(hold=True)
+    start = method.start(server)
+    round = method.recover(server, start.state, start.memory, 1)
+    step = states.difference(round.state, start.state)
+    assert states.inner(step, start.memory) == pytest.approx(0, abs=1e-4)
+    assert round.memory is start.memory
+    plain = SecondChoice().recover(server, start.state, {}, 1)
+    moved = states.difference(plain.state, start.state)
+    assert states.inner(moved, start.memory) > 1e-3
+
+
+def test_it_unlearns_the_leavers_samples_and_repeats_to_the_bit() -> None:
+    first, second = (servers.erase(SecondChoice(), planted(), rounds=2) for _ in range(2))
+    assert states.digest(first[1]) == states.digest(second[1])
+    before, after = (accuracy(planted(), state) for state in (planted().global_state, first[1]))
+    assert before > 0.8
+    assert after < 0.4
+    states.check_finite(first[1])
+
+
+def planted() -> Server:
+    """The leaver alone has images of class 2."""
+    clients = [servers.blobs(90, seed=i) for i in range(3)]
+    others = [Samples(c.x[c.y != 2], c.y[c.y != 2]) for c in clients[1:]]
+    return servers.server(clients=[clients[0], *others], rounds=12)
+
+
+def accuracy(server: Server, state: states.State) -> float:
+    """Return how many new images of class 2 are recognised."""
+    fresh = servers.blobs(90, seed=50)
+    model = server.fresh_model()
+    states.load_into(model, state)
+    with torch.no_grad():
+        return float((model(fresh.x[fresh.y == 2]).argmax(dim=1) == 2).float().mean())
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"epochs": 0}, "epochs must be positive, got 0"),
+        ({"share": 0.0}, "share must be above 0 and below 1, got 0.0"),
+        ({"level": 1.0}, "level must be at least 0 and below 1, got 1.0"),
+        ({"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
+        ({"radius": -1.0}, "radius must be positive, got -1.0"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, float], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        SecondChoice(**settings)  # type: ignore[arg-type]
+
+
+def test_one_class_has_no_second_choice() -> None:
+    batch = (torch.ones(1, 1), torch.tensor([0]))
+    task = task_of(nn.Linear(1, 1, bias=False), [batch], {"weight": torch.ones(1, 1)})
+    with pytest.raises(ConfigError, match="needs a second class to choose"):
+        SecondChoice().unlearn(task)

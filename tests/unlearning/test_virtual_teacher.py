@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from secede import state as states
+from secede.errors import ConfigError, StateError
+from secede.unlearning.local import LocalTask
+from secede.unlearning.method import AtLeaver
+from secede.unlearning.virtual_teacher import VirtualTeacher
+from unlearning import servers
+
+# One sample x = 1, so that the weights are the logits: log 4, log 2 and 0, the label the first.
+LOGITS = torch.tensor([[math.log(4)], [math.log(2)], [0.0]])
+
+
+def task(**changes: Any) -> LocalTask:
+    settings: dict[str, Any] = {
+        "global_state": {"weight": LOGITS},
+        "reference": {"weight": LOGITS.flip(0)},
+        "own_state": {"weight": LOGITS},
+        "model": nn.Linear(1, 3, bias=False),
+        "fresh_model": lambda _: nn.Linear(1, 3, bias=False),
+        "batches": lambda _size, _number: [(torch.ones(1, 1), torch.tensor([0]))],
+        "loss": nn.functional.cross_entropy,
+    }
+    return LocalTask(**{**settings, **changes})
+
+
+def moved(**changes: Any) -> list[float]:
+    """Return by how much one step at learning rate 1 moves the three logits."""
+    result = VirtualTeacher(learning_rate=1.0, momentum=0.0, **changes).unlearn(task())
+    away: list[float] = (result.state["weight"] - LOGITS).flatten().tolist()
+    return away
+
+
+def test_one_step_to_the_minimum_matches_the_hand_sum() -> None:
+    # The student says (4, 2, 1)/7. The teacher's first logit becomes the least, 0: (1, 2, 1)/4.
+    # Descent adds teacher minus student: (7 - 16, 14 - 8, 7 - 4)/28 = (-9, 6, 3)/28.
+    assert moved() == pytest.approx([-9 / 28, 6 / 28, 3 / 28], abs=1e-6)
+
+
+def test_one_step_with_the_label_removed_matches_the_hand_sum() -> None:
+    # The teacher says (0, 2, 1)/3: minus (4, 2, 1)/7 that is (-12, 14 - 6, 7 - 3)/21.
+    assert moved(label="removed") == pytest.approx([-12 / 21, 8 / 21, 4 / 21], abs=1e-6)
+
+
+def test_a_temperature_of_two_matches_the_hand_sum() -> None:
+    # Logits halved: the student says (2, sqrt 2, 1)/(3 + sqrt 2), the teacher, with the first at
+    # 0, (1, sqrt 2, 1)/(2 + sqrt 2); the slope of the student's logits is half the difference.
+    root = math.sqrt(2)
+    first = (1 / (2 + root) - 2 / (3 + root)) / 2
+    assert moved(temperature=2.0)[0] == pytest.approx(first, abs=1e-6)
+
+
+def test_the_teacher_is_where_the_student_starts() -> None:
+    # At the reference the logits are (0, log 2, log 4): the label has the least one already, so
+    # that the teacher says what the student says, and nothing moves.
+    result = VirtualTeacher(start="reference", learning_rate=1.0).unlearn(task())
+    torch.testing.assert_close(result.state["weight"], LOGITS.flip(0))
+    assert result.report.distance_to_reference == pytest.approx(0, abs=1e-6)
+
+
+def test_a_removed_label_ends_below_every_other() -> None:
+    result = VirtualTeacher(label="removed", learning_rate=1.0, epochs=60).unlearn(task())
+    first, second, third = result.state["weight"].softmax(dim=0).flatten().tolist()
+    assert first < 0.02
+    assert second / third == pytest.approx(2, rel=0.1)  # what the others were among themselves
+
+
+def test_the_same_seed_gives_the_same_digest_and_post_training_goes_on() -> None:
+    method = AtLeaver(VirtualTeacher(batch_size=8))
+    first, after = servers.erase(method, servers.server(rounds=2), rounds=2)
+    second, _ = servers.erase(method, servers.server(rounds=2), rounds=0)
+    assert states.digest(first.state) == states.digest(second.state)
+    states.check_finite(after)
+    assert first.cost.gradient_samples == 24
+
+
+def test_it_makes_the_leavers_samples_harder() -> None:
+    at = servers.server(rounds=6)
+    before, _ = at.engine.ask(
+        0,
+        lambda side: VirtualTeacher(learning_rate=1e-9).unlearn(LocalTask.of(side)),
+        global_state=at.global_state,
+    )
+    after, _ = at.engine.ask(
+        0,
+        lambda side: VirtualTeacher(batch_size=8, epochs=3).unlearn(LocalTask.of(side)),
+        global_state=at.global_state,
+    )
+    assert before.report.loss is not None
+    assert after.report.loss is not None
+    assert after.report.loss > before.report.loss
+
+
+def test_without_a_global_model_it_does_not_start() -> None:
+    with pytest.raises(StateError, match="names differ"):
+        VirtualTeacher().unlearn(task(global_state={}))
+
+
+def test_it_needs_classes() -> None:
+    batch = (torch.ones(1, 1), torch.ones(1, 3))
+    with pytest.raises(ConfigError, match="needs class labels"):
+        VirtualTeacher().unlearn(
+            task(batches=lambda _size, _number: [batch], loss=nn.functional.mse_loss)
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"start": "own"}, "start must be 'global' or 'reference', got 'own'"),
+        ({"label": "zero"}, "label must be 'minimum' or 'removed', got 'zero'"),
+        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"momentum": 1.0}, "momentum must be"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        VirtualTeacher(**settings)

@@ -5,7 +5,7 @@ This module never imports torch itself, so that names can be listed without it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from secede.scenarios.share import default_share
 if TYPE_CHECKING:
     from secede.scenarios.scenario import Scenario
 
-__all__ = ["SCENARIOS", "Entry", "check_name", "create", "default_share"]
+__all__ = ["SCENARIOS", "Entry", "check_name", "check_settings", "create", "default_share"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,16 @@ SCENARIOS: Mapping[str, Entry] = MappingProxyType(
             description="a benign leaver: its data is like everybody's",
             measures=("holdout_accuracy",),
         ),
+        "exclusive": Entry(
+            description="it alone holds some classes, or nearly all of them; nothing is planted",
+            measures=("exclusive_accuracy", "others_accuracy"),
+            settings=("classes", "kept"),
+        ),
+        "class": Entry(
+            description="it holds some classes and nothing else: to erase it is to erase them",
+            measures=("class_accuracy", "others_accuracy"),
+            settings=("classes",),
+        ),
     }
 )
 
@@ -58,21 +68,41 @@ def check_name(name: str) -> None:
     )
 
 
+def check_settings(name: str, given: Mapping[str, object]) -> None:
+    """Raise if a setting is given (not None) that the scenario does not take."""
+    check_name(name)
+    for key, value in given.items():
+        if value is not None and key not in SCENARIOS[name].settings:
+            raise ConfigError(f"scenario.{key} is {value}, but {name!r} takes none: leave it out")
+
+
 def create(
-    name: str, *, classes: int, share: float | None = None, target: int | None = None
+    name: str,
+    *,
+    classes: int,
+    share: float | None = None,
+    target: int | None = None,
+    chosen: Sequence[int] | None = None,
+    kept: float | None = None,
 ) -> Scenario:
     """Return a scenario for data of `classes` classes; a backdoor aims at the last by default.
 
     `default_share` gives the paper's share; a scenario that takes none refuses to be given one.
+    `chosen` is the config's `scenario.classes`, by default the last fifth of them.
     """
-    check_name(name)
-    for key, value in (("share", share), ("target", target)):
-        if value is not None and key not in SCENARIOS[name].settings:
-            raise ConfigError(f"scenario.{key} is {value}, but {name!r} takes none: leave it out")
+    check_settings(name, {"share": share, "target": target, "classes": chosen, "kept": kept})
     if name == "clean":
         from secede.scenarios.clean import Clean
 
         return Clean()
+    if name == "exclusive":
+        from secede.scenarios.exclusive import Exclusive
+
+        return Exclusive(classes=_classes(chosen, classes), kept=kept or 0.0)
+    if name == "class":
+        from secede.scenarios.whole_class import WholeClass
+
+        return WholeClass(classes=_classes(chosen, classes))
     if share is None:
         raise ConfigError(
             f"scenario.share is missing: {name!r} needs one above 0 and at most 1 "
@@ -93,3 +123,14 @@ def _target(target: int | None, classes: int) -> int:
     if not 0 <= target < classes:
         raise ConfigError(f"scenario.target is {target}, expected a class from 0 to {classes - 1}")
     return target
+
+
+def _classes(chosen: Sequence[int] | None, classes: int) -> tuple[int, ...]:
+    if chosen is None:
+        return tuple(range(classes - max(1, classes // 5), classes))
+    if any(not 0 <= label < classes for label in chosen) or len(set(chosen)) == classes:
+        raise ConfigError(
+            f"scenario.classes is {list(chosen)}, expected classes from 0 to {classes - 1}, "
+            "and not all of them: the other clients need some"
+        )
+    return tuple(chosen)

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from secede.data.samples import Samples
 from secede.errors import ConfigError
-from secede.scenarios.scenario import Probe, check_images, everyone
+from secede.scenarios.scenario import Probe, Scenario, check_images, everyone
 from secede.scenarios.share import changed_count, check_share
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backdoor:
+class Backdoor(Scenario):
     """A `share` of the leaver's images gets the trigger and the label `target`."""
 
     name: ClassVar[str] = "backdoor"

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 
 from secede.data.samples import Samples
-from secede.scenarios.scenario import Probe, everyone
+from secede.scenarios.scenario import Probe, Scenario, everyone
 
 
 @dataclass(frozen=True)
-class Clean:
+class Clean(Scenario):
     """The leaver's samples stay as they are."""
 
     name: ClassVar[str] = "clean"

@@ -12,12 +12,12 @@ from typing import ClassVar
 import torch
 
 from secede.data.samples import Samples
-from secede.scenarios.scenario import Probe, check_images, everyone
+from secede.scenarios.scenario import Probe, Scenario, check_images, everyone
 from secede.scenarios.share import changed_count, check_share
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flipped:
+class Flipped(Scenario):
     """A `share` of the leaver's images is flipped horizontally."""
 
     name: ClassVar[str] = "flipped"

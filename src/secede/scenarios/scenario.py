@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,11 +43,26 @@ class Scenario(Protocol):
     def main_measure(self) -> str:
         """The probe's measure that is reported first."""
 
+    def deal(
+        self, labels: Tensor, parts: Sequence[Tensor], leaver: int, generator: torch.Generator
+    ) -> list[Tensor]:
+        """Return the clients' parts (indices into `labels`) dealt anew: as they are by default."""
+        return list(parts)
+
     def transform(self, samples: Samples, generator: torch.Generator) -> Samples:
         """Return what the leaver holds instead of `samples`, which stay as they are."""
+        ...
+
+    def held_out(self, test: Tensor, leaver: Tensor, generator: torch.Generator) -> Tensor | None:
+        """Return which test samples, by their labels, stand for the leaver's; None: all of them.
+
+        They are the known non-members that membership attacks are judged on.
+        """
+        return None
 
     def probe(self, test: Samples) -> Probe:
         """Return the probe that is made of the test samples."""
+        ...
 
 
 def everyone(samples: Samples) -> Tensor:

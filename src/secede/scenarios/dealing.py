@@ -1,0 +1,140 @@
+"""Dealing whole classes to the leaver: nothing is planted, lost or doubled.
+
+The other clients give the leaver their images of the classes and get images of other classes
+from it. Each image goes to the client that is furthest below its old size, so that sizes stay
+as they were while the leaver has enough to give, and in proportion to that afterwards.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from secede.data.samples import Samples
+from secede.errors import ConfigError
+from secede.scenarios.scenario import Probe
+
+OTHERS = "others_accuracy"  # on test images of all classes but the leaver's
+
+
+def check_classes(classes: Sequence[int]) -> None:
+    """Raise unless `classes` names some classes, each once."""
+    if not classes or min(classes) < 0 or len(set(classes)) < len(classes):
+        raise ConfigError(
+            f"scenario.classes is {list(classes)}, expected one or more class numbers from 0 on, "
+            "each once"
+        )
+
+
+def deal_classes(
+    labels: Tensor,
+    parts: Sequence[Tensor],
+    leaver: int,
+    generator: torch.Generator,
+    *,
+    classes: Sequence[int],
+    kept: float = 0.0,
+    alone: bool = False,
+) -> list[Tensor]:
+    """Return `parts` with the images of `classes` at the leaver.
+
+    Of each class the others keep a share `kept` of what they had. The leaver gives as many images
+    of other classes as it gets, or all that it has: where they are too few, or if it is to hold
+    the classes `alone`.
+    """
+    wanted = torch.tensor(classes)
+    taken = _taken(labels, parts, leaver, classes, kept, generator)
+    left = [part[~torch.isin(part, taken)] for part in parts]
+    is_own = torch.isin(labels[parts[leaver]], wanted)
+    own, spare = parts[leaver][is_own], parts[leaver][~is_own]
+    spare = spare[torch.randperm(len(spare), generator=generator)]
+    given = len(spare) if alone else min(len(spare), len(taken))
+    retained = [client for client in range(len(parts)) if client != leaver]
+    counts = _counts([len(left[i]) for i in retained], [len(parts[i]) for i in retained], given)
+    dealt = list(parts)
+    gifts = spare[:given].split(counts)
+    for client, gift in zip(retained, gifts, strict=True):
+        dealt[client] = torch.cat([left[client], gift])
+        _check_some(client, dealt[client], classes)
+    dealt[leaver] = torch.cat([own, taken, spare[given:]])
+    return dealt
+
+
+def draw_like(labels: Tensor, like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return places in `labels`, as many as there can be, in which each is as common as in `like`.
+
+    A label that `labels` lacks is left out.
+    """
+    size = 1 + int(torch.cat([labels, like]).max())
+    there = torch.bincount(labels, minlength=size)
+    aimed = torch.bincount(like, minlength=size) * (there > 0)
+    if not aimed.any():
+        return torch.arange(0)
+    scale = float((there[aimed > 0] / aimed[aimed > 0]).min())
+    shuffled = torch.randperm(len(labels), generator=generator)
+    drawn = [
+        shuffled[labels[shuffled] == label][: round(scale * int(aimed[label]))]
+        for label in aimed.nonzero().flatten().tolist()
+    ]
+    return torch.cat(drawn).sort().values
+
+
+def probe_classes(test: Samples, classes: Sequence[int], measure: str) -> Probe:
+    """Return the test samples: `measure` counts those of `classes`, another the rest."""
+    inside = torch.isin(test.y, torch.tensor(classes, device=test.y.device))
+    for mask, which in ((inside, "of these classes"), (~inside, "of any other class")):
+        if not mask.any():
+            raise ConfigError(
+                f"scenario.classes is {list(classes)}, but there is no test image {which}: "
+                "choose other classes or raise `limit`"
+            )
+    return Probe(test, {measure: inside, OTHERS: ~inside})
+
+
+def _taken(
+    labels: Tensor,
+    parts: Sequence[Tensor],
+    leaver: int,
+    classes: Sequence[int],
+    kept: float,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return the others' images that the leaver gets, class by class."""
+    theirs = torch.cat([part for client, part in enumerate(parts) if client != leaver])
+    taken = []
+    for label in classes:
+        found = theirs[labels[theirs] == label]
+        staying = round(kept * len(found))
+        if len(found) == staying and not (labels[parts[leaver]] == label).any():
+            raise ConfigError(
+                f"the leaver would hold no image of class {label}, which scenario.classes names: "
+                f"the others have {len(found)} of them and keep {staying}"
+            )
+        drawn = torch.randperm(len(found), generator=generator)
+        taken.append(found[drawn[staying:]])
+    return torch.cat(taken)
+
+
+def _counts(held: Sequence[int], before: Sequence[int], given: int) -> list[int]:
+    """Return how many of `given` images each client gets, always the one most below `before`."""
+    counts = [0] * len(held)
+    queue = [(held[i] / before[i], i) for i in range(len(held))]
+    heapq.heapify(queue)
+    for _ in range(given):
+        _, client = queue[0]
+        counts[client] += 1
+        filled = (held[client] + counts[client]) / before[client]
+        heapq.heapreplace(queue, (filled, client))
+    return counts
+
+
+def _check_some(client: int, part: Tensor, classes: Sequence[int]) -> None:
+    if len(part) == 0:
+        raise ConfigError(
+            f"client {client} had images of the classes {list(classes)} only, and the leaver takes "
+            "them all without enough others to give in exchange: name fewer in scenario.classes, "
+            "or deal the data more evenly (clients.partition)"
+        )

@@ -19,13 +19,43 @@ from secede.reports.records import Run
 PARAMETERS = {"mnist": 1_663_370, "emnist47": 1_682_351, "cifar10": 2_156_490}
 BEST = {"mnist": 0.988, "emnist47": 0.852, "cifar10": 0.69}
 FLOOR = {"mnist": 0.1, "emnist47": 0.02, "cifar10": 0.1}
-PROBES = {"backdoor": "attack_success", "flipped": "flipped_accuracy", "clean": "holdout_accuracy"}
-ATTACKED = (
-    ("fedavg", None),
-    ("retrain", None),
-    ("projected-ascent", 1),
-    ("projected-ascent", None),
-)
+PROBES = {
+    "backdoor": "attack_success",
+    "flipped": "flipped_accuracy",
+    "clean": "holdout_accuracy",
+    "exclusive": "exclusive_accuracy",
+    "class": "class_accuracy",
+}
+PLANTED = ("backdoor", "flipped")
+METHODS = ("projected-ascent", "fine-tune", "reference")
+# Methods that the paper does not compare: how much of the leaver is left after a round, how far
+# from the best clean accuracy it is then, and what the method asked for by itself.
+OTHERS: dict[str, tuple[float, float, int]] = {
+    "second-choice": (0.008, 0.001, 1),
+    "gradient-ascent": (0.002, 0.12, 1),
+    "virtual-teacher": (0.011, 0.002, 1),
+    "weight-negation": (0.4, 0.02, 0),
+    "orthogonal-descent": (0.09, 0.004, 20),
+    "negated-update": (0.25, 0.005, 5),
+    "own.methods:Forget": (0.012, 0.003, 4),
+}
+COMPARED = (*METHODS, *OTHERS)
+LOCAL_STEP = {
+    "steps": 12,
+    "ended_by": "stop-distance",
+    "distance_to_own": 1.51,
+    "distance_to_reference": 1.3,
+    "accuracy": 0.12,
+    "loss": 5.1,
+    "gradient_samples": 12288,
+    "radius": 7.4,
+    "projections": 0,
+    "stop_distance": 1.48,
+    "stop_accuracy": None,
+    "searched": [{"stop_distance": 1.48, "steps": 12, "accuracy": 0.12}],
+    "search_target": None,
+}
+HISTORY = {"bytes": 159_683_520, "rounds": 10, "privacy": "every single update lies at the server"}
 
 Override = Callable[[int, str, int], dict[str, float]]
 
@@ -70,12 +100,13 @@ def write_synthetic(
     rounds: int = 20,
     post_rounds: int = 10,
     limit: int | None = None,
+    methods: Sequence[str] = METHODS,
     fixed: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
     override: Override | None = None,
 ) -> Path:
     """Write a run; `fixed[score][arm]` and `override(seed, arm, round)` replace its curves."""
     name = f"paper/{data}-{scenario}-{clients}" if name is None else name
-    config = _config(name, scenario, data, clients, rounds, post_rounds, limit)
+    config = _config(name, scenario, data, clients, rounds, post_rounds, limit, methods)
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
     folder = root / f"{name.replace('/', '-')}-{digest[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +114,7 @@ def write_synthetic(
     for seed in seeds:
         rows = [
             _row(config, seed, arm, round, override or _taken_from(fixed or {}))
-            for arm in ("fedavg", "retrain", "fine-tune", "reference", "projected-ascent")
+            for arm in ("fedavg", "retrain", *methods)
             for round in range((rounds if arm in ("fedavg", "retrain") else post_rounds) + 1)
         ]
         write_seed(folder / f"seed-{seed}", config, seed, digest, rows)
@@ -110,10 +141,17 @@ def write_seed(
 
 
 def _config(
-    name: str, scenario: str, data: str, clients: int, rounds: int, post: int, limit: int | None
+    name: str,
+    scenario: str,
+    data: str,
+    clients: int,
+    rounds: int,
+    post: int,
+    limit: int | None,
+    methods: Sequence[str],
 ) -> dict[str, Any]:
     title = f"{data.upper()}, {scenario}, N={clients}"
-    planted = {} if scenario == "clean" else {"share": 0.66 if clients == 5 else 0.8}
+    planted = {"share": 0.66 if clients == 5 else 0.8} if scenario in PLANTED else {}
     return {
         "name": name,
         "title": title,
@@ -136,15 +174,13 @@ def _config(
             "momentum": 0.9,
             "batch_size": 128,
         },
-        "unlearning": {
-            "learning_rate": 0.01,
-            "momentum": 0.9,
-            "batch_size": 1024,
-            "epochs": 5,
-            "clip": 5.0,
-            "radius": "third",
-            "stop": "distance",
-            "stop_distance": "search",
+        "methods": list(methods),
+        "settings": {"projected-ascent": {"stop_distance": 1.48}},
+        "situation": {
+            "leaver_online": True,
+            "history": False,
+            "server_data": 0,
+            "secure_aggregation": False,
         },
         "post_training": {"rounds": post},
     }
@@ -178,6 +214,7 @@ def _values(config: dict[str, Any], seed: int, arm: str, round: int) -> dict[str
         "fine-tune": best,
         "reference": best - 0.004 / (1 + round),
         "projected-ascent": best - (best - floor) * (0.82 if round == 0 else 0.03 / round),
+        **{other: best - lost / (1 + round) for other, (_, lost, _) in OTHERS.items()},
     }[arm]
     trace = {
         "fedavg": 1 - math.exp(-0.5 * round),
@@ -185,6 +222,7 @@ def _values(config: dict[str, Any], seed: int, arm: str, round: int) -> dict[str
         "fine-tune": 0.93 * 0.97**round,
         "reference": 0.9 * 0.93**round,
         "projected-ascent": 0.0 if round == 0 else 0.012 + 0.003 * math.sin(round),
+        **{other: left * (1 + 0.03 * round) for other, (left, _, _) in OTHERS.items()},
     }[arm]
     clean = min(max(clean + draw.gauss(0, 0.0015), 0.0), 1.0)
     trace = min(max(trace + draw.gauss(0, 0.002), 0.0), 1.0)
@@ -199,6 +237,10 @@ def _values(config: dict[str, Any], seed: int, arm: str, round: int) -> dict[str
         }
     if scenario == "flipped":
         return {**scores, "flipped_accuracy": clean * (0.41 + 0.45 * trace)}
+    if scenario in ("exclusive", "class"):
+        classes = clean * trace
+        scores["clean_accuracy"] = 0.8 * clean + 0.2 * classes
+        return {**scores, PROBES[scenario]: classes, "others_accuracy": clean}
     return {**scores, "leaver_accuracy": clean, "holdout_accuracy": clean}
 
 
@@ -206,9 +248,9 @@ def _cost(config: dict[str, Any], arm: str, round: int) -> dict[str, Any]:
     size = 4 * PARAMETERS.get(config["data"], 1_000_000)
     clients = config["clients"]["count"]
     taking_part = clients if arm == "fedavg" else clients - 1
-    own = 1 if arm == "projected-ascent" else 0
+    own = 1 if arm == "projected-ascent" else OTHERS.get(arm, (0.0, 0.0, 0))[2]
     return {
-        "rounds": round,
+        "rounds": round + (own if own > 1 else 0),
         "upload_bytes": size * (taking_part * round + own),
         "download_bytes": size * (taking_part * round + own),
         "gradient_samples": 60000 // clients * taking_part * round + own * 12 * 1024,
@@ -221,7 +263,8 @@ def _result(
 ) -> dict[str, Any]:
     ends = {row["arm"]: {"rounds": row["round"], "digest": row["digest"]} for row in rows}
     membership = {}
-    for arm, round in ATTACKED:
+    judged = config["methods"][0]
+    for arm, round in (("fedavg", None), ("retrain", None), (judged, 1), (judged, None)):
         at = ends[arm]["rounds"] if round is None else min(round, ends[arm]["rounds"])
         membership[f"{arm}@{at}"] = {
             "yeom": _attack(0.78 if arm == "fedavg" else 0.31, 0.42 if arm == "fedavg" else 0.7),
@@ -232,19 +275,16 @@ def _result(
         "config_digest": digest,
         "seconds": 512.5,
         "arms": ends,
-        "local_step": {
-            "steps": 12 + seed,
-            "ended_by": "stop-distance",
-            "distance_to_own": 1.51,
-            "distance_to_reference": 1.3,
-            "radius": 7.4,
-            "stop_distance": 1.48,
-            "projections": 0,
-            "accuracy": 0.12,
-            "loss": 5.1,
-        },
+        "reports": {arm: _report(arm, seed) for arm in config["methods"] if arm != "fine-tune"},
+        "history": HISTORY if "own.methods:Forget" in config["methods"] else None,
         "membership": membership,
     }
+
+
+def _report(arm: str, seed: int) -> dict[str, Any]:
+    if arm in OTHERS:
+        return {"passes": 3 + seed, "strength": 0.25, "layers": ["conv1"], "why": None}
+    return {**LOCAL_STEP, "steps": 12 + seed}
 
 
 def _attack(member_rate: float, nonmember_accuracy: float) -> dict[str, Any]:

@@ -17,8 +17,13 @@ def test_a_report_is_a_page_figures_and_tables(report: Report) -> None:
     out = report.page.parent
     written = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     slugs = ("efficacy", "membership-n5", "clean-accuracy", "communication-n5", "rounds-n5")
-    figures = {f"figures/backdoor-{slug}.{form}" for slug in slugs for form in ("svg", "png")}
-    tables = {f"tables/{name}.csv" for name in ("models", "costs", "membership")}
+    figures = {
+        f"figures/backdoor-{slug}.{form}"
+        for slug in (*slugs, "methods-n5")
+        for form in ("svg", "png")
+    }
+    tables = {f"tables/{name}.csv" for name in ("models", "costs", "membership", "methods")}
+    tables.add("tables/methods.md")
     assert written == {"index.html"} | figures | tables
     named = {path.relative_to(out).as_posix() for path in (*report.figures, *report.tables)}
     assert named == figures | tables
@@ -46,7 +51,7 @@ def test_progress_hears_of_every_figure_and_a_second_report_is_the_same(
     heard: list[tuple[int, int]] = []
     runs = report.page.parents[1] / "runs"
     again = write_report([runs], tmp_path / "out", progress=lambda *at: heard.append(at))
-    assert heard == [(done, 5) for done in range(1, 6)]
+    assert heard == [(done, 6) for done in range(1, 7)]
     for one, other in zip(
         (report.page, *report.figures, *report.tables),
         (again.page, *again.figures, *again.tables),
@@ -66,6 +71,38 @@ def test_several_processes_draw_the_same_figures(
         (report.page, *report.figures), (again.page, *again.figures), strict=True
     ):
         assert one.read_bytes() == other.read_bytes(), one.name
+
+
+def test_methods_are_compared_in_csv_and_in_markdown(report: Report) -> None:
+    tables = {path.name: path for path in report.tables}
+    with tables["methods.csv"].open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["arm"] for row in rows} == {
+        "fedavg",
+        "retrain",
+        "projected-ascent",
+        "fine-tune",
+        "reference",
+    }
+    erased = {row["quantity"]: row for row in rows if row["arm"] == "projected-ascent"}
+    assert "as retrained" in erased["from_retraining_last"]["note"]
+    assert "best" in erased["from_retraining_last"]["note"]
+    text = tables["methods.md"].read_text()
+    assert text.startswith(
+        "## MNIST, backdoor, N=5\n\n| Method | needs | clean accuracy, 1 round |"
+    )
+    assert "| Fine-tuned | nothing | **" in text
+    assert "Bold: the best method of a column" in text
+
+
+def test_runs_that_share_methods_are_compared_in_a_table_of_their_own(
+    write_run: Write, tmp_path: Path
+) -> None:
+    first = write_run(seeds=(0,), rounds=2, post_rounds=1, methods=("fine-tune",))
+    write_run(seeds=(0,), rounds=2, post_rounds=1, methods=("fine-tune",), clients=10)
+    written = write_report([first.parent], tmp_path / "out").tables[-1]
+    assert written.name == "comparison.md"
+    assert "N=10 (clean accuracy / attack success)" in written.read_text()
 
 
 def test_a_damaged_record_leaves_nothing_behind(write_run: Write, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from secede.reports.statistics import Estimate
 THREE = (
     ("fedavg", Estimate(0.98, 0.97, 0.99, 3, "seeds")),
     ("retrain", Estimate(0.02, 0.01, 0.03, 3, "seeds")),
-    ("projected-ascent", Estimate(0.03, None, None, 1, "none")),
+    ("erased", Estimate(0.03, None, None, 1, "none")),
 )
 
 

@@ -35,6 +35,8 @@ def test_the_whole_paper_is_drawn(cells: list[Run]) -> None:
         "backdoor-communication-n10": [3],
         "backdoor-rounds-n5": [3, 3],
         "backdoor-rounds-n10": [3, 3],
+        "backdoor-methods-n5": [1, 1, 1],
+        "backdoor-methods-n10": [1, 1, 1],
         "flipped-efficacy": [2],
         "flipped-membership-n5": [2, 2],
         "flipped-membership-n10": [2, 2],
@@ -43,6 +45,8 @@ def test_the_whole_paper_is_drawn(cells: list[Run]) -> None:
         "flipped-communication-n10": [2],
         "flipped-rounds-n5": [2, 2],
         "flipped-rounds-n10": [2, 2],
+        "flipped-methods-n5": [1, 1],
+        "flipped-methods-n10": [1, 1],
     }
 
 
@@ -66,6 +70,7 @@ def test_a_single_run_has_its_own_panels(make_run: Make) -> None:
         "clean-clean-accuracy",
         "clean-communication-n5",
         "clean-rounds-n5",
+        "clean-methods-n5",
     ]
     assert [panel.value_label for panel in found[0].panels] == [
         "loss on the leaver's samples",
@@ -80,7 +85,7 @@ def test_without_membership_scores_their_figure_is_left_out(
     path = folder / "seed-0" / "result.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "membership": {}}))
     slugs = [plot.slug for plot in plots([read_run(folder)])]
-    assert len(slugs) == 4
+    assert len(slugs) == 5
     assert "backdoor-membership-n5" not in slugs
 
 
@@ -91,3 +96,40 @@ def test_captions_say_after_how_many_rounds(make_run: Make) -> None:
     assert "Erased: after up to 5 rounds of" in found["backdoor-clean-accuracy"]
     only = {plot.slug: plot.caption for plot in plots([short])}
     assert "Erased: after 3 rounds of" in only["backdoor-clean-accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "post_rounds", "drawn"),
+    [
+        (("second-choice", "fine-tune", "weight-negation"), 2, True),
+        (("second-choice", "fine-tune"), 2, False),
+        (("second-choice", "fine-tune", "weight-negation"), 0, False),
+    ],
+)
+def test_three_methods_after_a_round_are_worth_a_figure(
+    make_run: Make, methods: tuple[str, ...], post_rounds: int, drawn: bool
+) -> None:
+    run = make_run(seeds=(0,), rounds=3, post_rounds=post_rounds, methods=methods)
+    assert ("backdoor-methods-n5" in [plot.slug for plot in plots([run])]) is drawn
+
+
+def test_the_caption_of_rounds_names_what_stands_beside_the_erased_model(make_run: Make) -> None:
+    def caption(*methods: str) -> str:
+        run = make_run(seeds=(0,), rounds=3, post_rounds=2, methods=methods)
+        return next(plot.caption for plot in plots([run]) if "rounds-n5" in plot.slug)
+
+    assert "erased model, rounds of" in caption("projected-ascent", "weight-negation")
+    others = caption("second-choice", "fine-tune", "projected-ascent")
+    assert "and, beside it, for fine-tuning FedAvg's model and projected ascent, rounds" in others
+
+
+def test_the_caption_of_methods_says_what_is_shaded(make_run: Make) -> None:
+    found = {
+        scenario: plots([make_run(scenario=scenario, seeds=(0,), rounds=3, post_rounds=2)])[-1]
+        for scenario in ("backdoor", "flipped", "clean")
+    }
+    assert "to which less than retraining's belongs" in found["backdoor"].caption
+    assert "shaded is what counts as forgotten." in found["flipped"].caption
+    assert "its loss decides" in found["clean"].caption
+    assert "logarithmic" in found["flipped"].caption
+    assert "logarithmic" not in found["clean"].caption

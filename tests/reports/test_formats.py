@@ -56,3 +56,10 @@ def test_a_terminal_gets_the_mean_and_half_the_width() -> None:
     )
     assert brief(Estimate(3.0, None, None, 1, "none"), "rounds") == "3"
     assert brief(None, "share") == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0123, "+1.2"), (-0.0123, "−1.2"), (0.0001, "0.0"), (-0.0001, "0.0")]
+)
+def test_a_difference_has_its_sign_and_zero_has_none(value: float, text: str) -> None:
+    assert number(value, "difference") == text

@@ -15,8 +15,9 @@ def test_a_run_folder_becomes_a_run(write_run: Write) -> None:
     folder = write_run(seeds=(0, 1, 10))
     run = read_run(folder)
     assert [seed.seed for seed in run.seeds] == [0, 1, 10]
-    assert run.arms == ("fedavg", "retrain", "fine-tune", "reference", "projected-ascent")
+    assert run.config.arms == ("fedavg", "retrain", "projected-ascent", "fine-tune", "reference")
     assert len(run.seeds[0].curves["projected-ascent"]) == 11
+    assert run.seeds[2].local_step is not None
     assert run.seeds[2].local_step.steps == 22
     assert run.seeds[0].environment["torch"] == "2.13.0"
     assert ("projected-ascent", 1) in run.seeds[0].membership
@@ -77,10 +78,27 @@ def test_a_finished_seed_must_hold_every_arm_it_names(write_run: Write) -> None:
 
 
 def test_a_finished_seed_must_end_where_its_result_says(write_run: Write) -> None:
-    path = write_run(seeds=(0,)) / "seed-0" / "curves.jsonl"
+    path = write_run(seeds=(0,), methods=("projected-ascent",)) / "seed-0" / "curves.jsonl"
     path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")
     with pytest.raises(RecordError, match=r"projected-ascent ends at round 9 .* says round 10"):
         read_run(path.parents[1])
+
+
+def test_every_configured_method_must_be_finished(write_run: Write) -> None:
+    folder = write_run(seeds=(0,), methods=("second-choice", "fine-tune"))
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "methods": [*config["methods"], "weight-negation"]}))
+    with pytest.raises(RecordError, match=r"no finished curve for 'weight-negation'"):
+        read_run(folder)
+
+
+def test_an_arm_that_is_not_configured_is_refused(write_run: Write) -> None:
+    folder = write_run(seeds=(0,))
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "methods": ["reference"]}))
+    with pytest.raises(RecordError, match=r"arm 'projected-ascent', expected one of fedavg, ret"):
+        read_run(folder)
 
 
 def test_the_scenarios_probe_must_be_there(write_run: Write) -> None:

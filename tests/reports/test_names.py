@@ -24,3 +24,32 @@ def test_a_data_set_is_named_for_readers(data: str, label: str) -> None:
 def test_data_sets_come_in_the_papers_order_and_unknown_ones_last() -> None:
     found = sorted(["zebra.npz", "cifar10", "mnist", "emnist47"], key=names.data_order)
     assert found == ["mnist", "emnist47", "cifar10", "zebra.npz"]
+
+
+@pytest.mark.parametrize(
+    ("arm", "label"),
+    [
+        ("fedavg", "FedAvg"),
+        ("retrain", "Retrained"),
+        ("fine-tune", "Fine-tuned"),
+        ("reference", "Reference"),
+        (names.ERASED, "Erased"),
+        ("weight-negation", "Weight negation"),
+        ("own.methods:Forget", "own.methods:Forget"),
+    ],
+)
+def test_arms_are_called_by_words(arm: str, label: str) -> None:
+    assert names.label(arm) == label
+
+
+def test_a_methods_needs_come_from_the_table_of_methods() -> None:
+    assert names.method_needs("projected-ascent") == "the leaver online"
+    assert names.method_needs("fine-tune") == "nothing"
+    assert names.method_needs("own.methods:Forget") == "not stated"
+
+
+def test_a_method_is_said_in_one_line() -> None:
+    line = names.method_line("projected-ascent")
+    assert line.startswith("projected ascent: climb the leaver's loss")
+    assert line.endswith("(Halimi et al. 2022, Algorithm 1)")
+    assert names.method_line("own.methods:Forget") == "own.methods:Forget, a method of your own"

@@ -53,10 +53,11 @@ def test_the_page_holds_the_verdict_the_tables_and_every_figure(html: str) -> No
     assert "Erased, before post-training" in html
     assert "Yeom&#39;s attack" in html
     assert "far enough from the leaver&#39;s own state" in html
-    assert html.count('role="img"') == 8
+    assert html.count('role="img"') == 9
     assert "11.38 %" in html
     assert "drops one retained client" in html
-    assert "unlearning.stop_distance" in html
+    assert "settings.projected-ascent.stop_distance" in html
+    assert "Erased by projected ascent: climb the leaver&#39;s loss" in html
     assert "2.13.0" in html
 
 
@@ -126,6 +127,51 @@ def test_several_runs_are_answered_one_by_one(write_run: Write) -> None:
     assert f"Not counted, no finished seed:</strong> {open_.name}" in html
 
 
+def test_methods_are_compared_with_the_best_in_bold(html: str) -> None:
+    table = html[html.index('id="methods"') : html.index('id="figures"')]
+    assert "Erased (projected ascent)" in table
+    assert '<td class="words">the leaver online</td>' in table
+    assert re.search(r"<strong>[^<]*%</strong>", table)
+    assert "≈</abbr>" in table
+    assert "Bold: the best method of a column" in table
+
+
+def test_a_page_of_another_method_speaks_of_no_climb(write_run: Write) -> None:
+    html = text_only(write_run(rounds=4, post_rounds=2, methods=("weight-negation", "fine-tune")))
+    assert "Erased by weight negation: flip the first layer" in html
+    assert "climb" not in html
+    assert "The local step" not in html.replace("the local step", "The local step")
+    assert "Beside the numbers in the paper" not in html
+    assert "What methods told of their start" in html
+    assert "passes" in html
+
+
+def test_history_and_what_other_methods_told_are_shown(write_run: Write) -> None:
+    methods = ("projected-ascent", "own.methods:Forget")
+    html = text_only(write_run(seeds=(0,), rounds=4, post_rounds=2, methods=methods))
+    assert "10 rounds, 159.7 MB on disk; every single update lies at the server." in html
+    assert "What other methods told of their start" in html
+    assert "layers" not in html
+
+
+def test_runs_that_share_methods_are_laid_side_by_side(write_run: Write) -> None:
+    folder = write_run(seeds=(0,), rounds=2, post_rounds=1)
+    assert 'id="overview"' not in text_only(folder)
+    write_run(seeds=(0,), rounds=2, post_rounds=1, clients=10, methods=("fine-tune",))
+    html = text_only(folder.parent)
+    assert 'id="overview"' in html
+    assert "clean accuracy / attack success" in html
+
+
+def test_a_local_step_without_accuracy_or_loss_is_shown(write_run: Write) -> None:
+    folder = write_run(seeds=(0,), rounds=2, post_rounds=1)
+    path = folder / "seed-0" / "result.json"
+    result = json.loads(path.read_text())
+    result["reports"]["projected-ascent"].update(accuracy=None, loss=None)
+    path.write_text(json.dumps(result))
+    assert "<td>–</td><td>–</td></tr>" in text_only(folder)
+
+
 def test_seeds_on_different_machines_show_every_version(write_run: Write) -> None:
     folder = write_run(seeds=(0, 1), rounds=2, post_rounds=1)
     path = folder / "seed-1" / "environment.json"
@@ -169,7 +215,7 @@ def test_a_browser_renders_everything_and_fetches_nothing(page: Page, report: Re
     assert said == []
     assert asked == [report.page.as_uri()]
     figures = page.locator("figure svg[role=img]")
-    assert figures.count() == 8
+    assert figures.count() == 9
     for index in range(figures.count()):
         box = figures.nth(index).bounding_box()
         assert box is not None

@@ -3,7 +3,7 @@ from itertools import combinations
 import pytest
 
 from secede.reports import names
-from secede.reports.palette import LOOKS, THEME, settings
+from secede.reports.palette import LOOKS, THEME, look_keys, settings
 
 MAIN = (names.FEDAVG, names.RETRAIN, names.ERASED)
 
@@ -22,7 +22,7 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_arm_stands_out_from_the_page(dark: bool) -> None:
     paper = THEME["paper"][dark]
-    for arm in names.ARMS:
+    for arm in LOOKS:
         assert contrast(THEME[f"arm-{arm}"][dark], paper) >= 3, arm
 
 
@@ -43,6 +43,25 @@ def test_the_ablations_are_told_by_their_dashes() -> None:
     assert () not in dashes
     assert LOOKS[names.ERASED].linestyle == "-"
     assert LOOKS[names.FINE_TUNE].linestyle == (0.0, (4.5, 2.0))
+
+
+def test_no_two_arms_share_a_colour_or_a_page_could_not_tell_them_apart() -> None:
+    colours = [colour for pair in THEME.values() for colour in pair]
+    assert len(set(colours)) == len(colours)
+
+
+def test_further_methods_get_distinct_looks_by_their_order() -> None:
+    others = [f"method-{index}" for index in range(8)]
+    keys = look_keys(["fedavg", "erased", others[0], "fine-tune", *others[1:]])
+    assert [keys[arm] for arm in ("fedavg", "erased", "fine-tune")] == [
+        "fedavg",
+        "erased",
+        "fine-tune",
+    ]
+    assert [keys[arm] for arm in others] == [f"other-{number}" for number in range(1, 9)]
+    marks = {LOOKS[keys[arm]].mark for arm in others}
+    assert len(marks) == 8
+    assert look_keys([*others, "one-more"])["one-more"] == "other-1"
 
 
 def test_glyphs_are_paths_so_that_no_font_is_needed() -> None:

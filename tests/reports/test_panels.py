@@ -1,8 +1,15 @@
+import math
 from collections.abc import Callable
 
 import pytest
 
-from secede.reports.panels import attack_panel, bar_panel, communication_panel, rounds_panel
+from secede.reports.panels import (
+    attack_panel,
+    bar_panel,
+    communication_panel,
+    method_panel,
+    rounds_panel,
+)
 from secede.reports.records import Run
 
 Make = Callable[..., Run]
@@ -13,20 +20,20 @@ def test_bars_stand_for_last_rounds_and_the_erased_for_the_asked_one(make_run: M
     panel = bar_panel("MNIST", [run], "leaver_loss", 5)
     assert panel.unit == "loss"
     bars = {arm: value.mean for arm, value in panel.groups[0].bars}
-    assert bars == {"fedavg": 20, "retrain": 20, "projected-ascent": 5}
+    assert bars == {"fedavg": 20, "retrain": 20, "erased": 5}
 
 
 def test_fewer_rounds_than_asked_give_the_last(make_run: Make) -> None:
     run = make_run(post_rounds=3, override=lambda seed, arm, round: {"leaver_loss": float(round)})
     bars = dict(bar_panel("MNIST", [run], "leaver_loss", 5).groups[0].bars)
-    assert bars["projected-ascent"].mean == 3
+    assert bars["erased"].mean == 3
 
 
 def test_numbers_of_clients_stand_side_by_side(make_run: Make) -> None:
     runs = [make_run(clients=5, seeds=(0,)), make_run(clients=10, seeds=(0,))]
     panel = bar_panel("MNIST", runs, "attack_success", 1)
     assert [group.label for group in panel.groups] == ["N = 5", "N = 10"]
-    assert panel.arms == ("fedavg", "retrain", "projected-ascent")
+    assert panel.arms == ("fedavg", "retrain", "erased")
 
 
 def test_attacks_stand_side_by_side_for_each_share(make_run: Make) -> None:
@@ -58,9 +65,9 @@ def test_a_wreck_still_shows_in_the_cost_window(make_run: Make) -> None:
     assert low < 0.1 < 0.95 < high
 
 
-def test_curves_hold_every_arm_and_fedavgs_level(make_run: Make) -> None:
+def test_curves_hold_the_main_arms_and_fedavgs_level(make_run: Make) -> None:
     panel = rounds_panel("MNIST", make_run(), "attack_success")
-    assert panel.arms == ("fedavg", "fine-tune", "reference", "retrain", "projected-ascent")
+    assert panel.arms == ("fedavg", "fine-tune", "reference", "retrain", "erased")
     assert [len(line.values) for line in panel.lines] == [11, 11, 21, 11]
     assert panel.window == (-0.02, 1.02)
 
@@ -86,3 +93,41 @@ def test_a_run_without_post_training_still_has_a_window(make_run: Make, score: s
 def test_losses_that_are_not_finite_do_not_break_the_window(make_run: Make) -> None:
     run = make_run(override=lambda seed, arm, round: {"leaver_loss": float("inf")})
     assert rounds_panel("MNIST", run, "leaver_loss").window == pytest.approx((0.0, 1.1))
+
+
+def test_curves_leave_out_methods_beyond_the_main_ones(make_run: Make) -> None:
+    methods = ("second-choice", "projected-ascent", "weight-negation", "fine-tune")
+    panel = rounds_panel("MNIST", make_run(seeds=(0,), methods=methods), "attack_success")
+    assert panel.arms == ("fedavg", "fine-tune", "projected-ascent", "retrain", "erased")
+
+
+def test_a_judged_ablation_is_drawn_once(make_run: Make) -> None:
+    run = make_run(seeds=(0,), methods=("fine-tune", "reference"))
+    assert rounds_panel("MNIST", run, "attack_success").arms == (
+        "fedavg",
+        "reference",
+        "retrain",
+        "erased",
+    )
+
+
+def test_methods_lie_where_their_uploads_and_their_probe_put_them(make_run: Make) -> None:
+    # One upload is 6.65348 MB: four a round, one of the leaver's, twenty of orthogonal descent.
+    methods = ("projected-ascent", "fine-tune", "orthogonal-descent")
+    curves = {"retrain": [0.01] * 21, "orthogonal-descent": [0.1] * 11}
+    run = make_run(methods=methods, fixed={"attack_success": curves})
+    panel = method_panel("MNIST", run)
+    assert [mark.label for mark in panel.marks] == [
+        "Projected ascent",
+        "Fine-tuned",
+        "Orthogonal descent",
+    ]
+    assert [mark.look for mark in panel.marks] == ["erased", "fine-tune", "other-1"]
+    positions = [mark.position for mark in panel.marks]
+    assert positions == pytest.approx([5 * 6.65348, 4 * 6.65348, 24 * 6.65348])
+    assert panel.marks[2].value.mean == pytest.approx(0.09)
+    assert panel.allowed == (-math.inf, 0.03)
+
+
+def test_a_probe_other_than_a_backdoor_may_not_fall_far_either(make_run: Make) -> None:
+    assert method_panel("MNIST", make_run(scenario="flipped")).allowed == (-0.03, 0.03)

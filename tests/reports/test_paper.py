@@ -83,3 +83,22 @@ def test_costs_are_stated_for_two_cells_at_one_accuracy(make_run: Make) -> None:
     runs = [make_run(name=f"paper/{cell}", seeds=(0,)) for cell in cells]
     assert [levels(run) for run in runs] == [(0.9813,), (0.9813,), ()]
     assert set(STATED) == {f"paper/{cell}" for cell in (*cells, "mnist-flipped-10")}
+
+
+def test_the_paper_is_held_against_projected_ascent_even_if_another_is_judged(
+    make_run: Make,
+) -> None:
+    clean = {**CLEAN, "second-choice": [0.9] * 7}
+    methods = ("second-choice", "projected-ascent")
+    run = make_run(rounds=17, post_rounds=6, methods=methods, fixed={"clean_accuracy": clean})
+    rows = compare_with_text([run])
+    assert rows[0].what == "clean accuracy, projected ascent, after 1 round"
+    assert rows[0].measured is not None
+    assert rows[0].measured.mean == pytest.approx(0.953)
+    assert levels(run) == (0.9813,)
+
+
+def test_a_run_without_projected_ascent_is_not_held_against_the_paper(make_run: Make) -> None:
+    run = make_run(seeds=(0,), methods=("second-choice", "fine-tune"))
+    assert compare_with_text([run]) == ()
+    assert levels(run) == ()

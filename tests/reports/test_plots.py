@@ -1,4 +1,4 @@
-from secede.reports.plots import BarGroup, BarPanel, Line, LinePanel, Plot
+from secede.reports.plots import BarGroup, BarPanel, Line, LinePanel, Mark, MarkPanel, Plot
 from secede.reports.statistics import Estimate
 
 
@@ -10,7 +10,7 @@ BARS = BarPanel(
     "MNIST",
     "attack success",
     "share",
-    (BarGroup("N = 5", (("fedavg", estimate(0.98)), ("projected-ascent", estimate(0.01)))),),
+    (BarGroup("N = 5", (("fedavg", estimate(0.98)), ("erased", estimate(0.01)))),),
 )
 LINES = LinePanel(
     title="MNIST",
@@ -46,4 +46,26 @@ def test_the_vertical_axis_is_named_by_what_stands_on_it() -> None:
 def test_a_plots_arms_come_in_their_order() -> None:
     plot = Plot("slug", "Title", "Caption.", ((LINES,), (BARS,)))
     assert plot.panels == (LINES, BARS)
-    assert plot.arms == ("fedavg", "retrain", "projected-ascent")
+    assert plot.arms == ("fedavg", "retrain", "erased")
+
+
+def marks(*values: tuple[float, float]) -> MarkPanel:
+    found = tuple(Mark(f"m{at:g}", "other-1", at, estimate(value)) for at, value in values)
+    return MarkPanel("MNIST", "MB uploaded", "attack success", found, (-0.03, 0.03))
+
+
+def test_marks_can_be_said_aloud_and_need_no_legend() -> None:
+    panel = marks((26.6, 0.9), (33.3, -0.004))
+    assert panel.alt == (
+        "Scatter chart, MNIST, attack success against MB uploaded. m26.6: +90.0 points at 26.6. "
+        "m33.3: −0.4 points at 33.3."
+    )
+    assert Plot("slug", "Title", "Caption.", ((panel,),)).arms == ()
+
+
+def test_axes_are_logarithmic_only_where_the_range_is_large() -> None:
+    assert not marks((10, 0.01), (50, 0.15)).is_cost_wide
+    assert marks((10, 0.01), (51, 0.15)).is_cost_wide
+    assert not marks((0, 0.01), (51, 0.15)).is_cost_wide
+    assert not marks((10, 0.01), (50, 0.15)).is_difference_wide
+    assert marks((10, 0.01), (50, -0.2)).is_difference_wide

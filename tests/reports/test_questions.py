@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from secede.reports.answers import Reply
-from secede.reports.questions import cheaper, forgotten, useful
+from secede.reports.questions import as_retrained, cheaper, forgotten, useful
 from secede.reports.records import Run
 
 Make = Callable[..., Run]
@@ -193,12 +193,55 @@ def test_it_says_when_fine_tuning_alone_forgets_as_well(make_run: Make) -> None:
 
 
 def test_a_climb_that_ran_out_of_epochs_names_the_keys(make_run: Make) -> None:
+    key = "settings.projected-ascent.epochs"
     run = probed(make_run, 0.5)
-    assert "unlearning.epochs" not in forgotten(run, 2).sentence
-    short = tuple(
-        replace(seed, local_step=replace(seed.local_step, ended_by="epochs")) for seed in run.seeds
+    assert key not in forgotten(run, 2).sentence
+    assert key in forgotten(out_of_epochs(run), 2).sentence
+
+
+def out_of_epochs(run: Run) -> Run:
+    steps = [seed.local_step for seed in run.seeds]
+    seeds = [
+        replace(seed, local_step=step and replace(step, ended_by="epochs"))
+        for seed, step in zip(run.seeds, steps, strict=True)
+    ]
+    return replace(run, seeds=tuple(seeds))
+
+
+def test_only_projected_ascent_is_said_to_climb(make_run: Make) -> None:
+    curves = {
+        "fedavg": [0.9] * 5,
+        "retrain": [0.01] * 5,
+        "fine-tune": [0.9, 0.1, 0.01],
+        "second-choice": [0.0, 0.01, 0.01],
+    }
+    methods = ("second-choice", "projected-ascent", "fine-tune")
+    run = make_run(rounds=4, post_rounds=2, methods=methods, fixed={"attack_success": curves})
+    said = forgotten(run, 2)
+    assert said.reply is Reply.YES
+    assert said.sentence.endswith("so this run does not show more than that was needed.")
+    curves["second-choice"] = [0.5] * 3
+    lost = make_run(rounds=4, post_rounds=2, methods=methods, fixed={"attack_success": curves})
+    assert "climb" not in forgotten(out_of_epochs(lost), 2).sentence
+
+
+def test_fine_tuning_is_not_held_against_itself(make_run: Make) -> None:
+    curves = {"fedavg": [0.9] * 5, "retrain": [0.01] * 5, "fine-tune": [0.0, 0.01, 0.01]}
+    run = make_run(
+        rounds=4, post_rounds=2, methods=("fine-tune",), fixed={"attack_success": curves}
     )
-    assert "unlearning.epochs" in forgotten(replace(run, seeds=short), 2).sentence
+    answer = forgotten(run, 2)
+    assert answer.reply is Reply.YES
+    assert "fine-tuning" not in answer.sentence
+
+
+def test_any_arm_is_held_to_the_margin_of_the_verdict(make_run: Make) -> None:
+    run = probed(make_run, 0.02)
+    assert as_retrained(run, "projected-ascent", 2) is forgotten(run, 2).reply is Reply.YES
+    assert as_retrained(run, "fedavg", 4) is Reply.NO
+    clean = clean_leaver(make_run, 0.031)
+    assert as_retrained(clean, "projected-ascent", 2) is Reply.NO
+    assert as_retrained(clean, "retrain", 4) is Reply.YES
 
 
 def test_an_accuracy_that_an_untrained_model_has_determines_no_cost(make_run: Make) -> None:

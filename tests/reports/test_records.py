@@ -15,3 +15,23 @@ def test_attacks_that_were_not_made_are_absent(make_run: Callable[..., Run]) -> 
     assert len(run.attacks("fedavg", 20, "yeom")) == 2
     assert run.attacks("fedavg", 19, "yeom") == ()
     assert run.attacks("fedavg", 20, "other") == ()
+
+
+def test_the_first_method_is_the_judged_one_and_shown_as_erased(
+    make_run: Callable[..., Run],
+) -> None:
+    run = make_run(seeds=(0,), methods=("second-choice", "projected-ascent", "fine-tune"))
+    assert run.erased == "second-choice"
+    assert run.config.arms == (
+        "fedavg",
+        "retrain",
+        "second-choice",
+        "projected-ascent",
+        "fine-tune",
+    )
+    assert [run.shown_as(arm) for arm in run.config.arms[2:4]] == ["erased", "projected-ascent"]
+    assert [run.label(arm) for arm in run.config.arms[2:]] == [
+        "Erased",
+        "Projected ascent",
+        "Fine-tuned",
+    ]

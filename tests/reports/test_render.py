@@ -13,7 +13,15 @@ from secede.reports.render import panel_svg, plot_bytes
 
 @pytest.fixture
 def plot(make_run: Callable[..., Run]) -> Plot:
-    return plots([make_run(seeds=(0, 1), rounds=3, post_rounds=2)])[-1]
+    found = plots([make_run(seeds=(0, 1), rounds=3, post_rounds=2)])
+    return next(plot for plot in found if plot.slug == "backdoor-rounds-n5")
+
+
+@pytest.fixture
+def methods(make_run: Callable[..., Run]) -> Plot:
+    others = ("projected-ascent", "fine-tune", "weight-negation", "orthogonal-descent")
+    runs = [make_run(seeds=(0, 1), rounds=3, methods=others, data=d) for d in ("mnist", "cifar10")]
+    return plots(runs)[-1]
 
 
 def test_a_figure_is_the_same_bytes_every_time(plot: Plot) -> None:
@@ -66,6 +74,20 @@ def test_ids_of_two_panels_never_meet_and_every_link_is_answered(plot: Plot) -> 
     links = re.findall(r'href="#([^"]+)"', one) + re.findall(r"url\(#([^)]+)\)", one)
     assert links
     assert set(links) <= ids[0]
+
+
+def test_methods_of_several_runs_stand_below_each_other_without_a_legend(methods: Plot) -> None:
+    png = plot_bytes(methods, "png")
+    width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
+    assert (width, height) == (round(7.2 * 160), int((2 * 4.3 + 0.36) * 160))
+    assert plot_bytes(methods, "svg") == plot_bytes(methods, "svg")
+
+
+def test_the_panel_of_methods_is_themed_too(methods: Plot) -> None:
+    svg = panel_svg(methods.panels[0], "mine")
+    assert ET.fromstring(svg).get("viewBox") == "0 0 518.4 309.6"
+    assert "var(--arm-other-1)" in svg
+    assert not re.search(r"#[0-9a-f]{6}", svg)
 
 
 def test_a_title_cannot_break_out_of_its_panel(make_run: Callable[..., Run]) -> None:

@@ -4,7 +4,15 @@ from collections.abc import Callable
 import pytest
 
 from secede.reports.records import Run, Score
-from secede.reports.statistics import difference, measured, of_losses, of_shares, over_seeds, wilson
+from secede.reports.statistics import (
+    difference,
+    measured,
+    of_losses,
+    of_shares,
+    over_seeds,
+    ratio,
+    wilson,
+)
 
 
 def test_the_t_interval_matches_the_hand_sum() -> None:
@@ -106,3 +114,19 @@ def test_counts_of_another_comparison_are_not_used() -> None:
     erased = Score(0.965, 2000, gained=30, lost=50)
     other = [Score(0.5, 2000)]
     assert difference([erased], other) == difference([Score(0.965, 2000)], other)
+
+
+def test_a_ratio_of_losses_is_a_geometric_mean_over_seeds() -> None:
+    # 2 and 1/2 cancel; log 2 = 0.693, the t quantile of one degree of freedom is 12.71.
+    losses, others = [Score(0.2, 9), Score(0.1, 9)], [Score(0.1, 9), Score(0.2, 9)]
+    found = ratio(losses, others)
+    assert found.mean == pytest.approx(1)
+    assert found.high == pytest.approx(math.exp(12.7062 * math.log(2)), rel=1e-4)
+    assert ratio(losses[:1], others[:1]).interval is None
+
+
+def test_a_ratio_that_explodes_is_infinite_and_no_error() -> None:
+    found = ratio([Score(1e200, 9), Score(1e-200, 9)], [Score(1.0, 9), Score(1.0, 9)])
+    assert found.mean == pytest.approx(1)
+    assert list(found.interval or ()) == [0, math.inf]
+    assert math.isnan(ratio([Score(0.0, 9)], [Score(1.0, 9)]).mean)

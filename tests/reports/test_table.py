@@ -4,7 +4,7 @@ import io
 import pytest
 
 from secede.reports.statistics import Estimate
-from secede.reports.table import Column, Row, Table, csv_text
+from secede.reports.table import Column, Row, Table, csv_text, markdown
 
 SHARE = Estimate(0.981, 0.97, 0.99, 3, "seeds")
 TWICE = Estimate(2.0, None, None, 1, "none")
@@ -43,3 +43,34 @@ def test_csv_holds_one_line_per_value_in_fractions() -> None:
 def test_a_row_must_fill_its_columns() -> None:
     with pytest.raises(ValueError, match="zip"):
         Table(TABLE.columns, (Row("short", "", (SHARE,)),)).texts()
+
+
+MARKED = Table(
+    (Column("clean", "clean accuracy", "share"), Column("gap", "points", "difference")),
+    (
+        Row(
+            "a|b",
+            "mine",
+            (SHARE, Estimate(-0.004, -0.01, 0.002, 3, "seeds")),
+            note="late",
+            words="nothing",
+            marks=(frozenset({"best"}), frozenset({"best", "as retrained"})),
+        ),
+        Row("Other", "other", (None, SHARE), words="data", missing="–"),
+    ),
+    words="needs",
+)
+
+
+def test_markdown_shows_the_best_in_bold_and_what_is_as_retrained() -> None:
+    assert markdown(MARKED, "Method").replace("\u00a0", " ").splitlines() == [
+        "| Method | needs | clean accuracy | points |",
+        "| --- | --- | ---: | ---: |",
+        "| a\\|b (late) | nothing | **98.1 %** (97.0 to 99.0) | **−0.4** (−1.0 to +0.2) ≈ |",
+        "| Other | data | – | +98.1 (+97.0 to +99.0) |",
+    ]
+
+
+def test_marks_are_notes_in_csv() -> None:
+    rows = list(csv.DictReader(io.StringIO(csv_text({"mine": MARKED}))))
+    assert [row["note"] for row in rows] == ["late; best", "late; as retrained; best", "", ""]

@@ -92,3 +92,23 @@ def test_membership_shows_both_attacks_with_non_members_beside(make_run: Make) -
     ]
     means = [value.mean for value in table.rows[0].values if value]
     assert means == pytest.approx([0.78, 0.42, 0.78 - 0.58])
+
+
+def test_all_methods_are_in_the_main_table_and_the_judged_one_round_by_round(
+    make_run: Make,
+) -> None:
+    methods = ("second-choice", "projected-ascent", "own.methods:Forget")
+    table = main_table(make_run(seeds=(0,), post_rounds=2, methods=methods))
+    assert [(row.label, row.arm) for row in table.rows[2:]] == [
+        ("Projected ascent, 2 rounds", "projected-ascent"),
+        ("own.methods:Forget, 2 rounds", "own.methods:Forget"),
+        ("Erased, before post-training", "second-choice"),
+        ("Erased, 1 round", "second-choice"),
+        ("Erased, 2 rounds", "second-choice"),
+    ]
+
+
+def test_costs_and_attacks_are_those_of_the_judged_method(make_run: Make) -> None:
+    run = make_run(seeds=(0,), methods=("second-choice", "projected-ascent"))
+    assert {row.arm for row in cost_table(run).rows} == {"second-choice", "retrain", "ratio"}
+    assert {row.arm for row in membership_table(run).rows} == {"fedavg", "retrain", "second-choice"}

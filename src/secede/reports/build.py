@@ -1,4 +1,4 @@
-"""Write a report: one HTML page, its figures as SVG and PNG, its tables as CSV."""
+"""Write a report: one HTML page, its figures as SVG and PNG, its tables as CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pathlib import Path
 from markupsafe import Markup
 
 from secede.files import write_bytes, write_text
+from secede.reports import compared, overview
 from secede.reports.figures import plots
 from secede.reports.load import load_runs
 from secede.reports.page import Drawing, Section, render_page, sections
 from secede.reports.plots import Plot
 from secede.reports.render import Drawn, draw_plot
-from secede.reports.table import csv_text
+from secede.reports.table import csv_text, markdown
 from secede.reports.verdict import Verdict
 
 FIGURES_WORTH_A_PROCESS = 4  # fewer are drawn sooner than a process starts
@@ -91,10 +92,21 @@ def _write_tables(parts: Sequence[Section], folder: Path) -> tuple[Path, ...]:
         "models.csv": {part.run.config.name: part.main for part in parts},
         "costs.csv": {part.run.config.name: part.costs for part in parts},
         "membership.csv": {part.run.config.name: part.membership for part in parts},
+        "methods.csv": {part.run.config.name: part.methods for part in parts},
     }
-    for name, tables in contents.items():
-        write_text(folder / name, csv_text(tables))
-    return tuple(folder / name for name in contents)
+    texts = {name: csv_text(tables) for name, tables in contents.items()}
+    texts["methods.md"] = _methods_text(parts)
+    shared = overview.overview([part.run for part in parts])
+    if shared is not None:
+        texts["comparison.md"] = f"{shared.markdown}\n{overview.EXPLAINED}\n"
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return tuple(folder / name for name in texts)
+
+
+def _methods_text(parts: Sequence[Section]) -> str:
+    found = [f"## {part.run.config.title}\n\n{markdown(part.methods, 'Method')}" for part in parts]
+    return "\n".join([*found, f"{compared.EXPLAINED}\n"])
 
 
 def _unfinished(parts: Sequence[Section], folders: Sequence[str]) -> tuple[str, ...]:

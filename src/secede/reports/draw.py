@@ -1,4 +1,4 @@
-"""Panels drawn onto matplotlib axes: bars with error bars, lines with shaded intervals."""
+"""Panels drawn onto matplotlib axes: bars and marks with error bars, lines with intervals."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from secede.reports import names
 from secede.reports.formats import Unit, number
+from secede.reports.marks import draw_marks
 from secede.reports.palette import INK, LOOKS, PAPER, QUIET
 from secede.reports.plots import BarPanel, Line, LinePanel, Panel
 from secede.reports.statistics import Estimate
@@ -30,8 +31,10 @@ def draw(axes: Axes, panel: Panel) -> None:
     )
     if isinstance(panel, BarPanel):
         _bars(axes, panel)
-    else:
+    elif isinstance(panel, LinePanel):
         _lines(axes, panel)
+    else:
+        draw_marks(axes, panel)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0)
@@ -45,7 +48,7 @@ def _bars(axes: Axes, panel: BarPanel) -> None:
         for index, (arm, value) in enumerate(group.bars):
             _bar(axes, left + index, value, arm, panel.unit)
             if len(panel.groups) == 1:
-                ticks.append((left + index, names.ARMS[arm]))
+                ticks.append((left + index, names.label(arm)))
         if len(panel.groups) > 1:
             ticks.append((left + (len(group.bars) - 1) / 2, group.label))
         left += len(group.bars) + GAP

@@ -1,4 +1,4 @@
-"""Every figure of the paper, from one run or from all its cells, as values.
+"""Every figure of the paper, from one run or from all its cells, and one of methods, as values.
 
 Panels stand in a row over data sets, as the paper has them; numbers of clients stand side by
 side in bars, and in figures of their own for curves. Halimi et al. 2022, section 5, appendices.
@@ -10,19 +10,40 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from secede.reports import names
+from secede.reports.answers import FORGOTTEN_POINTS
 from secede.reports.formats import plural
-from secede.reports.panels import attack_panel, bar_panel, communication_panel, rounds_panel
+from secede.reports.panels import (
+    attack_panel,
+    bar_panel,
+    communication_panel,
+    curves_beside,
+    method_panel,
+    rounds_panel,
+)
 from secede.reports.plots import Panel, Plot
 from secede.reports.records import Run
 
 SOON = 1  # the paper's round for backdoors and membership inference
 LATER = 5  # the paper's round for clean and flipped accuracy
+WORTH_A_FIGURE = 3  # methods that a figure of their own takes
+_BESIDE = {
+    names.FINE_TUNE: "fine-tuning FedAvg's model",
+    names.REFERENCE: "starting from the others' mean (the reference)",
+    names.PROJECTED_ASCENT: "projected ascent",
+}
 
 # Which scores show the leaver, and after how many rounds the paper looks.
 _EFFICACY: dict[str, tuple[tuple[str, ...], int]] = {
     "backdoor": ((names.ATTACK_SUCCESS, names.BACKDOOR_ACCURACY), SOON),
     "flipped": ((names.FLIPPED_ACCURACY,), LATER),
     "clean": ((names.LEAVER_LOSS, names.LEAVER_ACCURACY), SOON),
+    "exclusive": ((names.EXCLUSIVE_ACCURACY, names.OTHERS_ACCURACY), SOON),
+    "class": ((names.CLASS_ACCURACY, names.OTHERS_ACCURACY), SOON),
+}
+_SHADED = {
+    "backdoor": "what counts as forgotten, to which less than retraining's belongs",
+    "clean": f"{FORGOTTEN_POINTS:g} points to both sides; whether a clean leaver is forgotten, "
+    "its loss decides",
 }
 _EFFICACY_CAPTION = {
     "backdoor": (
@@ -32,11 +53,21 @@ _EFFICACY_CAPTION = {
     ),
     "flipped": "Accuracy on flipped test images; the aim is what retraining gives, not zero.",
     "clean": "The leaver's own training samples; the aim is what retraining gives, not more.",
+    "exclusive": (
+        "Accuracy on test images of the classes that the leaver held alone, or nearly so, and on "
+        "those of all other classes; the aim is what retraining gives."
+    ),
+    "class": (
+        "Accuracy on test images of the classes to erase and on those of all other classes; the "
+        "aim is what retraining gives."
+    ),
 }
 _CURVE = {
     "backdoor": names.ATTACK_SUCCESS,
     "flipped": names.FLIPPED_ACCURACY,
     "clean": names.LEAVER_LOSS,
+    "exclusive": names.EXCLUSIVE_ACCURACY,
+    "class": names.CLASS_ACCURACY,
 }
 
 
@@ -80,6 +111,8 @@ def _scenario_plots(scenario: str, found: tuple[Column, ...]) -> Iterator[Plot]:
         yield _communication(scenario, size, some)
     for size, some in of_size.items():
         yield _rounds(scenario, size, some)
+    for size, some in of_size.items():
+        yield from _methods(scenario, size, some)
 
 
 def _only(found: tuple[Column, ...], size: int) -> list[tuple[str, Run]]:
@@ -97,12 +130,17 @@ def _efficacy(scenario: str, found: tuple[Column, ...]) -> Plot:
 
 
 def _clean(scenario: str, found: tuple[Column, ...]) -> Plot:
+    which = " of the other classes" if scenario in names.UTILITY else ""
     return Plot(
         slug=f"{scenario}-clean-accuracy",
         title=f"{names.SCENARIOS[scenario]}: is the model still useful?",
-        caption=f"{_erased(found, LATER)} Accuracy on clean test images.",
-        rows=(_bars(found, names.CLEAN_ACCURACY, LATER),),
+        caption=f"{_erased(found, LATER)} Accuracy on clean test images{which}.",
+        rows=(_bars(found, _utility(scenario), LATER),),
     )
+
+
+def _utility(scenario: str) -> str:
+    return names.UTILITY.get(scenario, names.CLEAN_ACCURACY)
 
 
 def _bars(found: tuple[Column, ...], score: str, round: int) -> tuple[Panel, ...]:
@@ -130,26 +168,60 @@ def _membership(scenario: str, size: int, some: list[tuple[str, Run]]) -> Iterat
 
 
 def _communication(scenario: str, size: int, some: list[tuple[str, Run]]) -> Plot:
+    which = "an accuracy on the other classes" if scenario in names.UTILITY else "a clean accuracy"
     return Plot(
         slug=f"{scenario}-communication-n{size}",
-        title=f"{names.SCENARIOS[scenario]}, N = {size}: what does a clean accuracy cost?",
-        caption="Megabytes uploaded until a clean accuracy is first reached; one dot a round, "
+        title=f"{names.SCENARIOS[scenario]}, N = {size}: what does {which} cost?",
+        caption=f"Megabytes uploaded until {which} is first reached; one dot a round, "
         "the leaver's own upload included. Lower and further right is better.",
         rows=(tuple(communication_panel(title, run) for title, run in some),),
     )
 
 
 def _rounds(scenario: str, size: int, some: list[tuple[str, Run]]) -> Plot:
-    scores = (names.CLEAN_ACCURACY, _CURVE[scenario])
+    scores = (_utility(scenario), _CURVE[scenario])
     return Plot(
         slug=f"{scenario}-rounds-n{size}",
         title=f"{names.SCENARIOS[scenario]}, N = {size}: round by round",
-        caption="Rounds of post-training for the erased model and the two ablations (fine-tuning "
-        "FedAvg's model; starting from the reference without the climb), rounds of training "
-        "from scratch for the retrained one. The dotted level is FedAvg's last round.",
+        caption=f"Rounds of post-training for the erased model{_beside([run for _, run in some])}, "
+        "rounds of training from scratch for the retrained one. The dotted level is FedAvg's last "
+        "round.",
         rows=tuple(
             tuple(rounds_panel(title, run, score) for title, run in some) for score in scores
         ),
+    )
+
+
+def _beside(runs: Sequence[Run]) -> str:
+    """Name the methods drawn beside the erased model."""
+    shown = [what for arm, what in _BESIDE.items() if any(arm in curves_beside(r) for r in runs)]
+    return f" and, beside it, for {' and '.join(shown)}" if shown else ""
+
+
+def _methods(scenario: str, size: int, some: list[tuple[str, Run]]) -> Iterator[Plot]:
+    rich = [
+        (title, run)
+        for title, run in some
+        if len(run.config.methods) >= WORTH_A_FIGURE
+        and min(run.last_round(arm) for arm in run.config.methods) >= 1
+    ]
+    if not rich:
+        return
+    shaded = _SHADED.get(scenario, "what counts as forgotten")
+    panels = [method_panel(title, run) for title, run in rich]
+    logarithmic = (
+        " Differences beyond the allowed ones are on a logarithmic scale."
+        if any(panel.is_difference_wide for panel in panels)
+        else ""
+    )
+    yield Plot(
+        slug=f"{scenario}-methods-n{size}",
+        title=f"{names.SCENARIOS[scenario]}, N = {size}: methods compared",
+        caption="Every method after its first round of post-training: how far its score lies from "
+        "retraining's, with 95 % intervals, against all that was uploaded for it by then (methods "
+        f"of the same cost stand side by side). The line is retraining; shaded is {shaded}. "
+        f"Further left and nearer the line is better. Bold: the method judged here.{logarithmic}",
+        rows=tuple((panel,) for panel in panels),
     )
 
 
@@ -158,6 +230,6 @@ def _erased(found: tuple[Column, ...], round: int) -> str:
 
 
 def _erased_runs(runs: Sequence[Run], round: int) -> str:
-    reached = {min(round, run.last_round(names.ERASED)) for run in runs}
+    reached = {min(round, run.last_round(run.erased)) for run in runs}
     upto = "" if len(reached) == 1 else "up to "
     return f"Erased: after {upto}{plural(max(reached), 'round')} of post-training."

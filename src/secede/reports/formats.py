@@ -7,7 +7,7 @@ from typing import Literal
 
 from secede.reports.statistics import Estimate
 
-Unit = Literal["share", "points", "loss", "rounds", "MB", "count", "seconds", "times"]
+Unit = Literal["share", "points", "difference", "loss", "rounds", "MB", "count", "seconds", "times"]
 
 MINUS = "\u2212"
 
@@ -16,6 +16,9 @@ def number(value: float, unit: Unit, *, digits: int | None = None) -> str:
     """Return a value as text, shares in percent, without its unit."""
     if not math.isfinite(value):
         return "not finite"
+    if unit == "difference":  # of shares, in points with its sign
+        text = _signed(value)
+        return "0.0" if float(text.replace(MINUS, "-")) == 0 else text
     if unit in ("share", "points"):
         value *= 100
     text = f"{value:,.{_digits(value, unit) if digits is None else digits}f}"

@@ -18,6 +18,7 @@ from secede.reports.schema import (
     parse_model,
     read_config,
     read_curves,
+    read_local_step,
     read_object,
     read_result,
 )
@@ -62,13 +63,18 @@ def _order(run: Run) -> tuple[int, tuple[int, str], int, str]:
 
 
 def _seed(folder: Path, result: Result, config: Config) -> SeedRecord:
-    curves = read_curves(folder / "curves.jsonl")
+    curves = read_curves(folder / "curves.jsonl", config.arms)
     _whole(folder, result, curves, config)
+    attacked = {
+        parse_model(key, config.arms, folder): made for key, made in result.membership.items()
+    }
     return SeedRecord(
         seed=result.seed,
         curves=curves,
-        local_step=result.local_step,
-        membership={parse_model(key, folder): value for key, value in result.membership.items()},
+        reports=result.reports,
+        local_step=read_local_step(result, folder),
+        history=result.history,
+        membership=attacked,
         environment=read_object(folder / "environment.json"),
         seconds=result.seconds,
     )
@@ -78,7 +84,7 @@ def _whole(
     folder: Path, result: Result, curves: Mapping[str, tuple[Point, ...]], config: Config
 ) -> None:
     path = folder / "curves.jsonl"
-    for arm in (*names.NEEDED_ARMS, *result.arms):
+    for arm in (*config.arms, *result.arms):
         if arm not in curves or arm not in result.arms:
             raise RecordError(f"{path}: no finished curve for {arm!r}, though the seed is finished")
         last, expected = curves[arm][-1], result.arms[arm]
@@ -97,7 +103,8 @@ def _whole(
 
 
 def _needed_scores(config: Config) -> set[str]:
-    always = {names.CLEAN_ACCURACY, names.LEAVER_ACCURACY, names.LEAVER_LOSS, config.main_probe}
+    always = {names.CLEAN_ACCURACY, names.LEAVER_ACCURACY, names.LEAVER_LOSS}
+    always |= {config.main_probe, config.utility}
     return always | ({names.BACKDOOR_ACCURACY} if config.scenario == "backdoor" else set())
 
 

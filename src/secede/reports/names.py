@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from secede.unlearning.methods import METHODS
+
 FEDAVG = "fedavg"
 RETRAIN = "retrain"
 FINE_TUNE = "fine-tune"
 REFERENCE = "reference"
-ERASED = "projected-ascent"
+PROJECTED_ASCENT = "projected-ascent"
+ERASED = "erased"  # how the method that a run judges is shown, whichever it is
 
-ARMS = {
+# Those not here are called by their name in words.
+_LABELS = {
     FEDAVG: "FedAvg",
     RETRAIN: "Retrained",
     FINE_TUNE: "Fine-tuned",
     REFERENCE: "Reference",
     ERASED: "Erased",
 }
-NEEDED_ARMS = (FEDAVG, RETRAIN, ERASED)
-POST_TRAINED_ARMS = (FINE_TUNE, REFERENCE, ERASED)
 
 CLEAN_ACCURACY = "clean_accuracy"
 ATTACK_SUCCESS = "attack_success"
 BACKDOOR_ACCURACY = "backdoor_accuracy"
 FLIPPED_ACCURACY = "flipped_accuracy"
 HOLDOUT_ACCURACY = "holdout_accuracy"
+EXCLUSIVE_ACCURACY = "exclusive_accuracy"
+CLASS_ACCURACY = "class_accuracy"
+OTHERS_ACCURACY = "others_accuracy"
 LEAVER_ACCURACY = "leaver_accuracy"
+RETAINED_ACCURACY = "retained_accuracy"
 LEAVER_LOSS = "leaver_loss"
 
 SCORES = {
@@ -32,7 +38,11 @@ SCORES = {
     BACKDOOR_ACCURACY: "backdoor accuracy (with floor)",
     FLIPPED_ACCURACY: "flipped accuracy",
     HOLDOUT_ACCURACY: "hold-out accuracy",
+    EXCLUSIVE_ACCURACY: "accuracy on the leaver's classes",
+    CLASS_ACCURACY: "accuracy on the classes to erase",
+    OTHERS_ACCURACY: "accuracy on the other classes",
     LEAVER_ACCURACY: "accuracy on the leaver's samples",
+    RETAINED_ACCURACY: "accuracy on the retained clients' samples",
     LEAVER_LOSS: "loss on the leaver's samples",
 }
 
@@ -41,11 +51,18 @@ MAIN_PROBE = {
     "backdoor": ATTACK_SUCCESS,
     "flipped": FLIPPED_ACCURACY,
     "clean": HOLDOUT_ACCURACY,
+    "exclusive": EXCLUSIVE_ACCURACY,
+    "class": CLASS_ACCURACY,
 }
+# The score that tells whether a model is useful, where it is not clean accuracy: a model that
+# forgot classes of the test set is right on them no longer, and should not be.
+UTILITY = {"exclusive": OTHERS_ACCURACY, "class": OTHERS_ACCURACY}
 SCENARIOS = {
     "backdoor": "Backdoor",
     "flipped": "Flipped images",
     "clean": "Clean leaver",
+    "exclusive": "Exclusive classes",
+    "class": "Whole classes",
 }
 ATTACKS = {"yeom": "Yeom", "shokri": "Shokri"}
 
@@ -58,6 +75,31 @@ DATA_SETS = {
     "cifar10": "CIFAR-10",
     "fashion-mnist": "Fashion-MNIST",
 }
+
+
+def label(arm: str) -> str:
+    """Return an arm's name for readers; a user's own class keeps its whole name."""
+    return _LABELS.get(arm) or (arm if ":" in arm else method_words(arm).capitalize())
+
+
+def method_words(method: str) -> str:
+    """Return a method's name inside a sentence, as in "projected ascent"."""
+    return method if ":" in method else method.replace("-", " ")
+
+
+def method_needs(method: str) -> str:
+    """Return what a method needs, in words from the table of methods."""
+    if method not in METHODS:
+        return "not stated"
+    return ", ".join(METHODS[method].needs.words()) or "nothing"
+
+
+def method_line(method: str) -> str:
+    """Return a method's name with what the table of methods says of it."""
+    if method not in METHODS:
+        return f"{method_words(method)}, a method of your own"
+    entry = METHODS[method]
+    return f"{method_words(method)}: {entry.summary} ({entry.source})"
 
 
 def is_proportion(score: str) -> bool:

@@ -1,11 +1,12 @@
 """Colours and line styles, the same in every figure and on the page.
 
 The three main ones differ in lightness as well as in hue, so that colour-blind readers and
-grey prints can tell them apart; the two ablations are told by their dashes.
+grey prints can tell them apart; the others are told by their dashes and marks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ class Look:
     dark: str
     width: float
     dashes: tuple[float, ...] = ()
+    mark: str = "o"  # matplotlib's letter
 
     @property
     def linestyle(self) -> tuple[float, tuple[float, ...]] | Literal["-"]:
@@ -37,8 +39,18 @@ LOOKS = {
     names.RETRAIN: Look("#1f4e8c", "#7fb0ef", 2.2),
     names.FINE_TUNE: Look("#a58a5b", "#c9b184", 1.1, (4.5, 2.0)),
     names.REFERENCE: Look("#5f9a8e", "#86c2b5", 1.1, (2.0, 1.6)),
+    names.PROJECTED_ASCENT: Look("#7b4fa3", "#c39be8", 1.3, (6.0, 1.6, 1.2, 1.6)),
     names.ERASED: Look("#c85200", "#ff8a3d", 2.4),
+    "other-1": Look("#a8325e", "#f08bb0", 1.1, mark="s"),
+    "other-2": Look("#3a7d2c", "#8fd07f", 1.1, mark="D"),
+    "other-3": Look("#1b7fa6", "#6cc7ea", 1.1, mark="^"),
+    "other-4": Look("#8a6d00", "#dcc04a", 1.1, mark="v"),
+    "other-5": Look("#5a5fc0", "#a6aaf5", 1.1, mark="P"),
+    "other-6": Look("#7a4b3a", "#d9a48f", 1.1, mark="X"),
+    "other-7": Look("#006d77", "#5fc9d4", 1.1, mark="h"),
+    "other-8": Look("#9c2fa8", "#e38cf0", 1.1, mark="p"),
 }
+_OTHERS = tuple(key for key in LOOKS if key.startswith("other-"))
 
 # What a dark page replaces, as CSS variables of the same names.
 THEME = {
@@ -48,6 +60,13 @@ THEME = {
     "paper": (PAPER, "#161c23"),
     **{f"arm-{arm}": (look.colour, look.dark) for arm, look in LOOKS.items()},
 }
+
+
+def look_keys(shown: Sequence[str]) -> dict[str, str]:
+    """Return the key in `LOOKS` for each arm; those without a look of their own share a few."""
+    strangers = [arm for arm in shown if arm not in LOOKS]
+    turns = {arm: _OTHERS[index % len(_OTHERS)] for index, arm in enumerate(strangers)}
+    return {arm: turns.get(arm, arm) for arm in shown}
 
 
 def settings(salt: str) -> dict[Any, Any]:

@@ -8,14 +8,17 @@ from itertools import accumulate
 from typing import Literal
 
 from secede.reports import names
-from secede.reports.costs import MEGABYTE
+from secede.reports.costs import MEGABYTE, amount
 from secede.reports.formats import Unit
-from secede.reports.plots import BarGroup, BarPanel, Line, LinePanel
+from secede.reports.palette import look_keys
+from secede.reports.plots import BarGroup, BarPanel, Line, LinePanel, Mark, MarkPanel
+from secede.reports.questions import allowed
 from secede.reports.records import Run, Score
-from secede.reports.statistics import measured, of_shares
+from secede.reports.statistics import difference, measured, of_shares, over_seeds
 
-BARS = (names.FEDAVG, names.RETRAIN, names.ERASED)
-CURVES = (names.FINE_TUNE, names.REFERENCE, names.RETRAIN, names.ERASED)
+# Drawn round by round where a run has them, besides retraining and what is judged; more lines
+# than these could not be told apart.
+CURVES = (names.FINE_TUNE, names.REFERENCE, names.PROJECTED_ASCENT)
 
 Share = Literal["member_rate", "nonmember_accuracy"]
 _SHARES: dict[Share, str] = {
@@ -29,7 +32,10 @@ def bar_panel(title: str, runs: Sequence[Run], score: str, round: int) -> BarPan
     groups = (
         BarGroup(
             f"N = {run.config.clients}",
-            tuple((arm, measured(run, arm, _moment(run, arm, round), score)) for arm in BARS),
+            tuple(
+                (run.shown_as(arm), measured(run, arm, _moment(run, arm, round), score))
+                for arm in _barred(run)
+            ),
         )
         for run in runs
     )
@@ -41,22 +47,23 @@ def attack_panel(title: str, run: Run, share: Share, round: int) -> BarPanel:
     groups = []
     for attack, label in names.ATTACKS.items():
         bars = []
-        for arm in BARS:
+        for arm in _barred(run):
             found = run.attacks(arm, _moment(run, arm, round), attack)
             if found:
-                bars.append((arm, of_shares([getattr(item, share) for item in found])))
+                shown = of_shares([getattr(item, share) for item in found])
+                bars.append((run.shown_as(arm), shown))
         if bars:
             groups.append(BarGroup(label, tuple(bars)))
     return BarPanel(title, _SHARES[share], "share", tuple(groups))
 
 
 def communication_panel(title: str, run: Run) -> LinePanel:
-    """Return megabytes uploaded against the best clean accuracy so far."""
-    lines = tuple(_best_so_far(run, arm) for arm in (names.RETRAIN, names.ERASED))
+    """Return megabytes uploaded against the best accuracy so far, clean or on other classes."""
+    lines = tuple(_best_so_far(run, arm) for arm in (names.RETRAIN, run.erased))
     return LinePanel(
         title=title,
         position_label="MB uploaded",
-        value_label=names.SCORES[names.CLEAN_ACCURACY],
+        value_label=names.SCORES[run.config.utility],
         unit="share",
         lines=lines,
         window=_cost_window(lines),
@@ -65,8 +72,9 @@ def communication_panel(title: str, run: Run) -> LinePanel:
 
 
 def rounds_panel(title: str, run: Run, score: str) -> LinePanel:
-    """Return one score of every arm against rounds, and FedAvg's last value as a level."""
-    lines = tuple(_curve(run, arm, score) for arm in CURVES if arm in run.arms)
+    """Return one score of the main arms against rounds, and FedAvg's last value as a level."""
+    shown = (*curves_beside(run), names.RETRAIN, run.erased)
+    lines = tuple(_curve(run, arm, score) for arm in shown)
     last = run.last_round(names.FEDAVG)
     return LinePanel(
         title=title,
@@ -79,9 +87,37 @@ def rounds_panel(title: str, run: Run, score: str) -> LinePanel:
     )
 
 
+def curves_beside(run: Run) -> tuple[str, ...]:
+    """Return the methods that are drawn round by round besides the judged one."""
+    return tuple(arm for arm in CURVES if arm in run.config.methods[1:])
+
+
+def method_panel(title: str, run: Run) -> MarkPanel:
+    """Return every method after one round: its probe against retraining's, and its uploads."""
+    probe, looks = run.config.main_probe, look_keys([run.shown_as(arm) for arm in run.config.arms])
+    retrained = run.scores(names.RETRAIN, run.last_round(names.RETRAIN), probe)
+    marks = []
+    for arm in run.config.methods:
+        uploads = [amount(point.cost, "upload_mb") for point in run.points(arm, 1)]
+        gap = difference(run.scores(arm, 1, probe), retrained)
+        look = looks[run.shown_as(arm)]
+        marks.append(Mark(names.label(arm), look, over_seeds(uploads).mean, gap))
+    return MarkPanel(
+        title=title,
+        position_label="MB uploaded until after 1 round of post-training",
+        value_label=f"{names.SCORES[probe]}: points from retraining",
+        marks=tuple(marks),
+        allowed=allowed(probe),
+    )
+
+
+def _barred(run: Run) -> tuple[str, str, str]:
+    return names.FEDAVG, names.RETRAIN, run.erased
+
+
 def _moment(run: Run, arm: str, round: int) -> int:
     last = run.last_round(arm)
-    return min(round, last) if arm == names.ERASED else last
+    return min(round, last) if arm == run.erased else last
 
 
 def _unit(score: str) -> Unit:
@@ -91,20 +127,18 @@ def _unit(score: str) -> Unit:
 def _curve(run: Run, arm: str, score: str) -> Line:
     rounds = range(run.last_round(arm) + 1)
     values = tuple(measured(run, arm, round, score) for round in rounds)
-    return Line(arm, tuple(float(round) for round in rounds), values)
+    return Line(run.shown_as(arm), tuple(float(round) for round in rounds), values)
 
 
 def _best_so_far(run: Run, arm: str) -> Line:
-    curves = [seed.curves[arm] for seed in run.seeds]
-    best = [
-        list(accumulate((point.scores[names.CLEAN_ACCURACY] for point in curve), _better))
-        for curve in curves
-    ]
+    curves, score = [seed.curves[arm] for seed in run.seeds], run.config.utility
+    best = [list(accumulate((point.scores[score] for point in curve), _better)) for curve in curves]
     spent = tuple(
         sum(point.cost.upload_bytes for point in points) / len(points) / MEGABYTE
         for points in zip(*curves, strict=True)
     )
-    return Line(arm, spent, tuple(of_shares(scores) for scores in zip(*best, strict=True)))
+    shown = tuple(of_shares(scores) for scores in zip(*best, strict=True))
+    return Line(run.shown_as(arm), spent, shown)
 
 
 def _better(one: Score, other: Score) -> Score:
@@ -126,7 +160,7 @@ def _window(lines: Sequence[Line], score: str) -> tuple[float, float]:
     finite = [value for value in late if math.isfinite(value)] or [1.0]
     if not names.is_proportion(score):
         return 0.0, 1.1 * max(finite)
-    if score != names.CLEAN_ACCURACY:
+    if score not in (names.CLEAN_ACCURACY, names.OTHERS_ACCURACY):
         return -0.02, 1.02
     firsts = [
         line.values[1].mean for line in lines if line.arm != names.RETRAIN and line.values[1:]

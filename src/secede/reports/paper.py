@@ -1,7 +1,8 @@
 """The numbers that the paper's text states, beside what was measured here.
 
 Halimi et al. 2022, sections 5.1 and 5.2 and appendices C and D. Their costs count uploads in
-decimal megabytes, 4 bytes a parameter, the leaver's one upload included; so do ours.
+decimal megabytes, 4 bytes a parameter, the leaver's one upload included; so do ours. They are
+held against projected ascent, whichever method a run judges, and only where a run has it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ BASELINE = (
     "notebook drops one retained client and shortens the local epochs. Here every retained "
     "client trains with the same local epochs as in post-training, so ratios may be lower."
 )
+ARM = names.PROJECTED_ASCENT
 LEVEL = 0.9813  # the clean accuracy at which the text states costs on MNIST
 LARGEST = {"backdoor": 24.0, "flipped": 5.8}  # "up to", over all its cells of a scenario
 
@@ -50,11 +52,12 @@ class PaperRow:
 
 def levels(run: Run) -> tuple[float, ...]:
     """Return the clean accuracies at which the paper's text states a cost for this run's cell."""
-    return (LEVEL,) if run.config.name in _COSTS else ()
+    return (LEVEL,) if run.config.name in _COSTS and ARM in run.config.methods else ()
 
 
 def compare_with_text(runs: Sequence[Run]) -> tuple[PaperRow, ...]:
     """Return every stated number that some run can be held against."""
+    runs = [run for run in runs if ARM in run.config.methods]
     rows = [
         PaperRow(run.config.title, item.what, item.stated, item.unit, *_measured(run, item))
         for run in runs
@@ -72,7 +75,7 @@ def _measured(run: Run, item: Statement) -> Measured:
 
 
 def _largest(scenario: str, cells: Sequence[Run]) -> list[PaperRow]:
-    found = [(run, largest_ratio(run)) for run in cells if run.config.scenario == scenario]
+    found = [(run, largest_ratio(run, ARM)) for run in cells if run.config.scenario == scenario]
     best = [(item[1], item[0], run) for run, item in found if item is not None]
     if not found:
         return []
@@ -87,19 +90,19 @@ def _largest(scenario: str, cells: Sequence[Run]) -> list[PaperRow]:
 
 def _score(score: str, percent: float) -> Statement:
     def measure(run: Run) -> Measured:
-        if run.last_round(names.ERASED) < 1:
+        if run.last_round(ARM) < 1:
             return None, "no post-training round was run"
-        return measured(run, names.ERASED, 1, score), ""
+        return measured(run, ARM, 1, score), ""
 
-    what = f"{names.SCORES[score]}, erased, after 1 round"
+    what = f"{names.SCORES[score]}, {names.method_words(ARM)}, after 1 round"
     return Statement(what, f"{percent:g} %", "share", measure)
 
 
 def _more_rounds(rounds: int) -> Statement:
     def measure(run: Run) -> Measured:
-        if run.last_round(names.ERASED) < 1:
+        if run.last_round(ARM) < 1:
             return None, "no post-training round was run"
-        comparison = compare_at_round(run, 1)
+        comparison = compare_at_round(run, ARM, 1)
         return comparison.spent(comparison.retrained, "rounds"), _never(comparison.retrained_never)
 
     what = "rounds of retraining to the clean accuracy of 1 round after erasing"
@@ -108,17 +111,18 @@ def _more_rounds(rounds: int) -> Statement:
 
 def _to_level(arm: str, megabytes: int) -> Statement:
     def measure(run: Run) -> Measured:
-        comparison = compare_at_level(run, LEVEL)
-        costs = comparison.erased if arm == names.ERASED else comparison.retrained
+        comparison = compare_at_level(run, ARM, LEVEL)
+        costs = comparison.method if arm == ARM else comparison.retrained
         return comparison.spent(costs, "upload_mb"), _never(costs.count(None))
 
-    what = f"uploads to {100 * LEVEL:.2f} % clean accuracy, {names.ARMS[arm].lower()}"
+    who = names.method_words(ARM) if arm == ARM else "retrained"
+    what = f"uploads to {100 * LEVEL:.2f} % clean accuracy, {who}"
     return Statement(what, f"{megabytes} MB", "MB", measure)
 
 
 def _ratio(times: float) -> Statement:
     def measure(run: Run) -> Measured:
-        ratio = compare_at_level(run, LEVEL).ratio("upload_mb")
+        ratio = compare_at_level(run, ARM, LEVEL).ratio("upload_mb")
         return ratio.estimate, _never(ratio.left_out)
 
     what = f"ratio of uploads to {100 * LEVEL:.2f} % clean accuracy"
@@ -130,7 +134,7 @@ def _never(seeds: int) -> str:
 
 
 def _cost(erased: int, retrained: int, times: float) -> tuple[Statement, ...]:
-    return _to_level(names.ERASED, erased), _to_level(names.RETRAIN, retrained), _ratio(times)
+    return _to_level(ARM, erased), _to_level(names.RETRAIN, retrained), _ratio(times)
 
 
 _COSTS = {

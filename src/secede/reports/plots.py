@@ -1,4 +1,4 @@
-"""Figures as values: panels of bars or lines, what they show and how to say it aloud."""
+"""Figures as values: panels of bars, lines or marks, what they show and how to say it aloud."""
 
 from __future__ import annotations
 
@@ -6,8 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from secede.reports import names
-from secede.reports.formats import Unit, mean
+from secede.reports.formats import Unit, mean, signed_points
 from secede.reports.statistics import Estimate
+
+# Of legends.
+ORDER = (
+    names.FEDAVG,
+    names.RETRAIN,
+    names.FINE_TUNE,
+    names.REFERENCE,
+    names.PROJECTED_ASCENT,
+    names.ERASED,
+)
+
+WIDE_COST = 5.0  # a cost this many times another's
+WIDE_MARGINS = 5.0  # a difference this many times the allowed one
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,7 @@ class BarPanel:
 
     def _said(self) -> Iterator[str]:
         for group in self.groups:
-            bars = ", ".join(f"{names.ARMS[a]} {mean(v, self.unit)}" for a, v in group.bars)
+            bars = ", ".join(f"{names.label(a)} {mean(v, self.unit)}" for a, v in group.bars)
             yield f"{group.label}: {bars}."
 
 
@@ -88,7 +101,7 @@ class LinePanel:
     def alt(self) -> str:
         """The panel in words: where each line begins and ends."""
         said = (
-            f"{names.ARMS[line.arm]} from {mean(line.values[0], self.unit)} at "
+            f"{names.label(line.arm)} from {mean(line.values[0], self.unit)} at "
             f"{line.positions[0]:g} to {mean(line.values[-1], self.unit)} at "
             f"{line.positions[-1]:g}."
             for line in self.lines
@@ -97,11 +110,66 @@ class LinePanel:
         level = ""
         if self.level:
             arm, value = self.level
-            level = f" {names.ARMS[arm]}, for comparison: {mean(value, self.unit)}."
+            level = f" {names.label(arm)}, for comparison: {mean(value, self.unit)}."
         return " ".join((heading, *said)) + level
 
 
-Panel = BarPanel | LinePanel
+@dataclass(frozen=True)
+class Mark:
+    """One method: what it is called, how it looks, and where it lies."""
+
+    label: str
+    look: str  # key in the palette
+    position: float
+    value: Estimate
+
+
+@dataclass(frozen=True)
+class MarkPanel:
+    """Differences from retraining, in points, against a cost; `allowed` of them are shaded.
+
+    Marks are labelled where they lie, so that there is no legend.
+    """
+
+    title: str
+    position_label: str
+    value_label: str
+    marks: tuple[Mark, ...]
+    allowed: tuple[float, float]
+
+    @property
+    def is_cost_wide(self) -> bool:
+        """Whether costs differ so much that their axis is logarithmic."""
+        places = [mark.position for mark in self.marks]
+        return min(places) > 0 and max(places) > WIDE_COST * min(places)
+
+    @property
+    def is_difference_wide(self) -> bool:
+        """Whether the axis of differences is logarithmic beyond the allowed ones."""
+        return any(abs(mark.value.mean) > WIDE_MARGINS * self.allowed[1] for mark in self.marks)
+
+    @property
+    def height_label(self) -> str:
+        """What the vertical axis shows."""
+        return self.value_label
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """No arm needs a legend."""
+        return ()
+
+    @property
+    def alt(self) -> str:
+        """The panel in words."""
+        heading = f"Scatter chart, {self.title}, {self.value_label} against {self.position_label}."
+        said = (
+            f"{mark.label}: {signed_points(mark.value)} at {mark.position:.1f}."
+            for mark in self.marks
+        )
+        return " ".join((heading, *said))
+
+
+Panel = BarPanel | LinePanel | MarkPanel
 
 
 @dataclass(frozen=True)
@@ -120,6 +188,6 @@ class Plot:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """The arms of all panels, in the order of `names.ARMS`."""
+        """The arms of all panels, in the order of `ORDER`."""
         shown = {arm for panel in self.panels for arm in panel.arms}
-        return tuple(arm for arm in names.ARMS if arm in shown)
+        return tuple(arm for arm in ORDER if arm in shown)

@@ -19,8 +19,15 @@ from secede.reports.answers import (
 )
 from secede.reports.costs import Comparison, compare_at_round
 from secede.reports.formats import full, mean, plural, signed_points
-from secede.reports.records import Run, Score
-from secede.reports.statistics import Estimate, difference, of_losses, of_shares, over_seeds
+from secede.reports.records import Cost, Run
+from secede.reports.statistics import (
+    Estimate,
+    difference,
+    log_ratio,
+    of_losses,
+    of_shares,
+    over_seeds,
+)
 
 FORGOTTEN = "Is the leaver forgotten, as by retraining?"
 USEFUL = "Is the model still useful?"
@@ -36,22 +43,23 @@ def forgotten(run: Run, round: int) -> Answer:
         reply, numbers = _unmarked(run, round)
     else:
         reply, numbers = _marked(run, round)
-    if reply is not Reply.YES and any(s.local_step.ended_by == "epochs" for s in run.seeds):
+    if reply is not Reply.YES and _climb_ran_out(run):
+        section = f"settings.{names.PROJECTED_ASCENT}"
         numbers += (
-            "; the climb ran out of epochs, and more of them (unlearning.epochs) or smaller "
-            "batches (unlearning.batch_size) let it go further"
+            f"; the climb ran out of epochs, and more of them ({section}.epochs) or smaller "
+            f"batches ({section}.batch_size) let it go further"
         )
     return Answer(FORGOTTEN, reply, sentence(numbers))
 
 
 def useful(run: Run, round: int) -> Answer:
-    """Compare clean accuracy with the retrained model's after its last round."""
-    last = run.last_round(names.RETRAIN)
-    erased = run.scores(names.ERASED, round, names.CLEAN_ACCURACY)
-    retrained = run.scores(names.RETRAIN, last, names.CLEAN_ACCURACY)
+    """Compare clean accuracy, or that on the other classes, with the retrained model's last."""
+    last, score = run.last_round(names.RETRAIN), run.config.utility
+    erased = run.scores(run.erased, round, score)
+    retrained = run.scores(names.RETRAIN, last, score)
     gap = difference(erased, retrained)
     numbers = (
-        f"clean accuracy is {mean(of_shares(erased), 'share')} {after(round)} and "
+        f"{names.SCORES[score]} is {mean(of_shares(erased), 'share')} {after(round)} and "
         f"{mean(of_shares(retrained), 'share')} after {plural(last, 'round')} of retraining: "
         f"{signed_points(gap)}, where a loss of {USEFUL_POINTS:g} is allowed"
     )
@@ -60,11 +68,12 @@ def useful(run: Run, round: int) -> Answer:
 
 
 def cheaper(run: Run, round: int) -> Answer:
-    """Compare uploads with what the fair retraining needs for the same clean accuracy."""
-    comparison = compare_at_round(run, round)
+    """Compare uploads with what the fair retraining needs for a model that is as useful."""
+    comparison = compare_at_round(run, run.erased, round)
     level = mean(over_seeds(comparison.levels), "share")
     numbers = (
-        f"to {level} clean accuracy, erasing took {_spent(comparison, 'erased')}; "
+        f"to {level} {names.SCORES[run.config.utility]}, erasing took "
+        f"{_spent(comparison, comparison.method)}; "
         f"{_retraining(comparison, run.last_round(names.RETRAIN))}"
     )
     if any(cost is not None and cost.rounds == 0 for cost in comparison.retrained):
@@ -82,9 +91,34 @@ def cheaper(run: Run, round: int) -> Answer:
     return Answer(CHEAPER, reply, sentence(numbers))
 
 
+def as_retrained(run: Run, arm: str, round: int) -> Reply:
+    """Hold any arm to the margin within which the leaver counts as forgotten."""
+    last = run.last_round(names.RETRAIN)
+    if run.config.scenario == "clean":
+        accuracy, loss = names.LEAVER_ACCURACY, names.LEAVER_LOSS
+        return _same(
+            difference(run.scores(arm, round, accuracy), run.scores(names.RETRAIN, last, accuracy)),
+            log_ratio(run.scores(arm, round, loss), run.scores(names.RETRAIN, last, loss)),
+        )
+    probe = run.config.main_probe
+    gap = difference(run.scores(arm, round, probe), run.scores(names.RETRAIN, last, probe))
+    return place(gap, *allowed(probe))
+
+
+def allowed(probe: str) -> tuple[float, float]:
+    """Return how far a score may lie from the retrained model's, below and above."""
+    # A backdoor that works more rarely than after retraining is no trace of the leaver.
+    return -math.inf if probe == names.ATTACK_SUCCESS else -_ALLOWED, _ALLOWED
+
+
+def _climb_ran_out(run: Run) -> bool:
+    steps = [seed.local_step for seed in run.seeds if run.erased == names.PROJECTED_ASCENT]
+    return any(step is not None and step.ended_by == "epochs" for step in steps)
+
+
 def _marked(run: Run, round: int) -> tuple[Reply, str]:
     probe = run.config.main_probe
-    erased = run.scores(names.ERASED, round, probe)
+    erased = run.scores(run.erased, round, probe)
     retrained = run.scores(names.RETRAIN, run.last_round(names.RETRAIN), probe)
     before = run.scores(names.FEDAVG, run.last_round(names.FEDAVG), probe)
     gap = difference(erased, retrained)
@@ -94,43 +128,40 @@ def _marked(run: Run, round: int) -> tuple[Reply, str]:
         f"{mean(of_shares(before), 'share')} before erasing: "
         f"{signed_points(gap)} from retraining, where {FORGOTTEN_POINTS:g} are allowed"
     )
-    # A backdoor that works more rarely than after retraining is no trace of the leaver.
-    low = -math.inf if probe == names.ATTACK_SUCCESS else -_ALLOWED
-    if place(difference(before, retrained), low, _ALLOWED) is not Reply.NO:
+    low, high = allowed(probe)
+    if place(difference(before, retrained), low, high) is not Reply.NO:
         return Reply.UNDETERMINED, f"{numbers}; but even before erasing it hardly shows the leaver"
     if gap.mean < low:
         numbers += "; it went further than retraining does"
-    reply = place(gap, low, _ALLOWED)
-    if reply is Reply.YES and _fine_tuning_does_too(run, round, retrained, low):
-        numbers += (
-            "; fine-tuning alone does as well, so this run does not show the climb was needed"
-        )
+    reply = place(gap, low, high)
+    if reply is Reply.YES and _fine_tuning_does_too(run, round):
+        more = "the climb" if run.erased == names.PROJECTED_ASCENT else "more than that"
+        numbers += f"; fine-tuning alone does as well, so this run does not show {more} was needed"
     return reply, numbers
 
 
-def _fine_tuning_does_too(run: Run, round: int, retrained: Sequence[Score], low: float) -> bool:
-    if names.FINE_TUNE not in run.arms:
+def _fine_tuning_does_too(run: Run, round: int) -> bool:
+    if names.FINE_TUNE not in run.config.methods or run.erased == names.FINE_TUNE:
         return False
-    tuned = run.scores(names.FINE_TUNE, round, run.config.main_probe)
-    return place(difference(tuned, retrained), low, _ALLOWED) is Reply.YES
+    return as_retrained(run, names.FINE_TUNE, round) is Reply.YES
 
 
 def _unmarked(run: Run, round: int) -> tuple[Reply, str]:
     moments = (
-        (names.ERASED, round),
+        (run.erased, round),
         (names.RETRAIN, run.last_round(names.RETRAIN)),
         (names.FEDAVG, run.last_round(names.FEDAVG)),
     )
     erased, retrained, before = (run.scores(*moment, names.LEAVER_ACCURACY) for moment in moments)
     loss, aim, start = (run.scores(*moment, names.LEAVER_LOSS) for moment in moments)
-    gap, ratio = difference(erased, retrained), _log_ratio(loss, aim)
+    gap, ratio = difference(erased, retrained), log_ratio(loss, aim)
     numbers = (
         f"loss on the leaver's own samples is {full(of_losses(loss), 'loss')} {after(round)}, "
         f"{mean(of_losses(aim), 'loss')} retrained and {mean(of_losses(start), 'loss')} before "
         f"erasing (within a factor of {LOSS_FACTOR:g} of retraining is allowed); accuracy on "
         f"them is {signed_points(gap)} from retraining, where {FORGOTTEN_POINTS:g} are allowed"
     )
-    unseen = _same(difference(before, retrained), _log_ratio(start, aim))
+    unseen = _same(difference(before, retrained), log_ratio(start, aim))
     if unseen is Reply.YES:
         return Reply.UNDETERMINED, f"{numbers}; but even before erasing they hardly differ"
     if ratio.mean > _FACTOR or gap.mean < -_ALLOWED:
@@ -142,21 +173,15 @@ def _same(gap: Estimate, ratio: Estimate) -> Reply:
     return worst({place(gap, -_ALLOWED, _ALLOWED), place(ratio, -_FACTOR, _FACTOR)})
 
 
-def _log_ratio(losses: Sequence[Score], others: Sequence[Score]) -> Estimate:
-    pairs = [(one.value, other.value) for one, other in zip(losses, others, strict=True)]
-    return over_seeds([math.log(a / b) if a > 0 and b > 0 else math.nan for a, b in pairs])
-
-
 def _retraining(comparison: Comparison, rounds: int) -> str:
     never, seeds = comparison.retrained_never, len(comparison.retrained)
     if never == seeds:
         return f"fair retraining did not get there in its {plural(rounds, 'round')}"
-    spent = f"fair retraining {_spent(comparison, 'retrained')}"
+    spent = f"fair retraining {_spent(comparison, comparison.retrained)}"
     return f"{spent} (never in {never} of {plural(seeds, 'seed')})" if never else spent
 
 
-def _spent(comparison: Comparison, who: str) -> str:
-    costs = comparison.erased if who == "erased" else comparison.retrained
+def _spent(comparison: Comparison, costs: Sequence[Cost | None]) -> str:
     rounds = comparison.spent(costs, "rounds")
     uploads = comparison.spent(costs, "upload_mb")
     if rounds is None or uploads is None:

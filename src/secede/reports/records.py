@@ -1,4 +1,4 @@
-"""What a finished run holds, as values: curves per arm, the local step, membership scores."""
+"""What a finished run holds, as values: curves per arm, methods' reports, membership scores."""
 
 from __future__ import annotations
 
@@ -47,17 +47,26 @@ class Point:
 
 @dataclass(frozen=True)
 class LocalStep:
-    """How the climb at the leaver went and what ended it."""
+    """How projected ascent's climb at the leaver went and what ended it."""
 
     steps: int
     ended_by: str
     distance_to_own: float
     distance_to_reference: float
     projections: int
-    accuracy: float
-    loss: float
+    accuracy: float | None
+    loss: float | None
     radius: float | None = None
     stop_distance: float | None = None
+
+
+@dataclass(frozen=True)
+class History:
+    """What the server kept while it trained, for methods that need it."""
+
+    bytes: int
+    rounds: int
+    privacy: str
 
 
 @dataclass(frozen=True)
@@ -71,11 +80,16 @@ class Attack:
 
 @dataclass(frozen=True)
 class SeedRecord:
-    """One finished seed: every arm's curve from round 0 on, and what was measured at the end."""
+    """One finished seed: every arm's curve from round 0 on, and what was measured at the end.
+
+    `reports` holds what methods told of their start; projected ascent's is the `local_step` too.
+    """
 
     seed: int
     curves: Mapping[str, tuple[Point, ...]]
-    local_step: LocalStep
+    reports: Mapping[str, Mapping[str, object]]
+    local_step: LocalStep | None
+    history: History | None
     membership: Mapping[tuple[str, int], Mapping[str, Attack]]
     environment: Mapping[str, object]
     seconds: float
@@ -93,12 +107,23 @@ class Config:
     leaver: int
     scenario: str
     limit: int | None
+    methods: tuple[str, ...]
     settings: tuple[tuple[str, str], ...]
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """FedAvg, retraining, then the methods in their order."""
+        return (names.FEDAVG, names.RETRAIN, *self.methods)
 
     @property
     def main_probe(self) -> str:
         """Name of the scenario's main score."""
         return names.MAIN_PROBE[self.scenario]
+
+    @property
+    def utility(self) -> str:
+        """Name of the score that tells whether a model is still useful."""
+        return names.UTILITY.get(self.scenario, names.CLEAN_ACCURACY)
 
 
 @dataclass(frozen=True)
@@ -112,9 +137,17 @@ class Run:
     unfinished: tuple[str, ...]
 
     @property
-    def arms(self) -> tuple[str, ...]:
-        """The arms of this run, in the order of `names.ARMS`."""
-        return tuple(arm for arm in names.ARMS if arm in self.seeds[0].curves)
+    def erased(self) -> str:
+        """The method that is judged: the first."""
+        return self.config.methods[0]
+
+    def shown_as(self, arm: str) -> str:
+        """Return what an arm is shown as: the judged method as `names.ERASED`."""
+        return names.ERASED if arm == self.erased else arm
+
+    def label(self, arm: str) -> str:
+        """Return an arm's name for readers of this run."""
+        return names.label(self.shown_as(arm))
 
     def last_round(self, arm: str) -> int:
         """Return the last recorded round of an arm; every seed has the same."""

@@ -21,11 +21,13 @@ from matplotlib.patches import Patch
 
 from secede.reports import names
 from secede.reports.draw import draw
+from secede.reports.marks import MARKS_HEIGHT, MARKS_WIDTH
 from secede.reports.palette import INK, LOOKS, PAPER, THEME, settings
-from secede.reports.plots import BarPanel, Panel, Plot
+from secede.reports.plots import BarPanel, MarkPanel, Panel, Plot
 
 WIDTH, HEIGHT = 4.0, 2.9  # inches of one panel
 HEADING = 0.62  # inches above the panels for title and legend
+TITLE_ONLY = 0.36  # where there is no legend
 DPI = 160
 
 
@@ -69,7 +71,7 @@ def _rendered(salt: str, make: Callable[[], Figure], form: Literal["svg", "png"]
 
 
 def _single(panel: Panel) -> Figure:
-    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+    figure = Figure(figsize=_inches(panel), layout="constrained")
     figure.patch.set_alpha(0)
     axes = figure.subplots()
     axes.patch.set_alpha(0)
@@ -79,20 +81,24 @@ def _single(panel: Panel) -> Figure:
 
 def _figure(plot: Plot) -> Figure:
     rows = plot.rows
-    if len(rows[0]) == 1:  # one data set: its panels stand side by side
+    panel_width, panel_height = _inches(plot.panels[0])
+    if len(rows[0]) == 1 and panel_width == WIDTH:  # one data set: its panels side by side
         rows = (tuple(row[0] for row in rows),)
     high, wide = len(rows), max(len(row) for row in rows)
-    height = high * HEIGHT + HEADING
+    heading = HEADING if plot.arms else TITLE_ONLY
+    height = high * panel_height + heading
     layout = ConstrainedLayoutEngine(
-        rect=(0, 0, 1, 1 - HEADING / height), w_pad=0.1, h_pad=0.1, wspace=0.05, hspace=0.05
+        rect=(0, 0, 1, 1 - heading / height), w_pad=0.1, h_pad=0.1, wspace=0.05, hspace=0.05
     )
-    figure = Figure(figsize=(wide * WIDTH, height), layout=layout, facecolor=PAPER)
+    figure = Figure(figsize=(wide * panel_width, height), layout=layout, facecolor=PAPER)
     grid = figure.subplots(high, wide, squeeze=False)
     for axes_row, row in zip(grid, rows, strict=True):
         for axes, panel in zip(axes_row, row, strict=True):
             draw(axes, panel)
-    left = 0.12 / (wide * WIDTH)
+    left = 0.12 / (wide * panel_width)
     figure.text(left, 1 - 0.12 / height, plot.title, fontsize=12, fontweight="bold", va="top")
+    if not plot.arms:
+        return figure
     figure.legend(
         handles=_handles(plot),
         loc="upper left",
@@ -107,16 +113,20 @@ def _figure(plot: Plot) -> Figure:
     return figure
 
 
+def _inches(panel: Panel) -> tuple[float, float]:
+    return (MARKS_WIDTH, MARKS_HEIGHT) if isinstance(panel, MarkPanel) else (WIDTH, HEIGHT)
+
+
 def _handles(plot: Plot) -> list[Patch | Line2D]:
     if isinstance(plot.panels[0], BarPanel):
-        return [Patch(color=LOOKS[arm].colour, label=names.ARMS[arm]) for arm in plot.arms]
+        return [Patch(color=LOOKS[arm].colour, label=names.label(arm)) for arm in plot.arms]
     return [
         Line2D(
             [],
             [],
             color=LOOKS[arm].colour,
             linewidth=LOOKS[arm].width,
-            label=names.ARMS[arm],
+            label=names.label(arm),
             linestyle=LOOKS[arm].linestyle,
         )
         for arm in plot.arms

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from secede.errors import RecordError
 from secede.reports import names
-from secede.reports.records import Attack, Config, LocalStep, Point, Score
+from secede.reports.records import Attack, Config, History, LocalStep, Point, Score
 
 T = TypeVar("T")
 
@@ -33,7 +33,8 @@ class Result:
     config_digest: str
     seconds: float
     arms: dict[str, ArmEnd]
-    local_step: LocalStep
+    reports: dict[str, dict[str, object]]
+    history: History | None
     membership: dict[str, dict[str, Attack]]
 
 
@@ -55,6 +56,7 @@ class _Config:
     model: str
     clients: _Clients
     scenario: _Scenario
+    methods: Annotated[list[str], Field(min_length=1)]
     title: str | None = None
     limit: int | None = None
 
@@ -62,6 +64,7 @@ class _Config:
 _RESULT = TypeAdapter(Result)
 _CONFIG = TypeAdapter(_Config)
 _POINT = TypeAdapter(Point)
+_LOCAL_STEP = TypeAdapter(LocalStep)
 
 
 def read_config(path: Path) -> Config:
@@ -71,7 +74,7 @@ def read_config(path: Path) -> Config:
     if config.scenario.name not in names.MAIN_PROBE:
         known = ", ".join(names.MAIN_PROBE)
         raise RecordError(f"{path}: scenario {config.scenario.name!r}, expected one of {known}")
-    return Config(
+    found = Config(
         name=config.name,
         title=config.title or config.name,
         data=config.data,
@@ -80,16 +83,20 @@ def read_config(path: Path) -> Config:
         leaver=config.clients.leaver,
         scenario=config.scenario.name,
         limit=config.limit,
+        methods=tuple(config.methods),
         settings=tuple(_flat(raw)),
     )
+    if twice := [arm for arm in found.arms if found.arms.count(arm) > 1]:
+        raise RecordError(f"{path}: methods: arm {twice[0]!r} is there twice, expected once")
+    return found
 
 
-def read_curves(path: Path) -> dict[str, tuple[Point, ...]]:
+def read_curves(path: Path, arms: Sequence[str]) -> dict[str, tuple[Point, ...]]:
     """Read a finished seed's `curves.jsonl`: every arm's points, by round from 0 on."""
     curves: dict[str, dict[int, Point]] = {}
     for number, line in enumerate(_text(path).splitlines(), start=1):
         where = f"{path}, line {number}"
-        point = _point(line, where)
+        point = _point(line, where, arms)
         arm = curves.setdefault(point.arm, {})
         if point.round in arm:
             raise RecordError(f"{where}: {point.arm} round {point.round} is recorded twice")
@@ -97,15 +104,15 @@ def read_curves(path: Path) -> dict[str, tuple[Point, ...]]:
     return {arm: _in_order(arm, points, path) for arm, points in curves.items()}
 
 
-def _point(line: str, where: str) -> Point:
+def _point(line: str, where: str, arms: Sequence[str]) -> Point:
     try:
         point = _validated(_POINT, json.loads(line), where)
     except json.JSONDecodeError as error:
         raise RecordError(
             f"{where}: torn or not JSON ({error.msg}); expected one row per arm and round"
         ) from error
-    if point.arm not in names.ARMS:
-        raise RecordError(f"{where}: arm {point.arm!r}, expected one of {', '.join(names.ARMS)}")
+    if point.arm not in arms:
+        raise RecordError(f"{where}: arm {point.arm!r}, expected one of {', '.join(arms)}")
     if point.round < 0:
         raise RecordError(f"{where}: round {point.round}, expected 0 or more")
     for name, score in point.scores.items():
@@ -140,10 +147,19 @@ def read_result(folder: Path) -> Result:
     return result
 
 
-def parse_model(key: str, folder: Path) -> tuple[str, int]:
+def read_local_step(result: Result, folder: Path) -> LocalStep | None:
+    """Return how projected ascent's climb went, where the seed has one."""
+    report = result.reports.get(names.PROJECTED_ASCENT)
+    if report is None:
+        return None
+    where = f"{folder / 'result.json'}: reports.{names.PROJECTED_ASCENT}"
+    return _validated(_LOCAL_STEP, report, where)
+
+
+def parse_model(key: str, arms: Sequence[str], folder: Path) -> tuple[str, int]:
     """Split a membership key such as `retrain@20` into arm and round."""
-    arm, _, round = key.partition("@")
-    if arm not in names.ARMS or not round.isdecimal():
+    arm, _, round = key.rpartition("@")
+    if arm not in arms or not round.isdecimal():
         raise RecordError(
             f"{folder / 'result.json'}: membership of {key!r}, expected an arm and a round "
             "as in 'retrain@20'"

@@ -105,6 +105,23 @@ def difference(first: Sequence[Score], second: Sequence[Score]) -> Estimate:
     return Estimate(gap, gap - below, gap + above, 1, "test set")
 
 
+def log_ratio(losses: Sequence[Score], others: Sequence[Score]) -> Estimate:
+    """Return the logarithm of one loss over another, paired by seed."""
+    pairs = [(one.value, other.value) for one, other in zip(losses, others, strict=True)]
+    return over_seeds([math.log(a / b) if a > 0 and b > 0 else math.nan for a, b in pairs])
+
+
+def ratio(losses: Sequence[Score], others: Sequence[Score]) -> Estimate:
+    """Return one loss over another: the geometric mean over seeds, with its interval."""
+    logs = log_ratio(losses, others)
+    low, high = (None if end is None else _exp(end) for end in (logs.low, logs.high))
+    return Estimate(_exp(logs.mean), low, high, logs.seeds, logs.basis)
+
+
+def _exp(value: float) -> float:
+    return math.inf if value > 700 else math.exp(value)
+
+
 def _agree(score: Score, gap: float) -> bool:
     """Tell whether the counts belong to this very difference."""
     return abs((score.gained or 0) - (score.lost or 0) - gap * score.count) < 0.5

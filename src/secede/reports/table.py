@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-from secede.reports.formats import Unit, full
+from secede.reports.formats import Unit, full, interval, mean
 from secede.reports.statistics import Estimate
+
+Mark = Literal["best", "as retrained"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,13 @@ class Row:
     group: str = ""
     note: str = ""
     unit: Unit | None = None
+    words: str = ""  # under the table's heading of the same name
+    missing: str = "never"  # what a value that is None reads
+    marks: tuple[frozenset[Mark], ...] = ()  # one set per value, or none at all
+
+    def marked(self, index: int) -> frozenset[Mark]:
+        """Return the marks of one value."""
+        return self.marks[index] if self.marks else frozenset()
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,7 @@ class Table:
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    words: str = ""  # heading of a column of words; empty if there is none
 
     def cells(self, row: Row) -> Iterator[tuple[Estimate | None, Unit]]:
         """Yield a row's values with the unit each is shown in."""
@@ -63,11 +74,40 @@ def csv_text(tables: dict[str, Table]) -> str:
     writer.writerow((*heading, "note"))
     for run, table in tables.items():
         for row in table.rows:
-            for column, value in zip(table.columns, row.values, strict=True):
+            for index, (column, value) in enumerate(zip(table.columns, row.values, strict=True)):
                 key = f"{column.key}_ratio" if row.unit == "times" else column.key
                 first = (run, row.group, row.label, row.arm, key)
-                writer.writerow((*first, *_numbers(value), row.note))
+                notes = "; ".join(filter(None, (row.note, *sorted(row.marked(index)))))
+                writer.writerow((*first, *_numbers(value), notes))
     return out.getvalue()
+
+
+def markdown(table: Table, first: str) -> str:
+    """Return a table as Markdown: the best of a column in bold, ≈ where as retrained."""
+    words = (table.words,) if table.words else ()
+    lines = [
+        (first, *words, *(column.label for column in table.columns)),
+        ("---", *("---" for _ in words), *("---:" for _ in table.columns)),
+    ]
+    for row in table.rows:
+        label = f"{row.label} ({row.note})" if row.note else row.label
+        values = (_marked(row, index, *cell) for index, cell in enumerate(table.cells(row)))
+        lines.append((label, *((row.words,) if words else ()), *values))
+    return markdown_rows(lines)
+
+
+def markdown_rows(lines: Iterable[tuple[str, ...]]) -> str:
+    """Return lines of cells as a Markdown table's text; the second line is its rule."""
+    escaped = ((cell.replace("|", "\\|") for cell in line) for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
+
+
+def _marked(row: Row, index: int, value: Estimate | None, unit: Unit) -> str:
+    marks = row.marked(index)
+    text = row.missing if value is None else mean(value, unit)
+    ends = "" if value is None else interval(value, unit)
+    text = f"**{text}**" if "best" in marks else text
+    return text + (f" ({ends})" if ends else "") + (" ≈" if "as retrained" in marks else "")
 
 
 def _numbers(value: Estimate | None) -> tuple[object, ...]:

@@ -30,23 +30,24 @@ UNITS: dict[Quantity, Unit] = {
 
 
 def main_table(run: Run) -> Table:
-    """Return FedAvg, retrained, the ablations and the erased model, with scores and costs."""
+    """Return FedAvg, retrained, other methods and the erased model, with scores and costs."""
     scores = _shown_scores(run)
     columns = [Column(score, names.SCORES[score], _score_unit(score)) for score in scores]
     rows = []
     for arm, round in _shown_models(run):
         values = (measured(run, arm, round, score) for score in scores)
-        rows.append(Row(_label(arm, round), arm, (*values, *_costs(run, arm, round))))
+        rows.append(Row(_label(run, arm, round), arm, (*values, *_costs(run, arm, round))))
     return Table((*columns, *_cost_columns()), tuple(rows))
 
 
 def cost_table(run: Run, levels: tuple[float, ...] = ()) -> Table:
-    """Return the costs of equal clean accuracy, erased and retrained, and their ratio."""
-    last = run.last_round(names.ERASED)
+    """Return the costs of an equally useful model, erased and retrained, and their ratio."""
+    last = run.last_round(run.erased)
     rounds = sorted({1, judged_round(run), last} & set(range(1, last + 1)))
-    comparisons = [compare_at_round(run, round) for round in rounds]
-    comparisons += [compare_at_level(run, level) for level in levels]
-    rows = (row for comparison in comparisons for row in _cost_rows(comparison))
+    comparisons = [compare_at_round(run, run.erased, round) for round in rounds]
+    comparisons += [compare_at_level(run, run.erased, level) for level in levels]
+    utility = names.SCORES[run.config.utility]
+    rows = (row for comparison in comparisons for row in _cost_rows(run, comparison, utility))
     return Table(_cost_columns(), tuple(rows))
 
 
@@ -59,7 +60,7 @@ def membership_table(run: Run) -> Table:
     )
     models = sorted(
         {model for seed in run.seeds for model in seed.membership},
-        key=lambda model: (list(names.ARMS).index(model[0]), model[1]),
+        key=lambda model: (run.config.arms.index(model[0]), model[1]),
     )
     rows = tuple(
         _attack_row(run, arm, round, attack)
@@ -76,24 +77,22 @@ def _shown_scores(run: Run) -> list[str]:
         scores.append(names.BACKDOOR_ACCURACY)
     if run.config.scenario == "clean":
         scores.append(names.LEAVER_ACCURACY)
+    if run.config.utility not in scores:
+        scores.append(run.config.utility)
     return [*scores, names.LEAVER_LOSS]
 
 
 def _shown_models(run: Run) -> list[tuple[str, int]]:
-    last, judged = run.last_round(names.ERASED), judged_round(run)
+    last, judged = run.last_round(run.erased), judged_round(run)
     trained = [(arm, run.last_round(arm)) for arm in (names.FEDAVG, names.RETRAIN)]
-    ablations = [
-        (arm, min(judged, run.last_round(arm)))
-        for arm in (names.FINE_TUNE, names.REFERENCE)
-        if arm in run.arms
-    ]
+    others = [(arm, min(judged, run.last_round(arm))) for arm in run.config.methods[1:]]
     rounds = sorted({round for round in SHOWN_ROUNDS if round <= last} | {last})
-    return [*trained, *ablations, *((names.ERASED, round) for round in rounds)]
+    return [*trained, *others, *((run.erased, round) for round in rounds)]
 
 
-def _label(arm: str, round: int) -> str:
-    moment = "before post-training" if arm == names.ERASED and not round else plural(round, "round")
-    return f"{names.ARMS[arm]}, {moment}"
+def _label(run: Run, arm: str, round: int) -> str:
+    started = arm in run.config.methods and not round
+    return f"{run.label(arm)}, {'before post-training' if started else plural(round, 'round')}"
 
 
 def _score_unit(score: str) -> Unit:
@@ -109,16 +108,16 @@ def _cost_columns() -> tuple[Column, ...]:
     return tuple(Column(key, label, UNITS[key]) for key, label in QUANTITIES.items())
 
 
-def _cost_rows(comparison: Comparison) -> Iterator[Row]:
-    group = f"To {mean(over_seeds(comparison.levels), 'share', digits=2)} clean accuracy"
+def _cost_rows(run: Run, comparison: Comparison, utility: str) -> Iterator[Row]:
+    group = f"To {mean(over_seeds(comparison.levels), 'share', digits=2)} {utility}"
     group += f" ({comparison.label})" if comparison.label else ""
-    for arm, costs in ((names.ERASED, comparison.erased), (names.RETRAIN, comparison.retrained)):
+    for arm, costs in ((run.erased, comparison.method), (names.RETRAIN, comparison.retrained)):
         never = costs.count(None)
         spent = tuple(comparison.spent(costs, quantity) for quantity in QUANTITIES)
         note = f"never in {never} of {plural(len(costs), 'seed')}" if never else ""
-        yield Row(names.ARMS[arm], arm, spent, group, note)
+        yield Row(run.label(arm), arm, spent, group, note)
     ratios = [comparison.ratio(quantity) for quantity in QUANTITIES]
-    missing = max(comparison.erased_never, comparison.retrained_never)
+    missing = max(comparison.method_never, comparison.retrained_never)
     note = "over the seeds in which both got there" if missing else ""
     estimates = tuple(ratio.estimate for ratio in ratios)
     yield Row("Retrained ÷ erased", "ratio", estimates, group, note, "times")
@@ -130,4 +129,4 @@ def _attack_row(run: Run, arm: str, round: int, attack: str) -> Row:
     recognised = [item.nonmember_accuracy for item in found]
     mistaken = [Score(1 - score.value, score.count) for score in recognised]
     values = (of_shares(called), of_shares(recognised), difference(called, mistaken))
-    return Row(_label(arm, round), arm, values, f"{names.ATTACKS[attack]}'s attack")
+    return Row(_label(run, arm, round), arm, values, f"{names.ATTACKS[attack]}'s attack")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from secede.reports import names, questions
+from secede.reports import questions
 from secede.reports.answers import JUDGED_ROUND, Answer, Reply
 from secede.reports.records import Run
 
@@ -68,7 +68,7 @@ class Verdict:
 
 def judged_round(run: Run) -> int:
     """Return the post-training round that is judged: the second, or the last if there are fewer."""
-    return min(JUDGED_ROUND, run.last_round(names.ERASED))
+    return min(JUDGED_ROUND, run.last_round(run.erased))
 
 
 def judge(run: Run) -> Verdict:

@@ -1,0 +1,59 @@
+from collections.abc import Callable
+
+from secede.reports.overview import Overview, overview
+from secede.reports.records import Run
+
+Make = Callable[..., Run]
+
+SCORES = {
+    "clean_accuracy": {"fedavg": [0.99] * 5, "fine-tune": [0.9, 0.98, 0.97]},
+    "attack_success": {"fedavg": [0.95] * 5, "fine-tune": [0.9, 0.8, 0.5]},
+}
+
+
+def rows(table: Overview | None) -> dict[str, tuple[str, ...]]:
+    assert table is not None
+    return dict(table.rows)
+
+
+def test_every_method_has_a_row_and_every_run_a_column(make_run: Make) -> None:
+    first = make_run(rounds=4, post_rounds=2, methods=("fine-tune", "reference"), fixed=SCORES)
+    second = make_run(rounds=4, post_rounds=1, methods=("fine-tune",), scenario="flipped")
+    table = overview([first, second])
+    found = rows(table)
+    assert list(found) == ["FedAvg", "Retrained", "Fine-tuned", "Reference"]
+    assert found["FedAvg"][0] == "99.0 / 95.0"
+    assert found["Fine-tuned"][0] == "98.0 / 80.0 → 97.0 / 50.0"
+    assert "→" not in found["Fine-tuned"][1]
+    assert found["Reference"][1] == "–"
+    assert table is not None
+    assert table.headings[1].scores == "clean accuracy / flipped accuracy"
+
+
+def test_the_judged_method_keeps_its_own_name_for_it_may_be_another_elsewhere(
+    make_run: Make,
+) -> None:
+    runs = [
+        make_run(seeds=(0,), methods=("projected-ascent", "fine-tune")),
+        make_run(seeds=(0,), methods=("fine-tune", "projected-ascent")),
+    ]
+    assert "Projected ascent" in rows(overview(runs))
+    assert "Erased" not in rows(overview(runs))
+
+
+def test_runs_that_share_no_method_are_not_compared(make_run: Make) -> None:
+    one, other = (make_run(seeds=(0,), methods=(name,)) for name in ("fine-tune", "reference"))
+    assert overview([one]) is None
+    assert overview([one, other]) is None
+
+
+def test_it_is_written_as_markdown(make_run: Make) -> None:
+    runs = [make_run(seeds=(0,), methods=("fine-tune",), clients=n) for n in (5, 10)]
+    table = overview(runs)
+    assert table is not None
+    lines = table.markdown.splitlines()
+    assert lines[0].startswith(
+        "| Method | MNIST, backdoor, N=5 (clean accuracy / attack success) |"
+    )
+    assert lines[1] == "| --- | ---: | ---: |"
+    assert len(lines) == 2 + 3

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from secede.experiments.config import Config, parse
+import tiny
+from quiet import Quiet
+from secede.experiments.config import Config, parse, resolve_data_path
+from secede.experiments.runner import run
+from secede.unlearning.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -57,3 +62,32 @@ def test_the_librarys_example_runs_as_written(capsys: pytest.CaptureFixture[str]
     first, second = capsys.readouterr().out.splitlines()
     assert first.split()[0] in ("stop-distance", "epochs")
     assert int(second.split()[1]) == 2 * 4 * (64 * 32 + 32 + 32 * 3 + 3)
+
+
+def test_the_pages_own_method_runs_as_written(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "adding-a-method.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert 30 <= len(program.strip().splitlines()) <= 45
+    (tmp_path / "softening.py").write_text(program)
+    (shown,) = re.findall(r"```\n(methods = .*?)```", text, re.S)
+    config = parse(tiny.CONFIG + shown, name="softened")
+    tiny.write(tmp_path)
+    folder = run(
+        resolve_data_path(config, tmp_path), [0], tmp_path / "runs", Quiet(), search=tmp_path
+    )
+    result = json.loads((folder / "seed-0" / "result.json").read_text())
+    assert result["reports"]["softening:Soften"] == {"share": 0.7}
+    assert result["arms"]["softening:Soften"]["rounds"] == 2
+
+
+def test_the_page_on_methods_has_every_one_with_its_needs() -> None:
+    rows = {
+        row[0]: row
+        for line in (ROOT / "docs" / "methods.md").read_text().splitlines()
+        if len(row := [cell.strip() for cell in line.strip("|").split("|")]) == 7
+    }
+    told = {True: "yes", False: "no"}
+    for name, entry in METHODS.items():
+        needs = entry.needs
+        wanted = (needs.leaver_online, needs.history, needs.server_data, not needs.single_updates)
+        assert rows[name][1:6] == [entry.runs_at, *(told[need] for need in wanted)], name

@@ -13,7 +13,7 @@ def test_an_empty_config_is_the_papers_setting_on_embedded_data() -> None:
     config = parse("", name="x")
     assert (config.data, config.model, config.clients.count) == ("mnist-10k", "paper-cnn", 5)
     assert (config.training.learning_rate, config.training.batch_size) == (0.01, 128)
-    assert (config.unlearning.batch_size, config.unlearning.epochs) == (1024, 5)
+    assert config.methods[-2:] == ("fine-tune", "reference")
     assert config.share == 0.66
 
 
@@ -31,11 +31,23 @@ def test_an_empty_config_is_the_papers_setting_on_embedded_data() -> None:
         ("training.rounds = 'many'", "training.rounds is 'many', expected a valid integer"),
         ("training.learning_rate = inf", "training.learning_rate is inf, expected a finite"),
         ("training.momentum = 1.0", "training.momentum is 1.0, expected less than 1"),
-        ("unlearning.radius = 'big'", "unlearning.radius is 'big', expected 'third' or a valid"),
-        ("unlearning.stop = 'never'", "unlearning.stop is 'never', expected 'distance' or 'acc"),
+        ("methods = []", "methods is [], expected"),
+        ("methods = ['fine-tun']", "did you mean 'fine-tune'?"),
+        ("methods = ['retrain']", "'retrain' is always run"),
+        ("methods = ['reference', 'reference']", "'reference' is named twice"),
+        ("situation.leaver_online = false", "needs the leaver online, which this federation does"),
+        ("settings.federaser.interval = 2", "settings.federaser: that method is not run here"),
+        ("situation.server_data = -1", "situation.server_data is -1, expected greater than"),
         ("data = 'mnst'", "did you mean 'mnist'?"),
         ("model = 'paper_cnn'", "did you mean 'paper-cnn'?"),
         ("scenario.name = 'backdor'", "did you mean 'backdoor'?"),
+        ("scenario.classes = [1]", "scenario.classes is (1,), but 'backdoor' takes none"),
+        ("scenario = {name = 'class', kept = 0.1}", "scenario.kept is 0.1, but 'class' takes none"),
+        ("scenario = {name = 'class', share = 0.1}", "scenario.share is 0.1, but 'class' takes"),
+        ("scenario = {name = 'class', classes = []}", "scenario.classes is [], expected"),
+        ("scenario = {name = 'class', classes = [-1]}", "scenario.classes.0 is -1, expected"),
+        ("scenario = {name = 'class', classes = [1, 1]}", "[1, 1], expected each class once"),
+        ("scenario = {name = 'exclusive', kept = 1.0}", "scenario.kept is 1.0, expected less than"),
         ("clients.partition = 'sizes'", "clients.sizes is missing"),
         ("clients.alpha = 0.5", "only partition 'dirichlet' takes it"),
         ("clients.partition='sizes'\nclients.sizes=[3,4]", "clients.sizes has 2 entries, expected"),
@@ -49,6 +61,22 @@ def test_bad_configs_name_the_key_the_value_and_what_is_allowed(text: str, expec
         parse(text, name="x")
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_methods_can_be_chosen_and_take_their_settings_with_them() -> None:
+    text = "methods = ['projected-ascent', 'reference']\nsettings.projected-ascent.epochs = 3"
+    config = parse(text, name="x")
+    assert override(config, {"methods": ["reference"]}).settings == {}
+    assert override(config, {"methods": ["projected-ascent"]}).settings == config.settings
+    every = override(config, {"methods": ["all"]}).methods
+    assert "projected-ascent" in every
+    assert "retrain" not in every
+    assert "federaser" not in every  # needs a history
+
+
+def test_a_refused_method_names_those_that_would_work() -> None:
+    with pytest.raises(ConfigError, match=r"these would work: .*fine-tune.*retrain"):
+        parse("situation.leaver_online = false", name="x")
 
 
 def test_overrides_are_checked_like_everything_else() -> None:
@@ -85,3 +113,10 @@ def test_the_share_is_the_papers_unless_given() -> None:
     assert parse("clients.count = 10", name="x").share == 0.80
     assert parse("scenario.share = 0.3", name="x").share == 0.3
     assert parse("scenario.name = 'clean'", name="x").share is None
+
+
+def test_the_leavers_classes_are_part_of_the_experiment() -> None:
+    text = "scenario = {name = 'exclusive', classes = [1, 2], kept = 0.05}"
+    config = parse(text, name="x")
+    assert (config.scenario.classes, config.scenario.kept, config.share) == ((1, 2), 0.05, None)
+    assert digest(config, {}) != digest(override(config, {"scenario.classes": [1]}), {})

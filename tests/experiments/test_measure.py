@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,22 @@ def test_attacks_are_judged_on_the_half_that_did_not_teach() -> None:
     assert found["x"]["shokri"]["nonmember_accuracy"]["count"] == 30  # type: ignore[index]
 
 
+def test_non_members_that_are_some_of_the_test_samples_are_halved_with_them() -> None:
+    whole = answers(leaver=1.0)
+    places = torch.arange(0, 60, 2)
+    few = Evidence(whole.nonmembers.logits[places], whole.nonmembers.labels[places])
+    some = replace(whole, nonmembers=few, nonmember_places=places)
+    judge = torch.tensor([1, 2, 4, 59])
+    assert torch.equal(some.judged(judge).logits, whole.nonmembers.logits[[2, 4]])
+    assert torch.equal(whole.judged(judge).logits, whole.nonmembers.logits[judge])
+    count = membership(some, {"x": some}, seed=0)["x"]["yeom"]["nonmember_accuracy"]["count"]  # type: ignore[index]
+    assert 10 <= count <= 20
+    back = Answers.of_tensors(some.tensors())
+    assert back.nonmember_places is not None
+    assert torch.equal(back.nonmember_places, places)
+    assert Answers.of_tensors(whole.tensors()).nonmember_places is None
+
+
 def test_evidence_files_hold_all_that_the_attacks_need() -> None:
     one = answers(leaver=2.0)
     again = Answers.of_tensors(one.tensors())
@@ -94,6 +111,7 @@ def test_answers_are_those_of_every_set_alone(tmp_path: Path, trained: tuple[int
     model = federation.engine.model(state)
     close(examined.probe, model, federation.probe.samples)
     close(found.leaver, model, clients[0])
+    assert len(examined.retained.labels) == 100  # all there are; at most WATCHED
     close(found.nonmembers, model, federation.nonmembers)
     close(found.test, model, federation.test)
     pool = Samples(torch.cat([clients[1].x, clients[2].x]), torch.cat([clients[1].y, clients[2].y]))
@@ -110,9 +128,10 @@ def test_what_is_measured_is_read_off_the_answers(tmp_path: Path) -> None:
     found = examiner.measure(examined)
     assert found.shares["clean_accuracy"] == examined.test.accuracy()
     assert found.hits["clean_accuracy"].sum() == round(60 * examined.test.accuracy().value)
-    assert found.leaver == {
+    assert found.own == {
         "leaver_accuracy": examined.leaver.accuracy(),
         "leaver_loss": examined.leaver.loss(),
+        "retained_accuracy": examined.retained.accuracy(),
     }
     for name, mask in federation.probe.measures.items():
         assert found.shares[name] == examined.probe.accuracy(mask)

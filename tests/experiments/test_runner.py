@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import tiny
+from quiet import Quiet
 from secede import state as states
 from secede.data.samples import Dataset
 from secede.errors import ConfigError, RecordError, StorageError
@@ -22,29 +23,6 @@ from secede.experiments import presets, runner
 from secede.experiments.config import Config, override
 from secede.experiments.records import SeedFolder
 from secede.experiments.setup import load_dataset
-
-
-class Quiet:
-    """Listens to all turns alike."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, int]] = []
-
-    def expect(self, turns: int, lanes: int) -> None:
-        self.lanes = lanes
-
-    def begin(self, config: Config, seed: int, rounds: int) -> Quiet:
-        self.events.append(("begin", rounds))
-        return self
-
-    def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
-        self.events.append((arm, number))
-
-    def end(self) -> None:
-        self.events.append(("end", 0))
-
-    def reused(self, config: Config, seed: int) -> None:
-        self.events.append(("reused", seed))
 
 
 def run(
@@ -140,7 +118,9 @@ def test_membership_is_attacked_where_the_paper_does(finished: Path) -> None:
     keys = {"fedavg@3", "retrain@3", "projected-ascent@1", "projected-ascent@2"}
     assert set(result["membership"]) == keys
     assert set(result["membership"]["fedavg@3"]) == {"yeom", "shokri"}
-    assert result["local_step"]["steps"] > 0
+    assert result["reports"]["projected-ascent"]["steps"] > 0
+    assert result["reports"]["reference"]["ended_by"] == "no-steps"
+    assert result["history"] is None
 
 
 def test_the_same_seed_ends_with_the_same_digests(finished: Path, tmp_path: Path) -> None:
@@ -240,7 +220,7 @@ from pathlib import Path
 sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parent)]
 import sklearn.linear_model  # heavy modules once, before the forks
 import torch, torch._dynamo
-from test_runner import Quiet
+from quiet import Quiet
 from secede import files
 from secede.experiments import presets, runner
 

@@ -61,6 +61,48 @@ def test_non_members_are_made_like_the_leavers_samples() -> None:
     assert sum(tuple(x.flatten().tolist()) not in known for x in found.nonmembers.x) == 22
 
 
+def classes(text: str) -> setup.Federation:
+    config = parse(f"device = 'cpu'\nmodel = 'mlp'\nclients.count = 3\n{text}", name="x")
+    return setup.federate(config, dataset(), 0, search=None)
+
+
+def test_an_exclusive_leaver_alone_holds_its_classes_and_sizes_stay() -> None:
+    found = classes(
+        "scenario = {name = 'exclusive', classes = [1], kept = 0.1}\nclients.leaver = 1"
+    )
+    assert [len(c) for c in found.engine.clients] == [30, 30, 30]
+    held = [int((c.y == 1).sum()) for c in found.engine.clients]
+    assert sum(held) == 30
+    assert held[1] > 25
+    known = sorted(float(x.sum()) for x in dataset().train.x)
+    assert sorted(float(x.sum()) for c in found.engine.clients for x in c.x) == known
+
+
+def test_a_class_leaver_holds_nothing_else() -> None:
+    found = classes("scenario = {name = 'class', classes = [0]}")
+    assert found.engine.clients[0].y.tolist() == [0] * 30
+    assert not any((c.y == 0).any() for c in found.engine.clients[1:])
+    assert [len(c) for c in found.engine.clients] == [30, 30, 30]
+
+
+def test_non_members_of_such_a_leaver_have_its_mix_of_classes() -> None:
+    found = classes("scenario = {name = 'class', classes = [0]}")
+    assert found.nonmembers.y.tolist() == [0] * 15
+    assert found.nonmember_places is not None
+    assert torch.equal(found.nonmembers.x, found.test.x[found.nonmember_places])
+    assert federation("clients.count = 3").nonmember_places is None
+
+
+def test_too_few_test_samples_like_the_leavers_are_refused() -> None:
+    config = parse("device = 'cpu'\nmodel = 'mlp'\nscenario.name = 'class'", name="x")
+    whole = dataset()
+    few = torch.cat([(whole.test.y != 2).nonzero().flatten(), torch.tensor([2, 5])])
+    test = whole.test.take(few.repeat(2))
+    small = Dataset("toy", whole.train, test, whole.classes)
+    with pytest.raises(ConfigError, match="4 of 64 test samples have the leaver's mix"):
+        setup.federate(config, small, 0, search=None)
+
+
 def test_a_limit_below_the_clients_is_refused() -> None:
     config = parse("limit = 3\nclients.count = 5\ndevice = 'cpu'", name="x")
     small = setup.load_dataset(config)

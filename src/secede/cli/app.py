@@ -49,18 +49,28 @@ Lanes = Annotated[
     typer.Option(min=1, help="Seeds that run side by side; if absent, what the device bears."),
 ]
 Out = Annotated[Path, typer.Option(help="Folder that holds the runs' records.")]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        help="A method to run instead of the preset's; may be given several times, the first is "
+        "judged. `all`: every one that can work there. See `secede methods`.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
 
 def _changes(
+    method: list[str] | None,
     rounds: int | None,
     device: str | None,
     executor: str | None,
     precision: str | None,
     limit: int | None,
-) -> dict[str, int | str | None]:
+) -> dict[str, int | str | list[str] | None]:
     """Return what the options change in a config, by its keys."""
     return {
+        "methods": method,
         "training.rounds": rounds,
         "device": device,
         "executor": executor,
@@ -108,6 +118,7 @@ def run(
     experiment: Annotated[
         str, typer.Argument(metavar="PRESET|FILE.toml", help="See `secede presets`.")
     ],
+    method: Methods = None,
     seeds: Seeds = 1,
     rounds: Rounds = None,
     device: Device = None,
@@ -124,10 +135,12 @@ def run(
     again. Records, figures and the HTML page lie in the run's folder below --out.
 
     Example: secede run paper/mnist-backdoor-5 --seeds 3
+
+    Another: secede run demo --method second-choice --method weight-negation
     """
     from secede.cli.experiment import run_one
 
-    changes = _changes(rounds, device, executor, precision, limit)
+    changes = _changes(method, rounds, device, executor, precision, limit)
     search = Path(experiment).resolve().parent if experiment.endswith(".toml") else None
     config = override(presets.load(experiment), changes)
     run_one(config, seeds, out, search=search, lanes=lanes, as_json=json)
@@ -141,6 +154,7 @@ def reproduce(
             "--cells", help="Cells of the paper, such as mnist-backdoor-5; all if absent."
         ),
     ] = None,
+    method: Methods = None,
     seeds: Seeds = 5,
     rounds: Rounds = None,
     device: Device = None,
@@ -162,7 +176,7 @@ def reproduce(
     """
     from secede.cli.experiment import run_many
 
-    changes = _changes(rounds, device, executor, precision, limit)
+    changes = _changes(method, rounds, device, executor, precision, limit)
     run_many(lists.paper_cells(cells), changes, seeds, out, report, lanes=lanes, as_json=json)
 
 

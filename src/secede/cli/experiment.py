@@ -17,7 +17,6 @@ from secede.cli.progress import drawing, progress
 from secede.errors import StoppedError
 from secede.experiments import presets
 from secede.experiments.config import Config, override
-from secede.reports import names
 from secede.reports.formats import brief
 from secede.reports.load import load_runs
 from secede.reports.records import Run
@@ -25,6 +24,8 @@ from secede.reports.tables import main_table
 
 if TYPE_CHECKING:
     from secede.reports.build import Report
+
+LONGEST_LABEL = 24  # that leaves room for the numbers in 80 columns
 
 
 def run_one(
@@ -79,9 +80,7 @@ def write_pages(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
 def _drawn(run: Run) -> Table:
     """Return what fits 80 columns; the page and the CSV files hold the rest."""
     table = main_table(run)
-    headings = {
-        names.CLEAN_ACCURACY: "clean",
-        run.config.main_probe: names.SCORES[run.config.main_probe].split()[0],
+    headings = {key: key.split("_")[0] for key in (run.config.utility, run.config.main_probe)} | {
         "rounds": "rounds",
         "upload_mb": "uploads",
     }
@@ -94,9 +93,15 @@ def _drawn(run: Run) -> Table:
         drawn.add_column(headings[table.columns[index].key], justify="right", no_wrap=True)
     for row in table.rows:
         cells = list(table.cells(row))
-        label = row.label.replace("before post-training", "0 rounds")
-        drawn.add_row(label, *(brief(*cells[index]) for index in shown))
+        drawn.add_row(_short(row.label), *(brief(*cells[index]) for index in shown))
     return drawn
+
+
+def _short(label: str) -> str:
+    label = label.replace("before post-training", "0 rounds")
+    if len(label) <= LONGEST_LABEL:
+        return label
+    return label.removesuffix("s").removesuffix(" round")  # the number of rounds stays
 
 
 def _run(

@@ -25,13 +25,13 @@ from secede.experiments.config import Config
 _ARMS = {
     "fedavg": "training with everybody",
     "retrain": "retraining without the leaver",
-    "fine-tune": "fine-tuning alone",
-    "reference": "reference alone",
-    "projected-ascent": "erasing by projected ascent",
 }
 
-
 QUIET_SECONDS = 10.0
+
+
+def _doing(arm: str) -> str:
+    return _ARMS.get(arm) or f"erasing by {arm}"
 
 
 class _Bars:
@@ -64,7 +64,7 @@ class _Bar:
         self._task = bars.add_task(name, total=rounds, now="")
 
     def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
-        self._bars.update(self._task, advance=1, now=f"{_ARMS[arm]}{_brief(row)}")
+        self._bars.update(self._task, advance=1, now=f"{_doing(arm)}{_brief(row)}")
 
     def end(self) -> None:
         if self._overall is not None:
@@ -101,7 +101,7 @@ class _SeedLines:
         due = time.monotonic() - self._said > QUIET_SECONDS
         if row and (due or number == 1 or number % 5 == 0):
             self._said = time.monotonic()
-            _say(f"{self._prefix}{_ARMS[arm]}, round {number}{_brief(row)}")
+            _say(f"{self._prefix}{_doing(arm)}, round {number}{_brief(row)}")
 
     def end(self) -> None:
         pass
@@ -137,7 +137,13 @@ def drawing() -> Iterator[Callable[[int, int], None]]:
 def _brief(row: dict[str, dict[str, float]]) -> str:
     shown = [
         f"{name.replace('_', ' ')} {100 * row[name]['value']:.1f} %"
-        for name in ("clean_accuracy", "attack_success", "flipped_accuracy")
+        for name in (
+            "clean_accuracy",
+            "attack_success",
+            "flipped_accuracy",
+            "exclusive_accuracy",
+            "class_accuracy",
+        )
         if name in row
     ]
     return ": " + ", ".join(shown) if shown else ""

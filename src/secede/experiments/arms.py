@@ -4,116 +4,105 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from secede.experiments.config import Config, Unlearning
+from secede.experiments.config import Config
 from secede.experiments.setup import Federation
-from secede.federation.cost import Cost
+from secede.federation.engine import aggregate
 from secede.state import State
-from secede.unlearning.fine_tune import FineTune
-from secede.unlearning.local import LocalReport, LocalStep, LocalTask
-from secede.unlearning.projected_ascent import ProjectedAscent
-from secede.unlearning.reference import Reference
+from secede.unlearning import methods
+from secede.unlearning.create import create
+from secede.unlearning.history import History
+from secede.unlearning.method import Method, Recovered, Server, Start
 from secede.unlearning.retrain import Retrain
-from secede.unlearning.server import ServerMethod, ServerSide
 
-FEDAVG, RETRAIN, ASCENT = "fedavg", "retrain", "projected-ascent"
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where an arm begins, what it cost to get there, and the leaver's report if it was asked."""
-
-    state: State
-    cost: Cost
-    report: LocalReport | None = None
+FEDAVG, RETRAIN = "fedavg", "retrain"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """A start and a number of FedAvg rounds; `phase` names the batches the rounds draw."""
+    """A start and some rounds; both are given the global model, empty before there is one."""
 
     name: str
-    phase: str
-    clients: tuple[int, ...]
+    clients: tuple[int, ...]  # who trains
     rounds: int
-    start: Callable[[State], Start]  # given the global model, empty before there is one
+    start: Callable[[State], Start]
+    advance: Callable[[State, State, State, int], Recovered]  # global model, state, memory, round
     evidence_rounds: tuple[int, ...] = ()  # after which answers are kept for attacks
 
 
-def arms(config: Config, federation: Federation) -> tuple[Arm, ...]:
+def arms(
+    config: Config,
+    federation: Federation,
+    *,
+    history: History | None = None,
+    search: Path | None = None,
+) -> tuple[Arm, ...]:
     """Return all arms in the order they run; FedAvg comes first, for the others need it."""
     rounds, after = config.training.rounds, config.post_training.rounds
+    engine = federation.engine
+
+    def averaging(phase: str, clients: tuple[int, ...], history: History | None = None) -> Advance:
+        def advance(_: State, state: State, memory: State, number: int) -> Recovered:
+            reply = engine.train_round(state, clients, phase=phase, number=number)
+            if history is not None:
+                history.keep(number, state, reply.updates)
+            return Recovered(state=aggregate(reply.updates), cost=reply.cost, memory=memory)
+
+        return advance
+
+    def server(global_state: State) -> Server:
+        return Server(
+            engine=engine,
+            global_state=global_state,
+            leaver=federation.leaver,
+            retained=federation.retained,
+            fresh_state=lambda: engine.initial_state("retraining"),
+            fresh_model=lambda: engine.fresh_model("template"),
+            history=history,
+            unlabelled=federation.unlabelled,
+        )
+
+    def erasing(name: str, method: Method) -> Arm:
+        judged = name == config.methods[0]
+        return Arm(
+            name=name,
+            clients=federation.retained,
+            rounds=after,
+            start=lambda state: method.start(server(state)),
+            advance=lambda globally, state, memory, number: method.recover(
+                server(globally), state, memory, number
+            ),
+            evidence_rounds=(1, after) if judged else (),
+        )
+
     fedavg = Arm(
         name=FEDAVG,
-        phase="training",
         clients=federation.everyone,
         rounds=rounds,
-        start=lambda _: Start(federation.engine.initial_state("initial"), Cost()),
+        start=lambda _: Start(state=engine.initial_state("initial")),
+        advance=averaging("training", federation.everyone, history),
         evidence_rounds=(rounds,),
     )
     retrain = Arm(
         name=RETRAIN,
-        phase="retraining",
         clients=federation.retained,
         rounds=rounds,
-        start=_at_server(federation, Retrain()),
+        start=lambda state: Retrain().start(server(state)),
+        advance=averaging("retraining", federation.retained),
         evidence_rounds=(rounds,),
     )
-
-    def post_training(
-        name: str, start: Callable[[State], Start], evidence_rounds: tuple[int, ...] = ()
-    ) -> Arm:
-        return Arm(
-            name=name,
-            phase="post-training",
-            clients=federation.retained,
-            rounds=after,
-            start=start,
-            evidence_rounds=evidence_rounds,
-        )
-
-    return (
-        fedavg,
-        retrain,
-        post_training("fine-tune", _at_server(federation, FineTune())),
-        post_training("reference", _at_leaver(federation, Reference())),
-        post_training(ASCENT, _at_leaver(federation, ascent(config.unlearning)), (1, after)),
-    )
+    made = {name: _create(config, name, federation, search) for name in config.methods}
+    return fedavg, retrain, *(erasing(name, method) for name, method in made.items())
 
 
-def ascent(how: Unlearning) -> ProjectedAscent:
-    """Return projected ascent as the config has it; its words stand for the method's rules."""
-    return ProjectedAscent(
-        radius=None if how.radius == "third" else how.radius,
-        stop=how.stop,
-        stop_distance=None if how.stop_distance == "search" else how.stop_distance,
-        stop_accuracy=None if how.stop_accuracy == "chance" else how.stop_accuracy,
-        learning_rate=how.learning_rate,
-        momentum=how.momentum,
-        batch_size=how.batch_size,
-        epochs=how.epochs,
-        clip=how.clip,
-    )
+Advance = Callable[[State, State, State, int], Recovered]
 
 
-def _at_server(federation: Federation, method: ServerMethod) -> Callable[[State], Start]:
-    def start(global_state: State) -> Start:
-        side = ServerSide(
-            global_state=global_state,
-            fresh_state=lambda: federation.engine.initial_state("retraining"),
-        )
-        return Start(method.start(side), Cost())
-
-    return start
-
-
-def _at_leaver(federation: Federation, step: LocalStep) -> Callable[[State], Start]:
-    def start(global_state: State) -> Start:
-        result, cost = federation.engine.ask(
-            federation.leaver,
-            lambda side: step.unlearn(LocalTask.of(side)),
-            global_state=global_state,
-        )
-        return Start(result.state, cost, result.report)
-
-    return start
+def _create(config: Config, name: str, federation: Federation, search: Path | None) -> Method:
+    settings = config.settings.get(name, {})
+    if name == "class-pruning" and federation.classes:
+        settings = {"classes": federation.classes, **settings}
+    entry, method = create(name, settings, search=search)
+    methods.check_possible(entry, config.situation.for_methods(), config.scenario.name)
+    return method

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,17 +20,17 @@ from secede.data import catalog
 from secede.errors import ConfigError, did_you_mean
 from secede.federation import executors
 from secede.scenarios.share import default_share
+from secede.unlearning import methods
 
-RECORD_VERSION = 1  # of the records' form and meaning; part of every config's digest
+RECORD_VERSION = 2  # of the records' form and meaning; part of every config's digest
+
+# The first is the one that a report judges; the others show what it is worth.
+DEFAULT_METHODS = ("projected-ascent", "fine-tune", "reference")
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
-
-
-# What pydantic adds to the path of a value that may be a word or a number.
-_UNION_TAGS = {"constrained-float", "literal['third']", "literal['search']", "literal['chance']"}
 
 
 class _Section(BaseModel):
@@ -74,6 +75,17 @@ class Scenario(_Section):
     name: str = "backdoor"
     share: Fraction | None = None  # of the leaver's images; None: the paper's
     target: Annotated[int, Field(ge=0)] | None = None  # of a backdoor; None: the last class
+    # What the leaver holds alone; None: the last fifth of the classes.
+    classes: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | None = None
+    # Share of what the others had of those classes that stays with them; None: nothing.
+    kept: Annotated[float, Field(ge=0, lt=1)] | None = None
+
+    @model_validator(mode="after")
+    def _taken_by_the_scenario(self) -> Scenario:
+        scenarios.check_settings(self.name, self.model_dump(exclude={"name"}))
+        if self.classes is not None and len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"scenario.classes is {list(self.classes)}, expected each class once")
+        return self
 
 
 class Training(_Section):
@@ -86,22 +98,28 @@ class Training(_Section):
     batch_size: Count = 128
 
 
-class Unlearning(_Section):
-    """Projected ascent at the leaver."""
+class Situation(_Section):
+    """What there is to erase with; a method whose needs are not met is refused."""
 
-    learning_rate: Positive = 0.01
-    momentum: Momentum = 0.9
-    batch_size: Count = 1024
-    epochs: Count = 5
-    clip: Positive = 5.0
-    radius: Literal["third"] | Positive = "third"
-    stop: Literal["distance", "accuracy"] = "distance"
-    stop_distance: Literal["search"] | Positive = "search"
-    stop_accuracy: Literal["chance"] | Fraction = "chance"
+    leaver_online: bool = True
+    secure_aggregation: bool = False
+    history: bool = False  # the server keeps clients' updates while training
+    history_interval: Count = 2  # single updates are kept every so many rounds
+    history_limit_gb: Positive = 8.0
+    server_data: Annotated[int, Field(ge=0)] = 0  # unlabelled images, held back from training
+
+    def for_methods(self) -> methods.Situation:
+        """Return it in the words of methods' needs."""
+        return methods.Situation(
+            leaver_online=self.leaver_online,
+            history=self.history,
+            server_data=self.server_data > 0,
+            single_updates=not self.secure_aggregation,
+        )
 
 
 class PostTraining(_Section):
-    """Rounds of the retained clients after the local step; they train as in `training`."""
+    """Rounds of the retained clients after a method's start; they train as in `training`."""
 
     rounds: Count = 10
 
@@ -120,7 +138,9 @@ class Config(_Section):
     clients: Clients = Clients()
     scenario: Scenario = Scenario()
     training: Training = Training()
-    unlearning: Unlearning = Unlearning()
+    methods: Annotated[tuple[str, ...], Field(min_length=1)] = DEFAULT_METHODS
+    settings: dict[str, dict[str, Any]] = {}  # of methods, by name; each checks its own
+    situation: Situation = Situation()
     post_training: PostTraining = PostTraining()
 
     @model_validator(mode="after")
@@ -129,8 +149,24 @@ class Config(_Section):
             catalog.entry(self.data)
         models.check_name(self.model)
         executors.check_name(self.executor)
-        scenarios.check_name(self.scenario.name)
+        self._check_methods()
         return self
+
+    def _check_methods(self) -> None:
+        situation = self.situation.for_methods()
+        for name in self.methods:
+            methods.check_name(name)
+            if name == "retrain":
+                raise ConfigError("methods: 'retrain' is always run; leave it out")
+            if self.methods.count(name) > 1:
+                raise ConfigError(f"methods: {name!r} is named twice")
+            if name in methods.METHODS:
+                methods.check_possible(methods.METHODS[name], situation, self.scenario.name)
+        if strangers := sorted(self.settings.keys() - set(self.methods)):
+            raise ConfigError(
+                f"settings.{strangers[0]}: that method is not run here; methods is "
+                f"{', '.join(self.methods)}"
+            )
 
     @property
     def share(self) -> float | None:
@@ -166,12 +202,25 @@ def override(config: Config, changes: dict[str, Any]) -> Config:
     for key, value in changes.items():
         if value is None:
             continue
+        if key == "methods":
+            _choose_methods(values, value, config)
+            continue
         *path, last = key.split(".")
         section = values
         for part in path:
             section = section[part]
         section[last] = value
     return build(values)
+
+
+def _choose_methods(values: dict[str, Any], wanted: Sequence[str], config: Config) -> None:
+    """Put other methods into `values`; settings of those that are no longer run go."""
+    if list(wanted) == ["all"]:
+        situation, scenario = config.situation.for_methods(), config.scenario.name
+        possible = methods.suitable(methods.METHODS.values(), situation, scenario)
+        wanted = [name for name in possible if name != "retrain"]
+    values["methods"] = list(wanted)
+    values["settings"] = {n: s for n, s in config.settings.items() if n in wanted}
 
 
 def digest(config: Config, fingerprints: dict[str, str]) -> str:
@@ -205,7 +254,7 @@ def _explain(error: ValidationError) -> str:
         elif item["type"] == "value_error":
             sentences.append(str(item["ctx"]["error"]))
         else:
-            key = ".".join(str(part) for part in item["loc"] if str(part) not in _UNION_TAGS)
+            key = ".".join(str(part) for part in item["loc"])
             allowed = str(item["msg"]).removeprefix("Input should ").removeprefix("be ")
             expected.setdefault(f"{key} is {item['input']!r}", []).append(allowed)
     sentences += [

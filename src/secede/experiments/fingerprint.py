@@ -19,7 +19,7 @@ from secede.experiments.config import Config
 
 
 def fingerprints(config: Config, search: Path | None) -> dict[str, str]:
-    """Return a digest for the data files and one for a user's own model, imports included."""
+    """Return digests of the data files and of a user's own model and methods, with imports."""
     found: dict[str, str] = {}
     if config.data.endswith(".npz"):
         path = Path(config.data)
@@ -32,6 +32,10 @@ def fingerprints(config: Config, search: Path | None) -> dict[str, str]:
     if ":" in config.model:
         sources = _sources(config.model.partition(":")[0], search)
         found["model"] = _joint({name: files.digest(path) for name, path in sources.items()})
+    for method in config.methods:
+        if ":" in method:
+            sources = _sources(method.partition(":")[0], search)
+            found[method] = _joint({name: files.digest(path) for name, path in sources.items()})
     return found
 
 

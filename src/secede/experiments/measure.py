@@ -17,16 +17,17 @@ from secede.verification.membership import ShokriAttack, halves, yeom
 from secede.verification.score import Mean, Score
 
 _PARTS = ("leaver", "nonmembers", "members", "test")
+WATCHED = 2_000  # of the retained clients' samples, whose accuracy is measured in every round
 SHADOW_MEMBERS = 10_000  # training samples whose answers teach Shokri's attack
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Shares of held-out samples, which of them were hits, and scores on the leaver's own."""
+    """Shares of held-out samples, which of them were hits, and scores on clients' own samples."""
 
     shares: dict[str, Score]
     hits: dict[str, Tensor]
-    leaver: dict[str, Score | Mean]
+    own: dict[str, Score | Mean]
 
     def record(self, retrained: Measured | None) -> dict[str, dict[str, float]]:
         """Return the scores as records hold them, compared sample by sample with `retrained`.
@@ -34,7 +35,7 @@ class Measured:
         `gained` and `lost` count the samples that are hits here and not there, and the other way
         round: what a paired interval for the difference needs.
         """
-        rows = {name: score.to_dict() for name, score in {**self.shares, **self.leaver}.items()}
+        rows = {name: score.to_dict() for name, score in {**self.shares, **self.own}.items()}
         if retrained is not None:
             for name, here in self.hits.items():
                 there = retrained.hits[name]
@@ -49,10 +50,11 @@ class Answers:
     """A model's answers that membership attacks work on, and its mean training loss."""
 
     leaver: Evidence
-    nonmembers: Evidence  # test samples, transformed like the leaver's: what attacks are judged on
+    nonmembers: Evidence  # test samples made like the leaver's: what attacks are judged on
     members: Evidence  # drawn from the retained clients; teaches the shadow's attack
     test: Evidence  # the same test samples as they are; teaches the shadow's attack
     mean_training_loss: float  # over the clients that the model was last trained on
+    nonmember_places: Tensor | None = None  # in `test`; None: they are all of it, in order
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the answers as named tensors, as an evidence file holds them."""
@@ -60,6 +62,8 @@ class Answers:
         for name in _PARTS:
             evidence: Evidence = getattr(self, name)
             found[f"{name}.logits"], found[f"{name}.labels"] = evidence.logits, evidence.labels
+        if self.nonmember_places is not None:
+            found["nonmembers.places"] = self.nonmember_places
         return found
 
     @classmethod
@@ -68,7 +72,20 @@ class Answers:
         leaver, nonmembers, members, test = (
             Evidence(tensors[f"{name}.logits"], tensors[f"{name}.labels"]) for name in _PARTS
         )
-        return cls(leaver, nonmembers, members, test, float(tensors["mean_training_loss"]))
+        return cls(
+            leaver,
+            nonmembers,
+            members,
+            test,
+            float(tensors["mean_training_loss"]),
+            tensors.get("nonmembers.places"),
+        )
+
+    def judged(self, judge: Tensor) -> Evidence:
+        """Return the answers to those non-members that are in `judge`, places in `test`."""
+        places = self.nonmember_places
+        chosen = judge if places is None else torch.isin(places, judge).nonzero().flatten()
+        return Evidence(self.nonmembers.logits[chosen], self.nonmembers.labels[chosen])
 
 
 @dataclass(frozen=True)
@@ -79,6 +96,7 @@ class Examined:
     test: Evidence
     probe: Evidence
     leaver: Evidence
+    retained: Evidence  # some of the retained clients' samples
 
 
 class Examiner:
@@ -90,14 +108,15 @@ class Examiner:
         count = sum(len(samples) for samples in self._retained)
         order = torch.randperm(count, generator=generator(seed, "shadow members"))
         self._members = order[:SHADOW_MEMBERS]
+        self._watched = _drawn(self._retained, order[:WATCHED])
         self._draws: bool | None = None
 
     def examine(self, state: State) -> Examined:
-        """Ask the state's model about the test set, the probe and the leaver's own, in one pass."""
+        """Ask the model about test set, probe, the leaver's own and some retained, in one pass."""
         federation = self._federation
         model = federation.engine.model(state)
         leaver = federation.engine.clients[federation.leaver]
-        sets = [federation.test, federation.probe.samples, leaver]
+        sets = [federation.test, federation.probe.samples, leaver, self._watched]
         return Examined(model, *self._evaluate(model, sets))
 
     def measure(self, examined: Examined) -> Measured:
@@ -108,9 +127,12 @@ class Examiner:
         for name, mask in self._federation.probe.measures.items():
             shares[name] = probe.accuracy(mask)
             hits[name] = (probe.predictions == probe.labels)[mask.cpu()]
-        return Measured(
-            shares, hits, {"leaver_accuracy": leaver.accuracy(), "leaver_loss": leaver.loss()}
-        )
+        own: dict[str, Score | Mean] = {
+            "leaver_accuracy": leaver.accuracy(),
+            "leaver_loss": leaver.loss(),
+            "retained_accuracy": examined.retained.accuracy(),
+        }
+        return Measured(shares, hits, own)
 
     def answers(self, examined: Examined, trained: Sequence[int]) -> Answers:
         """Ask also about non-members and members; `trained` are the clients it learnt from."""
@@ -129,6 +151,7 @@ class Examiner:
             ),
             test=examined.test,
             mean_training_loss=float(torch.cat(losses).mean()),
+            nonmember_places=federation.nonmember_places,
         )
 
     def _evaluate(self, model: nn.Module, sets: Sequence[Samples]) -> list[Evidence]:
@@ -158,17 +181,23 @@ def membership(shadow: Answers, targets: dict[str, Answers], seed: int) -> dict[
     )
     found: dict[str, object] = {}
     for name, target in targets.items():
-        by_loss = yeom(
-            target.leaver.losses, target.nonmembers.losses[judge], target.mean_training_loss
-        )
+        outside = target.judged(judge)
+        by_loss = yeom(target.leaver.losses, outside.losses, target.mean_training_loss)
         by_posteriors = attack.score(
-            target.leaver.logits,
-            target.leaver.labels,
-            target.nonmembers.logits[judge],
-            target.nonmembers.labels[judge],
+            target.leaver.logits, target.leaver.labels, outside.logits, outside.labels
         )
         found[name] = {"yeom": by_loss.to_dict(), "shokri": by_posteriors.to_dict()}
     return found
+
+
+def _drawn(clients: Sequence[Samples], places: Tensor) -> Samples:
+    """Return the samples at `places`, counted through all clients."""
+    taken, start = list[Samples](), 0
+    for samples in clients:
+        here = places[(places >= start) & (places < start + len(samples))] - start
+        taken.append(samples.take(here))
+        start += len(samples)
+    return Samples(torch.cat([s.x for s in taken]), torch.cat([s.y for s in taken]))
 
 
 def _draws(model: nn.Module, samples: Samples, seed: int) -> bool:

@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,18 @@ CONFIG, CURVES, RESULT, ENVIRONMENT = (
     "result.json",
     "environment.json",
 )
+_MEMORY = "memory::"  # begins the names of what a method remembers, in a checkpoint's file
 INCIDENTAL = ("executor_note", "lanes")  # of the environment: they change no result
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An arm's state after some round, and what it had cost by then."""
+    """An arm's state after some round, what it had cost by then, and what its method remembers."""
 
     round: int
     state: State
     cost: Cost
+    memory: State = field(default_factory=dict)
 
 
 def run_folder(runs: Path, name: str, digest: str) -> Path:
@@ -105,9 +107,12 @@ class SeedFolder:
         path = self._state_path(arm)
         if not path.exists():
             return None
-        state, metadata = self.load_state(arm)
+        tensors, metadata = self.load_state(arm)
+        state = {name: v for name, v in tensors.items() if not name.startswith(_MEMORY)}
+        memory = {n.removeprefix(_MEMORY): v for n, v in tensors.items() if n not in state}
         try:
-            return Checkpoint(int(metadata["round"]), state, Cost(**json.loads(metadata["cost"])))
+            cost = Cost(**json.loads(metadata["cost"]))
+            return Checkpoint(int(metadata["round"]), state, cost, memory)
         except (KeyError, ValueError, TypeError) as error:
             raise RecordError(f"{path}: damaged checkpoint ({error}); delete it to redo") from error
 
@@ -117,7 +122,8 @@ class SeedFolder:
             "round": str(checkpoint.round),
             "cost": json.dumps(checkpoint.cost.as_dict()),
         }
-        self.save_state(arm, checkpoint.state, metadata)
+        memory = {f"{_MEMORY}{name}": value for name, value in checkpoint.memory.items()}
+        self.save_state(arm, {**checkpoint.state, **memory}, metadata)
 
     def save_state(self, name: str, state: State, metadata: Mapping[str, str]) -> None:
         """Write a named state with its metadata."""

@@ -11,7 +11,7 @@ import platform
 import threading
 import time
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import metadata, util
@@ -25,7 +25,7 @@ from secede import state as states
 from secede.data.samples import Dataset
 from secede.errors import RecordError, StateError
 from secede.experiments import config as configs
-from secede.experiments.arms import ASCENT, FEDAVG, RETRAIN, Arm, arms
+from secede.experiments.arms import FEDAVG, RETRAIN, Arm, arms
 from secede.experiments.config import Config
 from secede.experiments.fingerprint import fingerprints
 from secede.experiments.lanes import Stopped, lane_count, take_turns
@@ -48,15 +48,16 @@ from secede.experiments.setup import (
     make_deterministic,
     resolve_device,
 )
-from secede.federation.engine import OwnState, aggregate
+from secede.federation.engine import OwnState
 from secede.federation.executors import AUTO
 from secede.federation.executors.choose import MINIMUM_STACKED, Choice
 from secede.state import State
-from secede.unlearning.local import LocalReport
+from secede.unlearning import history as histories
+from secede.unlearning.history import History
 
 CHECKPOINT_SECONDS = 5.0
 _OWN = "leaver-own"
-_LOCAL_STEP = "local-step.json"
+_REPORTS, _HISTORY = "reports.json", "history.json"
 
 
 class TurnProgress(Protocol):
@@ -127,14 +128,15 @@ def run_all(
         cell, seed = turn
         make_deterministic(cell.config.precision)
         federation = workshop.federate(cell, seed)
-        all_arms = arms(cell.config, federation)
-        write_json(cell.folder / CONFIG, _resolved(cell.config))
         records = SeedFolder(cell.folder / f"seed-{seed}")
+        history = _history(cell.config, federation, records.path)
+        all_arms = arms(cell.config, federation, history=history, search=cell.search)
+        write_json(cell.folder / CONFIG, _resolved(cell.config))
         with records.locked(), Recorder(cell.config.device) as recorder:
             records.begin(_environment(cell.config, federation, lanes))
             records.drop_rows_beyond_checkpoints()
             told = progress.begin(cell.config, seed, sum(arm.rounds for arm in all_arms))
-            _SeedRun(cell, seed, federation, records, recorder, told, stop).run(all_arms)
+            _SeedRun(cell, seed, federation, history, records, recorder, told, stop).run(all_arms)
             told.end()
 
     take_turns(left, take, lanes=lanes, device=device)
@@ -205,6 +207,7 @@ class _SeedRun:
         cell: _Cell,
         seed: int,
         federation: Federation,
+        history: History | None,
         records: SeedFolder,
         recorder: Recorder,
         progress: TurnProgress,
@@ -212,7 +215,7 @@ class _SeedRun:
     ) -> None:
         self._config, self._digest, self._seed = cell.config, cell.digest, seed
         self._federation, self._examiner = federation, Examiner(federation, seed)
-        self._records, self._recorder = records, recorder
+        self._records, self._recorder, self._history = records, recorder, history
         self._progress, self._stop = progress, stop
         self._retrained: Measured | None = None  # what the arms after retraining compare with
 
@@ -224,6 +227,8 @@ class _SeedRun:
             end = self._run_arm(arm, final.get(FEDAVG, {}))
             final[arm.name], seconds[arm.name] = end.state, end.cost.seconds
         self._recorder.drain()
+        if self._history is not None:
+            self._history.delete()
         write_json(
             self._records.path / RESULT,
             {
@@ -234,24 +239,26 @@ class _SeedRun:
                     arm.name: {"rounds": arm.rounds, "digest": states.digest(final[arm.name])}
                     for arm in all_arms
                 },
-                "local_step": read_json(self._records.path / _LOCAL_STEP),
+                "reports": self._reports(),
+                "history": self._kept(),
                 "membership": self._membership(all_arms),
             },
         )
 
     def _run_arm(self, arm: Arm, global_state: State) -> Checkpoint:
         point = self._records.checkpoint(arm.name) or self._begin(arm, global_state)
-        point = replace(point, state=_on(self._config.device, point.state))
+        on = partial(_on, self._config.device)
+        point = replace(point, state=on(point.state), memory=on(point.memory))
         for number in range(1, point.round + 1):
             self._progress.round(arm.name, number, {})
         saved = time.monotonic()
+        # A history's sums lie on the disk until a checkpoint covers them.
+        keeps = self._history is not None and arm.name == FEDAVG
         for number in range(point.round + 1, arm.rounds + 1):
-            reply = self._federation.engine.train_round(
-                point.state, arm.clients, phase=arm.phase, number=number
-            )
-            point = Checkpoint(number, aggregate(reply.updates), point.cost + reply.cost)
+            after = arm.advance(global_state, point.state, point.memory, number)
+            point = Checkpoint(number, after.state, point.cost + after.cost, after.memory)
             stopped = self._stop.is_set()
-            due = stopped or time.monotonic() - saved > CHECKPOINT_SECONDS
+            due = stopped or keeps or time.monotonic() - saved > CHECKPOINT_SECONDS
             self._submit(arm, point, save=due or number == arm.rounds)
             if stopped:
                 self._recorder.drain()
@@ -261,19 +268,24 @@ class _SeedRun:
         if arm.name == FEDAVG:
             self._recorder.drain()
             self._recall_own_state()
+            self._weigh_history()
         if arm.name == RETRAIN:
             self._recorder.submit(partial(self._compare_with, point.state))
         return point
 
     def _begin(self, arm: Arm, global_state: State) -> Checkpoint:
         start = arm.start(global_state)
-        point = Checkpoint(0, start.state, start.cost)
-        report = start.report if arm.name == ASCENT else None
-        self._submit(arm, point, report=report, save=True)
+        point = Checkpoint(0, start.state, start.cost, start.memory)
+        self._submit(arm, point, report=start.report, save=True)
         return point
 
     def _submit(
-        self, arm: Arm, point: Checkpoint, *, report: LocalReport | None = None, save: bool
+        self,
+        arm: Arm,
+        point: Checkpoint,
+        *,
+        report: Mapping[str, object] | None = None,
+        save: bool,
     ) -> None:
         """Have the recorder keep `point`, and the leaver's own state after the last training."""
         last = arm.name == FEDAVG and point.round == arm.rounds
@@ -281,12 +293,15 @@ class _SeedRun:
 
         def keep() -> None:
             if report is not None:
-                write_json(self._records.path / _LOCAL_STEP, report.as_dict())
+                path = self._records.path / _REPORTS
+                write_json(path, {**self._reports(), arm.name: report})
             self._record(arm, point)
             if own is not None:
                 self._records.save_state(_OWN, own.state, {"weight": repr(own.weight)})
             if save:
                 self._records.save_checkpoint(arm.name, point)
+                if self._history is not None and arm.name == FEDAVG:
+                    self._history.settle(point.round)
 
         self._recorder.submit(keep)
 
@@ -316,6 +331,22 @@ class _SeedRun:
         own = OwnState(_on(self._config.device, state), float(metadata["weight"]))
         self._federation.engine.own[self._federation.leaver] = own
 
+    def _reports(self) -> dict[str, object]:
+        """Return what methods have told of their starts so far."""
+        path = self._records.path / _REPORTS
+        return read_json(path) if path.exists() else {}
+
+    def _weigh_history(self) -> None:
+        """Write down what was kept, before the seed's end deletes it."""
+        path = self._records.path / _HISTORY
+        if self._history is not None and not path.exists():
+            kept = {"bytes": self._history.size_bytes, "rounds": len(self._history.rounds)}
+            write_json(path, {**kept, "privacy": histories.PRIVACY})
+
+    def _kept(self) -> dict[str, object] | None:
+        path = self._records.path / _HISTORY
+        return read_json(path) if path.exists() else None
+
     def _membership(self, all_arms: Sequence[Arm]) -> dict[str, object]:
         targets = {
             f"{arm.name}@{number}": self._answers(arm.name, number)
@@ -333,6 +364,23 @@ class _SeedRun:
 
     def _evidence_path(self, arm: str, number: int) -> Path:
         return self._records.path / "evidence" / f"{arm}@{number}.safetensors"
+
+
+def _history(config: Config, federation: Federation, folder: Path) -> History | None:
+    how = config.situation
+    if not how.history:
+        return None
+    history = History(
+        folder / "history",
+        interval=how.history_interval,
+        limit_bytes=int(how.history_limit_gb * 1e9),
+    )
+    history.check_fits(
+        state_bytes=states.size_bytes(federation.engine.initial_state("initial")),
+        clients=len(federation.everyone),
+        rounds=config.training.rounds,
+    )
+    return history
 
 
 def _resolved(config: Config) -> dict[str, object]:

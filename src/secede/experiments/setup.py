@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,6 +23,7 @@ from secede.scenarios.scenario import Probe, Scenario
 from secede.seeding import generator
 
 MINIMUM_TEST = 40
+MINIMUM_NONMEMBERS = 10  # a test set has few samples like the leaver's where classes are its own
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class Federation:
     test: Samples
     probe: Probe
     nonmembers: Samples  # held out, transformed like the leaver's
+    nonmember_places: Tensor | None = None  # which test samples they are; None: all, in order
+    unlabelled: Tensor | None = None  # inputs that the server has
+    classes: tuple[int, ...] = ()  # that the leaver takes with it, where the scenario says so
 
     @property
     def everyone(self) -> tuple[int, ...]:
@@ -81,14 +85,23 @@ def federate(
     `choice` is the executor of another seed of the same config, to share it.
     """
     _check_enough(config, dataset)
+    dataset, unlabelled = _hold_back(config, dataset, seed)
     scenario = scenarios.create(
         config.scenario.name,
         classes=len(dataset.classes),
         share=config.share,
         target=config.scenario.target,
+        chosen=config.scenario.classes,
+        kept=config.scenario.kept,
     )
     leaver = config.clients.leaver
-    clients = [dataset.train.take(part) for part in _deal(config, dataset, seed)]
+    parts = scenario.deal(
+        dataset.train.y,
+        _deal(config, dataset, seed),
+        leaver,
+        generator(seed, "scenario", "deal"),
+    )
+    clients = [dataset.train.take(part) for part in parts]
     clients[leaver] = scenario.transform(clients[leaver], generator(seed, "scenario", "train"))
     engine = Simulator(
         clients,
@@ -99,23 +112,38 @@ def federate(
         executor=choice or config.executor,
         precision=config.precision,
     )
+    nonmembers, places = _nonmembers(scenario, dataset.test, clients[leaver], seed)
     return Federation(
         engine=engine,
         leaver=leaver,
         retained=tuple(i for i in range(len(clients)) if i != leaver),
         test=dataset.test.to(config.device),
         probe=_probe(scenario, dataset.test, config.device),
-        nonmembers=scenario.transform(dataset.test, generator(seed, "scenario", "test")).to(
-            config.device
-        ),
+        nonmembers=nonmembers.to(config.device),
+        nonmember_places=places,
+        unlabelled=unlabelled,
+        classes=getattr(scenario, "classes", ()),
     )
+
+
+def _hold_back(config: Config, dataset: Dataset, seed: int) -> tuple[Dataset, Tensor | None]:
+    """Take the server's own images out of the training part, before it is dealt."""
+    count = config.situation.server_data
+    if not count:
+        return dataset, None
+    order = torch.randperm(len(dataset.train), generator=generator(seed, "server data"))
+    own, rest = dataset.train.take(order[:count]), dataset.train.take(order[count:].sort().values)
+    return replace(dataset, train=rest), own.x.to(config.device)
 
 
 def _check_enough(config: Config, dataset: Dataset) -> None:
     limit = "" if config.limit is None else f" (limit is {config.limit})"
     asked = sum(config.clients.sizes or ()) or config.clients.count
+    asked += config.situation.server_data
     if asked > len(dataset.train):
         key = "clients.sizes" if config.clients.sizes else "clients.count"
+        if config.situation.server_data:
+            key += " and situation.server_data"
         raise ConfigError(
             f"{key} asks for {asked} samples or more, but {dataset.name} has "
             f"{len(dataset.train)} training samples{limit}"
@@ -125,6 +153,23 @@ def _check_enough(config: Config, dataset: Dataset) -> None:
             f"{dataset.name} has {len(dataset.test)} test samples{limit}, expected at least "
             f"{MINIMUM_TEST}: membership attacks learn from one half and are judged on the other"
         )
+
+
+def _nonmembers(
+    scenario: Scenario, test: Samples, leaver: Samples, seed: int
+) -> tuple[Samples, Tensor | None]:
+    """Return test samples made like the leaver's, and which ones they are unless all."""
+    made = scenario.transform(test, generator(seed, "scenario", "test"))
+    places = scenario.held_out(test.y, leaver.y, generator(seed, "scenario", "held out"))
+    if places is None:
+        return made, None
+    if len(places) < MINIMUM_NONMEMBERS:
+        raise ConfigError(
+            f"{len(places)} of {len(test)} test samples have the leaver's mix of classes, expected "
+            f"at least {MINIMUM_NONMEMBERS} to judge membership attacks on: choose other classes "
+            "(scenario.classes) or raise `limit`"
+        )
+    return made.take(places), places
 
 
 def _probe(scenario: Scenario, test: Samples, device: str) -> Probe:

@@ -18,11 +18,12 @@ import tiny
 from quiet import Quiet
 from secede import state as states
 from secede.data.samples import Dataset
-from secede.errors import ConfigError, RecordError, StorageError
+from secede.errors import ConfigError, RecordError, StateError, StorageError
 from secede.experiments import presets, runner
 from secede.experiments.config import Config, override
 from secede.experiments.records import SeedFolder
 from secede.experiments.setup import load_dataset
+from secede.reports.load import read_run
 
 
 def run(
@@ -435,3 +436,37 @@ def test_two_processes_do_not_write_one_seed(tmp_path: Path) -> None:
         holder.wait()
     with seed.locked():
         pass
+
+
+DESTROYER = """
+from dataclasses import dataclass
+
+from secede.unlearning.method import Method, Start
+
+
+@dataclass(frozen=True)
+class Destroyer(Method):
+    def start(self, server):
+        return Start(state={name: v * float("nan") for name, v in server.global_state.items()})
+"""
+
+
+def test_a_method_that_destroys_the_model_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    (tmp_path / "destroying.py").write_text(DESTROYER)
+    config = tiny.CONFIG + "methods = ['fine-tune', 'destroying:Destroyer', 'reference']\n"
+    folder, _ = run(tmp_path, config)
+    result = json.loads((folder / "seed-0" / "result.json").read_text())
+    assert set(result["failed"]) == {"destroying:Destroyer"}
+    assert "not finite" in result["failed"]["destroying:Destroyer"]
+    assert "reference" in result["arms"]
+    assert all(row["arm"] != "destroying:Destroyer" for row in rows(folder / "seed-0"))
+    read = read_run(folder)
+    assert read.config.methods == ("fine-tune", "reference")
+    assert list(read.failed) == ["destroying:Destroyer"]
+
+
+def test_if_the_judged_method_destroys_the_model_the_run_says_so(tmp_path: Path) -> None:
+    (tmp_path / "wrecking.py").write_text(DESTROYER)
+    config = tiny.CONFIG + "methods = ['wrecking:Destroyer', 'reference']\n"
+    with pytest.raises(StateError, match="not finite"):
+        run(tmp_path, config)

@@ -108,6 +108,15 @@ class Situation(_Section):
     history_limit_gb: Positive = 8.0
     server_data: Annotated[int, Field(ge=0)] = 0  # unlabelled images, held back from training
 
+    @model_validator(mode="after")
+    def _fit(self) -> Situation:
+        if self.history and self.secure_aggregation:
+            raise ValueError(
+                "situation.history keeps single updates, which situation.secure_aggregation hides "
+                "from the server: choose one"
+            )
+        return self
+
     def for_methods(self) -> methods.Situation:
         """Return it in the words of methods' needs."""
         return methods.Situation(

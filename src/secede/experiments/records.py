@@ -13,7 +13,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,6 +172,13 @@ class SeedFolder:
             if row["round"] <= reached[arm]:
                 kept.append(json.dumps(row, sort_keys=True) + "\n")
         files.write_text(self.path / CURVES, "".join(kept))
+
+    def drop_arms(self, arms: Collection[str]) -> None:
+        """Forget the rows of these arms."""
+        if arms:
+            kept = [row for row in self.rows() if row["arm"] not in arms]
+            lines = (json.dumps(row, sort_keys=True) + "\n" for row in kept)
+            files.write_text(self.path / CURVES, "".join(lines))
 
     def begin(self, environment: Mapping[str, object]) -> None:
         """Write down where the seed is computed; one begun elsewhere is refused.

@@ -1,8 +1,8 @@
 """Runs experiments: seeds side by side, arm by arm, round by round; goes on where a kill left it.
 
 Every arm is a start state and rounds of FedAvg from there: everybody's training, retraining, and
-each method's post-training. Post-training rounds draw the same batches in every arm, so that
-methods differ by their start alone. Rounds are recorded while the next ones train.
+each method's post-training. Plain post-training rounds draw the same batches in every arm. Rounds
+are recorded while the next ones train; a method that destroys the model is told and left out.
 """
 
 from __future__ import annotations
@@ -223,10 +223,18 @@ class _SeedRun:
         """Run all arms, attack their models, and write the result."""
         final: dict[str, State] = {}
         seconds: dict[str, float] = {}
+        failed: dict[str, str] = {}
         for arm in all_arms:
-            end = self._run_arm(arm, final.get(FEDAVG, {}))
+            try:
+                end = self._run_arm(arm, final.get(FEDAVG, {}))
+            except StateError as error:
+                if arm.name in (FEDAVG, RETRAIN, self._config.methods[0]):
+                    raise
+                failed[arm.name] = str(error)  # it destroyed the model; the others go on
+                continue
             final[arm.name], seconds[arm.name] = end.state, end.cost.seconds
         self._recorder.drain()
+        self._records.drop_arms(failed)
         if self._history is not None:
             self._history.delete()
         write_json(
@@ -238,7 +246,9 @@ class _SeedRun:
                 "arms": {
                     arm.name: {"rounds": arm.rounds, "digest": states.digest(final[arm.name])}
                     for arm in all_arms
+                    if arm.name in final
                 },
+                "failed": failed,
                 "reports": self._reports(),
                 "history": self._kept(),
                 "membership": self._membership(all_arms),
@@ -275,9 +285,20 @@ class _SeedRun:
 
     def _begin(self, arm: Arm, global_state: State) -> Checkpoint:
         start = arm.start(global_state)
+        self._check_answers(arm, start.state)
         point = Checkpoint(0, start.state, start.cost, start.memory)
         self._submit(arm, point, report=start.report, save=True)
         return point
+
+    def _check_answers(self, arm: Arm, state: State) -> None:
+        """Raise if a start is destroyed: found here, it ends the arm and not the recorder."""
+        states.check_finite(state, f"the start of {arm.name}")
+        model = self._federation.engine.fresh_model("template")  # not the recorder's
+        states.load_into(model, state)
+        with torch.inference_mode():
+            answers = model.eval()(self._federation.test.x[:64])
+        if not bool(answers.isfinite().all()):
+            raise StateError(f"the start of {arm.name} answers with numbers that are not finite")
 
     def _submit(
         self,

@@ -105,7 +105,11 @@ def _write_tables(parts: Sequence[Section], folder: Path) -> tuple[Path, ...]:
 
 
 def _methods_text(parts: Sequence[Section]) -> str:
-    found = [f"## {part.run.config.title}\n\n{markdown(part.methods, 'Method')}" for part in parts]
+    found = []
+    for part in parts:
+        found.append(f"## {part.run.config.title}\n\n{markdown(part.methods, 'Method')}")
+        failed = part.run.failed.items()
+        found += [f"{name} destroyed the model and is left out: {why}.\n" for name, why in failed]
     return "\n".join([*found, f"{compared.EXPLAINED}\n"])
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from secede.reports import names
 from secede.reports.answers import Reply, after
 from secede.reports.best import HIGH, LOW, NO_RISE, ONE, ZERO, Aim, best
-from secede.reports.costs import QUANTITIES, Quantity, amount, compare_at_round
+from secede.reports.costs import QUANTITIES, Quantity, amount, compare_at_round, reach
 from secede.reports.formats import Unit, plural
 from secede.reports.questions import as_retrained
 from secede.reports.records import Point, Run, Score
@@ -26,7 +26,8 @@ EXPLAINED = (
     "first round of post-training, its own rounds included; retraining's are those of all its "
     "rounds, which are fair: every retained client, the same local epochs. Post-training pays "
     "until the retained clients' accuracy on their own samples is within half a point of what it "
-    "was before erasing, or a round gains less than a tenth of a point; zero where none is needed."
+    "was before erasing; zero where no round is needed. Costs and rounds are ranked among methods "
+    "that are as retrained (≈ in the last round) only."
 )
 
 _COSTS: tuple[Quantity, ...] = ("rounds", "upload_mb")
@@ -106,18 +107,19 @@ def _quantities(run: Run) -> Iterator[_Quantity]:
         values = {arm: _reverting(run, arm, *moments) for arm in run.config.methods}
         column = Column("reverting", "reverting, points", "difference")
         yield _Quantity(column, values, _tops(run, values, NO_RISE))
-    yield from _costs(run, moments[0])
+    same = _same(run, moments[-1])
+    yield from _costs(run, moments[0], same)
     if all(names.RETAINED_ACCURACY in seed.curves[names.FEDAVG][0].scores for seed in run.seeds):
         values = {arm: _rounds_that_pay(run, arm) for arm in run.config.methods}
         column = Column("rounds_that_pay", "rounds of post-training that pay", "rounds")
-        yield _Quantity(column, values, _tops(run, values, LOW))
+        yield _Quantity(column, values, _tops(run, _only(values, same), LOW))
     values = _at(run, moments[-1], _loss_ratio(run))
     label = f"{names.SCORES[names.LEAVER_LOSS]} ÷ retraining's"
     column = _column("leaver_loss_ratio", label, moments[-1], "times")
     yield _Quantity(column, values, _tops(run, values, ONE))
 
 
-def _costs(run: Run, moment: _Moment) -> Iterator[_Quantity]:
+def _costs(run: Run, moment: _Moment, same: frozenset[str]) -> Iterator[_Quantity]:
     whole = run.last_round(names.RETRAIN)
     ends = {names.RETRAIN: whole, **dict.fromkeys(run.config.methods, moment.round)}
     for key in _COSTS:
@@ -126,14 +128,19 @@ def _costs(run: Run, moment: _Moment) -> Iterator[_Quantity]:
             for arm, end in ends.items()  # FedAvg's were spent before the request
         }
         column = Column(key, QUANTITIES[key], UNITS[key])
-        yield _Quantity(column, values, _tops(run, values, LOW))
+        yield _Quantity(column, values, _tops(run, _only(values, same), LOW))
     needed = {arm: _retraining_rounds(run, arm, moment.round) for arm in run.config.methods}
     # Retraining that never got there needs more rounds than it had.
     more = Estimate(whole + 1.0, None, None, len(run.seeds), "none")
     ranked = {arm: value or more for arm, value in needed.items()}
     label = f"rounds of retraining to its {names.SCORES[run.config.utility]}"
     column = _column("retraining_rounds", label, moment, "rounds")
-    yield _Quantity(column, needed, _tops(run, ranked, HIGH))
+    yield _Quantity(column, needed, _tops(run, _only(ranked, same), HIGH))
+    for key in _COSTS:
+        reached = {arm: _to_retrained(run, arm, key) for arm in run.config.methods}
+        label = f"{QUANTITIES[key]} to retraining's {names.SCORES[run.config.utility]}"
+        column = Column(f"{key}_to_retrained", label, UNITS[key])
+        yield _Quantity(column, reached, _tops(run, _only(reached, same), LOW))
 
 
 def _moments(run: Run) -> tuple[_Moment, ...]:
@@ -199,21 +206,38 @@ def _retraining_rounds(run: Run, arm: str, round: int) -> Estimate | None:
     return over_seeds([amount(cost or total, "rounds") for cost, total in pairs])
 
 
-def _rounds_that_pay(run: Run, arm: str) -> Estimate:
+def _to_retrained(run: Run, arm: str, key: Quantity) -> Estimate | None:
+    """Return what an arm spent until as useful as retraining at its end; none if it never was."""
+    utility, last = run.config.utility, run.last_round(names.RETRAIN)
+    spent = []
+    for seed in run.seeds:
+        level = seed.curves[names.RETRAIN][last].scores[utility].value
+        reached = reach(seed.curves[arm], level, utility)
+        if reached is None:
+            return None
+        spent.append(amount(reached, key))
+    return over_seeds(spent)
+
+
+def _only(values: Values, arms: frozenset[str]) -> Values:
+    """Return the values of `arms`: a method that did not forget is no better for being quick."""
+    return {arm: value for arm, value in values.items() if arm in arms}
+
+
+def _rounds_that_pay(run: Run, arm: str) -> Estimate | None:
+    """Return the mean over seeds; none if some seed's accuracy never came back."""
+
     def accuracy(point: Point) -> float:
         return point.scores[names.RETAINED_ACCURACY].value
 
-    return over_seeds(
-        [
-            float(
-                rounds_that_pay(
-                    accuracy(seed.curves[names.FEDAVG][-1]),
-                    [accuracy(point) for point in seed.curves[arm]],
-                )
-            )
-            for seed in run.seeds
-        ]
-    )
+    found = [
+        rounds_that_pay(
+            accuracy(seed.curves[names.FEDAVG][-1]), [accuracy(p) for p in seed.curves[arm]]
+        )
+        for seed in run.seeds
+    ]
+    counts = [float(number) for number in found if number is not None]
+    return over_seeds(counts) if len(counts) == len(found) else None
 
 
 def _note(run: Run, arm: str) -> str:

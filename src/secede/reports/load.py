@@ -7,7 +7,8 @@ seed must be whole: every arm its result names, every round from 0 on, no torn l
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from secede.errors import RecordError
@@ -51,9 +52,12 @@ def read_run(folder: Path) -> Run:
         raise RecordError(f"{folder}: no finished seed; run the same config again to finish it")
     results = [(path, read_result(path)) for path in done]
     _same_digest(results)
-    seeds = tuple(_seed(path, result, config) for path, result in results)
+    # A method that destroyed the model in one seed has no mean over seeds: it is left out and told.
+    failed = {name: why for _, result in results for name, why in result.failed.items()}
+    config = replace(config, methods=tuple(m for m in config.methods if m not in failed))
+    seeds = tuple(_seed(path, result, config, failed) for path, result in results)
     _same_shape(folder, seeds)
-    return Run(folder, config, results[0][1].config_digest, seeds, left)
+    return Run(folder, config, results[0][1].config_digest, seeds, left, failed)
 
 
 def _order(run: Run) -> tuple[int, tuple[int, str], int, str]:
@@ -62,8 +66,11 @@ def _order(run: Run) -> tuple[int, tuple[int, str], int, str]:
     return scenario, names.data_order(config.data), config.clients, config.name
 
 
-def _seed(folder: Path, result: Result, config: Config) -> SeedRecord:
-    curves = read_curves(folder / "curves.jsonl", config.arms)
+def _seed(folder: Path, result: Result, config: Config, left_out: Collection[str]) -> SeedRecord:
+    found = read_curves(folder / "curves.jsonl", (*config.arms, *left_out))
+    curves = {arm: curve for arm, curve in found.items() if arm not in left_out}
+    ends = {arm: end for arm, end in result.arms.items() if arm not in left_out}
+    result = replace(result, arms=ends)
     _whole(folder, result, curves, config)
     attacked = {
         parse_model(key, config.arms, folder): made for key, made in result.membership.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from secede.reports import names
@@ -135,6 +135,7 @@ class Run:
     digest: str
     seeds: tuple[SeedRecord, ...]
     unfinished: tuple[str, ...]
+    failed: Mapping[str, str] = field(default_factory=dict)  # methods left out: what they ended in
 
     @property
     def erased(self) -> str:

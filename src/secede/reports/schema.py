@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -36,6 +36,7 @@ class Result:
     reports: dict[str, dict[str, object]]
     history: History | None
     membership: dict[str, dict[str, Attack]]
+    failed: dict[str, str] = field(default_factory=dict)  # methods that destroyed the model: why
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,10 @@ def _build(name: str, made: type, settings: Mapping[str, Any]) -> Any:
         return TypeAdapter(made).validate_python(dict(settings))
     except ValidationError as error:
         first = error.errors()[0]
-        key = str(first["loc"][0])
         expected = str(first["msg"]).removeprefix("Input should be ")
+        if not first["loc"]:
+            raise ConfigError(f"settings.{name}: {expected}") from None
+        key = str(first["loc"][0])
         raise ConfigError(
             f"settings.{name}.{key} is {settings.get(key)!r}, expected {expected}"
         ) from None

@@ -87,7 +87,8 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 runs_at="leaver",
                 summary="the others' mean (ablation: the ascent left out)",
                 source="Halimi et al. 2022, w_ref",
-                needs=Needs(leaver_online=True),
+                # With w and w_ref the server can work out the leaver's own state.
+                needs=Needs(leaver_online=True, single_updates=True),
             ),
             Entry(
                 name="gradient-ascent",

@@ -3,7 +3,7 @@
 Mora, Mazzocca, Montanari, Bellavista 2025, "Federated Unlearning Made Practical: Seamless
 Integration via Negated Pseudo-Gradients" (PUF, its regular mode): the others train in the same
 round, and the mean of all, weighted by samples, is the new model. The authors' scripts scale by 20
-among ten clients, which takes two of the leaver's updates back: so by 2 per client here. The leaver
+among ten clients, which takes two of the leaver's updates back: so by 2 over its share here. It
 scales before it sends, and trains on the global model's normalisation statistics, our choice.
 """
 
@@ -27,7 +27,7 @@ _PHASE = "negated-update"  # names the batches of the round
 class NegatedUpdate(Method):
     """One round with the leaver's update turned round and scaled."""
 
-    scale: float | None = None  # None: twice the number of clients
+    scale: float | None = None  # None: 2 over the leaver's share in the mean
 
     def __post_init__(self) -> None:
         if self.scale is not None and not 0 < self.scale < math.inf:
@@ -35,9 +35,8 @@ class NegatedUpdate(Method):
 
     def start(self, server: Server) -> Start:
         """Return the mean of the retained clients and the leaver's negated update."""
-        scale = self.scale or 2.0 * (len(server.retained) + 1)
         opposite, cost = server.engine.ask(
-            server.leaver, partial(self._opposite, scale), global_state=server.global_state
+            server.leaver, partial(self._opposite, self.scale), global_state=server.global_state
         )
         reply = server.engine.train_round(
             server.global_state, server.retained, phase=_PHASE, number=1
@@ -46,8 +45,14 @@ class NegatedUpdate(Method):
         return Start(state=aggregate((*reply.updates, left)), cost=cost + reply.cost)
 
     @staticmethod
-    def _opposite(scale: float, side: ClientSide) -> Reply:
+    def _opposite(scale: float | None, side: ClientSide) -> Reply:
         """Train a round at the leaver; return the global state minus the scaled update."""
+        if scale is None:
+            if side.own is None or not side.own.weight:
+                raise ConfigError(
+                    "negated-update: the leaver does not know its share in the mean; give scale"
+                )
+            scale = 2 / side.own.weight
         how = side.training
         descent = Descent(
             side.fresh_model(0),

@@ -2,14 +2,15 @@
 
 Which of its labels are its own doing it finds by going the other way: w_ref + k (w_ref - w_i) takes
 its last state back k times over, k doubled until a tenth of its labels' probability has gone. Each
-label is lowered to there, for good, and what it loses goes to the second choice, w_ref's answer
-without it; all else is held. It trains as in a round until those labels are at chance. One upload,
-no history, nothing to tune, fit for secure aggregation. Ours; it descends from FedQUIT.
+label is lowered to there; what it loses goes to the second choice, w_ref's answer without it. What
+has fallen on the way never rises again, so forgetting spreads to labels that rest on the same. It
+trains as in a round until those are at chance. One upload, no history. Descends from FedQUIT.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,15 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from secede import state as states
-from secede.errors import ConfigError
+from secede.errors import ConfigError, StateError
 from secede.federation.engine import Batch
 from secede.state import State
+from secede.unlearning import evaluation
 from secede.unlearning.descent import Descent, own_samples
+from secede.unlearning.evaluation import Evaluation
 from secede.unlearning.local import LocalResult, LocalTask
 from secede.unlearning.method import LocalMethod, Recovered, Server, Start, average_round
 
 WINDOWS = 8  # of an epoch; after each the leaver looks at its accuracy
-FIRST_REACH, LAST_REACH = 2.0, 2.0**20
+REACHES = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # how many times over the own state is taken back
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,18 +80,19 @@ class SecondChoice(LocalMethod):
                 "integer labels of shape (n,)"
             )
         teacher = _Teacher(task.model, begin)
-        if self.labels == "own":
-            teacher.look_beyond(task.own_state, samples, self.share)
         level = 1 / classes if self.level is None else self.level
         passes = _passes(task, batch_size, self.epochs)
-        ended_by = "epochs"
-        if _descend(descent, teacher, passes, len(samples), level):
+        if self.labels == "own" and not teacher.look_beyond(task.own_state, samples, self.share):
+            ended_by = "nothing-own"
+        elif _descend(descent, teacher, passes, len(samples), level):
             ended_by = "chance" if self.level is None else "stop-accuracy"
-        result = descent.result(task, samples, ended_by=ended_by)
+        else:
+            ended_by = "epochs"
+        result = self._within_ball(task, descent.result(task, samples, ended_by=ended_by), samples)
         report = replace(
             result.report, stop_accuracy=level, reach=teacher.reach, own_share=teacher.own_share
         )
-        return self._within_ball(task, LocalResult(result.state, report))
+        return LocalResult(result.state, report)
 
     def recover(self, server: Server, state: State, memory: State, number: int) -> Recovered:
         """Take a round of post-training; with `hold`, without its way back to the old model."""
@@ -106,12 +110,30 @@ class SecondChoice(LocalMethod):
         back = states.difference(server.global_state, start.state)
         return replace(start, memory={n: v for n, v in back.items() if n in movable})
 
-    def _within_ball(self, task: LocalTask, result: LocalResult) -> LocalResult:
+    def _within_ball(
+        self, task: LocalTask, result: LocalResult, samples: Sequence[Batch]
+    ) -> LocalResult:
+        """Return the result, pulled into the ball and measured there if it lies outside."""
         report = replace(result.report, radius=self.radius)
         if self.radius is None or report.distance_to_reference <= self.radius:
             return LocalResult(result.state, report)
-        state = states.project(result.state, task.reference, self.radius)
-        return LocalResult(state, replace(report, projections=1))
+        movable = [n for n, p in task.model.named_parameters() if p.requires_grad]
+        here, center = ({n: state[n] for n in movable} for state in (result.state, task.reference))
+        state = {**result.state, **states.project(here, center, self.radius)}
+        measured = evaluate(task, state, samples)
+        return LocalResult(
+            state,
+            replace(
+                report,
+                projections=1,
+                distance_to_reference=self.radius,
+                distance_to_own=states.distance(
+                    {n: state[n] for n in movable}, {n: task.own_state[n] for n in movable}
+                ),
+                accuracy=measured.accuracy,
+                loss=measured.loss,
+            ),
+        )
 
 
 class _Teacher:
@@ -123,31 +145,41 @@ class _Teacher:
         self.reach: float | None = None
         self.own_share = 1.0
 
-    def look_beyond(self, own: State, samples: Sequence[Batch], share: float) -> None:
-        """Take `own` back, twice as far each time, until `share` of the labels has gone."""
+    def look_beyond(self, own: State, samples: Sequence[Batch], share: float) -> bool:
+        """Take `own` back, twice as far each time, until `share` of the labels has gone.
+
+        False if that did not happen within reason: then nothing is its own.
+        """
         near = states.live(self._near)
         own = states.without_aliases(own, self._near)
         states.check_schema(own, near)
         away = {n: near[n] - own[n] for n, p in self._near.named_parameters() if p.requires_grad}
-        reach = FIRST_REACH
-        while reach <= LAST_REACH:
+        if not any(bool(value.any()) for value in away.values()):
+            raise StateError(
+                "second-choice: the leaver's own state is the one it starts from, so it cannot "
+                "tell which labels are its own: give the state it last sent, or labels = 'all'"
+            )
+        for reach in REACHES:
             beyond = {n: v + reach * away[n] if n in away else v for n, v in near.items()}
-            self._far = _frozen(self._near, beyond)
+            far, before = _frozen(self._near, beyond), self._far
+            self._far = far
             found = self._share(samples)
+            if math.isnan(found):  # too far: the network's numbers end there
+                self._far = before
+                return False
+            self.reach, self.own_share = reach, found
             if found >= share:
-                self.reach, self.own_share = reach, found
-                return
-            reach *= 2
-        self._far = None  # it never got anywhere: the own state is where it began
+                return True
+        return False
 
     def _share(self, samples: Sequence[Batch]) -> float:
         device = next(self._near.parameters()).device
-        total, count = torch.zeros((), dtype=torch.float64, device=device), 0
+        sums = torch.zeros(2, dtype=torch.float64, device=device)
         for inputs, labels in samples:
             lesson = self(inputs.to(device), labels.to(device))
-            total += lesson.own_share(lesson.known).double().sum()
-            count += len(labels)
-        return float(total) / count
+            sums += torch.stack((lesson.lost().double().sum(), lesson.known.double().sum()))
+        lost, known = sums.tolist()
+        return float(lost / known) if known else 0.0
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor, labels: Tensor) -> _Lesson:
@@ -155,8 +187,7 @@ class _Teacher:
         known = of_label(near.softmax(dim=1), labels)
         kept = torch.zeros_like(known)
         if self._far is not None:
-            # Far enough off a model may answer with numbers that are none: nothing is kept there.
-            kept = of_label(self._far(inputs).softmax(dim=1), labels).nan_to_num(0.0)
+            kept = of_label(self._far(inputs).softmax(dim=1), labels)
         return _Lesson(second_choice(near, labels), known, kept)
 
 
@@ -175,10 +206,10 @@ class _Lesson:
             1, labels.unsqueeze(1), least.unsqueeze(1)
         )
 
-    def own_share(self, now: Tensor) -> Tensor:
-        """Return how much of each label's probability is to go, or has gone, from 0 to 1."""
-        least = torch.minimum(self.kept, now)
-        return (1 - least / self.known.clamp(min=1e-12)).clamp(0, 1)
+    def lost(self, now: Tensor | None = None) -> Tensor:
+        """Return how much probability each label loses on the way, or has lost by `now`."""
+        least = self.kept if now is None else torch.minimum(self.kept, now)
+        return (self.known - least).clamp(min=0)
 
 
 def _descend(
@@ -198,7 +229,7 @@ def _descend(
 
 
 class _Count:
-    """How many labels should go, and how many of them are still the answer; on the device."""
+    """How much of the labels should go, and how much of that is still the answer; on the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._sums = torch.zeros(2, device=device)
@@ -217,11 +248,18 @@ def _objective(lesson: _Lesson, count: _Count) -> Callable[[Tensor, Tensor], Ten
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
         with torch.no_grad():
             now = of_label(outputs.softmax(dim=1), labels)
-            count.add(lesson.own_share(now), (outputs.argmax(dim=1) == labels).to(now.dtype))
+            count.add(lesson.lost(now), (outputs.argmax(dim=1) == labels).to(now.dtype))
             target = lesson.target(labels, now)
         return nn.functional.cross_entropy(outputs, target)
 
     return loss
+
+
+def evaluate(task: LocalTask, state: State, samples: Sequence[Batch]) -> Evaluation:
+    """Measure a state on the leaver's samples."""
+    states.load_into(task.model, state)
+    device = next(task.model.parameters()).device
+    return evaluation.evaluate(task.model, samples, loss=task.loss, device=device)
 
 
 def _frozen(model: nn.Module, state: State) -> nn.Module:
@@ -242,8 +280,11 @@ def second_choice(logits: Tensor, labels: Tensor) -> Tensor:
 
 def without_return(after: State, before: State, *, back: State) -> dict[str, Tensor]:
     """Return `after` without the part of its step from `before` that points along `back`."""
+    length = states.inner(back, back)
+    if not length:
+        return dict(after)  # nothing was done, so nothing can be undone
     step = {name: after[name] - before[name] for name in back}
-    share = max(0.0, states.inner(step, back) / states.inner(back, back))
+    share = max(0.0, states.inner(step, back) / length)
     return {
         name: value - share * back[name] if name in back else value for name, value in after.items()
     }

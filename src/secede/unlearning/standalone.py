@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import Batch
-from secede.federation.training import Loss
+from secede.federation.training import LocalTraining, Loss
 from secede.seeding import seeded
 from secede.state import State
 from secede.unlearning.local import LocalResult, LocalStep, LocalTask
@@ -28,6 +28,7 @@ def unlearn(
     global_state: State | None = None,
     step: LocalStep | None = None,
     loss: Loss = nn.functional.cross_entropy,
+    training: LocalTraining | None = None,
     fresh_model: Callable[[], nn.Module] | None = None,
     seed: int = 0,
 ) -> LocalResult:
@@ -36,9 +37,10 @@ def unlearn(
     `model` gives architecture and device and is left as it was found. `batches` is any iterable
     of (inputs, labels), in the paper 1024 samples each; a one-shot iterator is read into memory,
     since several passes are made. `global_state` is for steps that start from the global model;
-    without it they start from the reference. `fresh_model` builds a newly initialised model for
-    the radius rule; without it, copies of `model` are reset layer by layer. The result's `state`
-    has the names of `model.state_dict()`.
+    without it they start from the reference. `training` is how the leaver trained, for steps that
+    go on as it did; the paper's settings if absent. `fresh_model` builds a newly initialised model
+    for the radius rule; without it, copies of `model` are reset layer by layer. The result's
+    `state` has the names of `model.state_dict()`.
     """
     device = _device(model)
     passes = list(batches) if isinstance(batches, Iterator) else batches
@@ -52,6 +54,7 @@ def unlearn(
         else _named(fresh_model, seed),
         batches=lambda _size, _number: passes,
         loss=loss,
+        training=training or LocalTraining(),
     )
     with seeded(seed, "local step"):  # dropout and the like
         result = (step or ProjectedAscent()).unlearn(task)

@@ -28,19 +28,19 @@ class VirtualTeacher:
 
     start: Literal["global", "reference"] = "global"
     label: Literal["minimum", "removed"] = "minimum"  # the true class's logit; removed: −∞
-    learning_rate: float = 0.01
-    momentum: float = 0.9
-    batch_size: int = 128
+    learning_rate: float | None = None  # None: as in the leaver's own training
+    momentum: float | None = None
+    batch_size: int | None = None
     epochs: int = 1
     temperature: float = 1.0
     clip: float = 5.0
 
     def __post_init__(self) -> None:
         check_settings(
-            learning_rate=self.learning_rate,
-            momentum=self.momentum,
+            learning_rate=1.0 if self.learning_rate is None else self.learning_rate,
+            momentum=0.0 if self.momentum is None else self.momentum,
             clip=self.clip,
-            batch_size=self.batch_size,
+            batch_size=1 if self.batch_size is None else self.batch_size,
             epochs=self.epochs,
         )
         if not self.temperature > 0:
@@ -53,17 +53,19 @@ class VirtualTeacher:
     def unlearn(self, task: LocalTask) -> LocalResult:
         """Return the student after its last epoch."""
         start = task.global_state if self.start == "global" else task.reference
+        usual = task.training
+        batch_size = self.batch_size or usual.batch_size
         teacher = copy.deepcopy(task.model)
         states.load_into(teacher, start)
         teacher.eval()
         student = Descent(
             task.model,
             start,
-            learning_rate=self.learning_rate,
-            momentum=self.momentum,
+            learning_rate=self.learning_rate or usual.learning_rate,
+            momentum=usual.momentum if self.momentum is None else self.momentum,
             clip=self.clip,
         )
-        samples = own_samples(task, self.batch_size)
+        samples = own_samples(task, batch_size)
         classes = student.evaluate(samples, task.loss).classes
         if classes is None or classes < 2:
             raise ConfigError(
@@ -71,7 +73,7 @@ class VirtualTeacher:
                 f"{'neither scores nor labels of classes' if classes is None else classes}"
             )
         for epoch in range(1, self.epochs + 1):
-            for inputs, labels in task.batches(self.batch_size, epoch):
+            for inputs, labels in task.batches(batch_size, epoch):
                 inputs, labels = inputs.to(student.device), labels.to(student.device)
                 with torch.no_grad():
                     lesson = self._lesson(teacher(inputs), labels)

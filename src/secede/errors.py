@@ -42,6 +42,24 @@ class StorageError(SecedeError):
     exit_code = 6
 
 
+class RequestError(SecedeError):
+    """A request for erasure that is refused."""
+
+    exit_code = 7
+
+
+class TrustError(SecedeError):
+    """A signature, ledger or receipt that does not verify."""
+
+    exit_code = 8
+
+
+class GuardError(SecedeError):
+    """A state or update from a client that is refused."""
+
+    exit_code = 9
+
+
 class StoppedError(SecedeError):
     """The user stopped a run; its records let it go on."""
 

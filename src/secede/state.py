@@ -156,6 +156,26 @@ def mean(states: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]
     }
 
 
+def trimmed_mean(states: Sequence[State], cut: int) -> dict[str, Tensor]:
+    """Return each entry's mean without its `cut` lowest and `cut` highest values, unweighted.
+
+    With the largest cut that leaves something it is the median. Integer buffers are the first's.
+    """
+    if not 0 <= 2 * cut < len(states):
+        raise StateError(f"cannot cut {cut} at each end of {len(states)} states: too few are left")
+    for state in states[1:]:
+        check_schema(state, states[0])
+    trimmed: dict[str, Tensor] = {}
+    for name, first in states[0].items():
+        if not first.is_floating_point():
+            trimmed[name] = first.clone()
+            continue
+        ordered = torch.stack([state[name].to(_wide(first.dtype)) for state in states]).sort(dim=0)
+        kept = ordered.values[cut : len(states) - cut]
+        trimmed[name] = kept.mean(dim=0).to(first.dtype)
+    return trimmed
+
+
 def reference(global_state: State, own_state: State, *, weight: float) -> dict[str, Tensor]:
     """Return (w − p·w_i) / (1 − p): the mean of the others' last states.
 

@@ -25,6 +25,11 @@ COMMANDS = (
     "scenarios",
     "executors",
     "presets",
+    "keygen",
+    "request",
+    "requests",
+    "verify",
+    "lineage",
 )
 ROOT = Path(__file__).parents[2]
 

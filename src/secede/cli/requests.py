@@ -1,0 +1,141 @@
+"""Keys and requests for erasure: make them, and list those that came with the days left."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from secede.erasure import keys
+from secede.erasure import request as erasure_requests
+from secede.erasure.entries import Listed
+from secede.erasure.fields import stamp
+from secede.erasure.journal import Journal
+from secede.erasure.newfile import write_new
+from secede.errors import ConfigError
+
+
+def keygen(name: str, folder: Path, *, as_json: bool) -> None:
+    """Make a pair of keys and say what to do with each."""
+    private, public = keys.generate(folder, name)
+    identity = keys.key_id(keys.load_public(public))
+    if as_json:
+        told = {"private": str(private), "public": str(public), "key_id": identity}
+        print(json.dumps(told, indent=2))
+        return
+    print(f"{private}  keep it secret; only you can read it (0600)")
+    print(f"{public}  give it to the federation's server")
+    print(f"key id {identity}")
+
+
+def request(
+    *,
+    federation: str,
+    client: str,
+    trigger: str,
+    model: str,
+    key: Path,
+    out: Path,
+    now: datetime,
+    days: int,
+    as_json: bool,
+) -> None:
+    """Sign a request for erasure and write it to `out`; a file that is there is not replaced.
+
+    `model` is a digest of 64 hexadecimal digits, or a safetensors file.
+    """
+    made = erasure_requests.new(
+        federation=federation,
+        client=client,
+        trigger=trigger,
+        model=_digest(model),
+        now=now,
+        lifetime=timedelta(days=days),
+    )
+    signed = erasure_requests.sign(made, keys.load_private(key))
+    try:
+        write_new(out, signed, 0o644)
+    except FileExistsError:
+        raise ConfigError(f"{out} exists and is not replaced: name another file") from None
+    if as_json:
+        told = {"file": str(out), "request": made.digest(), "expires": made.expires}
+        print(json.dumps(told, indent=2))
+        return
+    print(f"{out}  {client} asks {federation} for erasure ({trigger})")
+    print(f"request {made.digest()}")
+    print(f"send it before {made.expires}")
+
+
+def requests(journal: Path, *, now: datetime, as_json: bool) -> None:
+    """Print the requests in a journal, with the days left for those that are open."""
+    if not journal.is_file():
+        raise ConfigError(f"no journal at {journal}: expected the file of a server's requests")
+    with Journal(journal, read_only=True) as opened:
+        listed = opened.requests(now)
+    if as_json:
+        print(json.dumps([_row(entry) for entry in listed], indent=2))
+    elif not listed:
+        print("no requests yet")
+    else:
+        Console().print(_table(listed))
+
+
+def _row(listed: Listed) -> dict[str, object]:
+    entry = listed.entry
+    return {
+        "request": entry.id,
+        "client": entry.client,
+        "state": entry.state,
+        "open": entry.open,
+        "received": stamp(entry.received),
+        "acknowledged": entry.acknowledged and stamp(entry.acknowledged),
+        "due": stamp(entry.due),
+        "extended_months": entry.extended,
+        "reason": entry.reason,
+        "days_left": listed.days_left,
+        "digest": entry.digest,
+    }
+
+
+def _table(listed: list[Listed]) -> Table:
+    table = Table(title="Requests for erasure", title_justify="left", box=box.SIMPLE)
+    for name in ("request", "client", "state", "received", "acknowledged", "due", "days left"):
+        table.add_column(name, overflow="fold")
+    for found in listed:
+        entry = found.entry
+        further = f" (+{entry.extended} months)" if entry.extended else ""
+        cells = (
+            str(entry.id),
+            entry.client,
+            entry.state,
+            stamp(entry.received)[:10],
+            stamp(entry.acknowledged)[:10] if entry.acknowledged else "not yet",
+            stamp(entry.due)[:10] + further,
+            _days(found.days_left),
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _days(left: int | None) -> str:
+    if left is None:
+        return "closed"
+    return f"overdue since {-left} d" if left < 0 else str(left)
+
+
+def _digest(model: str) -> str:
+    if re.fullmatch("[0-9a-f]{64}", model):
+        return model
+    if not Path(model).is_file():
+        raise ConfigError(
+            f"no model {model!r}: expected a digest of 64 hexadecimal digits or a safetensors file"
+        )
+    from secede import state as states  # torch, only where it is needed
+
+    return states.digest(states.load(model)[0])

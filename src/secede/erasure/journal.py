@@ -1,0 +1,230 @@
+"""The journal of requests: accepted once, due in time, every step of their way written down.
+
+One SQLite file. Each call is one transaction, so a kill leaves all of it or nothing. Who appends
+holds the request's lease; it lapses by itself, and a holder that lost it can write no more.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from secede.erasure import admission, deadline, entries, intact, leases, transitions
+from secede.erasure import request as requests
+from secede.erasure.database import Database
+from secede.erasure.entries import (
+    Accepted,
+    AlreadyAccepted,
+    Entry,
+    Holder,
+    Lease,
+    Listed,
+    Transition,
+)
+from secede.erasure.fields import moment, stamp
+from secede.erasure.keys import PublicKey, check_name
+from secede.erasure.request import Request
+from secede.erasure.tables import MIGRATIONS, SCHEMA, VERSION
+from secede.erasure.transitions import Allowed
+from secede.errors import ConfigError, RequestError, SecedeError
+
+_REASON_LENGTH = 300
+
+
+class Journal:
+    """A journal in its SQLite file; several processes may use it at once."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        if not read_only:
+            intact.prepare(path, "journal", SCHEMA, VERSION, MIGRATIONS)
+        self.path = path
+        self._database = Database(path, "journal", SCHEMA, version=VERSION, read_only=read_only)
+        if read_only:
+            intact.check_content(self._database.connection, path, "journal")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._database.close()
+
+    def accept(
+        self,
+        data: bytes,
+        now: datetime,
+        *,
+        keyring: Mapping[str, PublicKey],
+        federation: str,
+        quota: int = admission.QUOTA,
+    ) -> Accepted | AlreadyAccepted:
+        """Write a signed request down, once however often it comes.
+
+        Every reason to refuse it raises and leaves no trace: TrustError if it is forged or
+        changed, RequestError otherwise. `quota` holds for clients that have none of their own.
+        """
+        request = requests.verify(data, keyring, federation=federation)
+        with self._database.writing() as connection:
+            known = connection.execute(
+                "SELECT id FROM requests WHERE digest = ?", (request.digest(),)
+            ).fetchone()
+            if known:
+                return AlreadyAccepted(_entry(connection, known[0]))
+            requests.check_times(request, now)
+            admission.check(connection, request, now, quota)
+            return Accepted(_entry(connection, _add(connection, request, data, now)))
+
+    def request(self, number: int) -> Request:
+        """Return what the client signed."""
+        with self._database.errors():
+            row = self._database.connection.execute(
+                "SELECT envelope, digest FROM requests WHERE id = ?", (number,)
+            ).fetchone()
+        if row is None:
+            raise _unknown(number)
+        try:
+            found = requests.unverified(row[0])
+        except (SecedeError, TypeError, AttributeError) as error:
+            raise entries.damaged(number) from error
+        if found.digest() != row[1]:
+            raise entries.damaged(number)
+        return found
+
+    def requests(self, now: datetime) -> list[Listed]:
+        """Return all requests in the order they came, with the days left for the open ones."""
+        with self._database.errors():
+            rows = self._database.connection.execute(
+                f"SELECT {entries.COLUMNS} FROM requests ORDER BY id"
+            ).fetchall()
+        found = [entries.read(row) for row in rows]
+        return [Listed(entry, entry.days_left(now)) for entry in found]
+
+    def acknowledge(self, number: int, now: datetime) -> Entry:
+        """Note that the client was told of the receipt; the first time counts."""
+        with self._database.writing() as connection:
+            _entry(connection, number)
+            connection.execute(
+                "UPDATE requests SET acknowledged = ? WHERE id = ? AND acknowledged IS NULL",
+                (stamp(now), number),
+            )
+            return _entry(connection, number)
+
+    def extend(self, number: int, months: int, reason: str, now: datetime) -> Entry:
+        """Put the due date off to `months` (1 or 2) beyond the first month, and say why.
+
+        The client must hear of it within the first month, so later it is refused.
+        """
+        most = deadline.MOST_FURTHER_MONTHS
+        if not 1 <= months <= most:
+            raise ConfigError(f"{months} further months are not possible, expected 1 to {most}")
+        if not reason.strip() or len(reason) > _REASON_LENGTH or not reason.isprintable():
+            raise ConfigError(
+                f"extending needs a reason of 1 to {_REASON_LENGTH} characters in one line"
+            )
+        with self._database.writing() as connection:
+            entry = _entry(connection, number)
+            first = deadline.due(entry.received)
+            if not entry.open:
+                raise RequestError(f"request {number} is closed: nothing is due any more")
+            if now > first:
+                raise RequestError(
+                    f"request {number} could be extended until {stamp(first)}, it is {stamp(now)}"
+                )
+            if months <= entry.extended:
+                raise RequestError(f"request {number} is extended by {entry.extended} already")
+            connection.execute(
+                "UPDATE requests SET due = ?, extended = ?, reason = ? WHERE id = ?",
+                (stamp(deadline.due(entry.received, months)), months, reason, number),
+            )
+            return _entry(connection, number)
+
+    def set_quota(self, client: str, most: int) -> None:
+        """Allow a client this many requests in 30 days, whatever holds for the others."""
+        if most < 0:
+            raise ConfigError(f"a quota is 0 or more, got {most}")
+        with self._database.writing() as connection:
+            connection.execute(
+                "INSERT INTO quotas VALUES (?, ?) "
+                "ON CONFLICT (client) DO UPDATE SET most = excluded.most",
+                (check_name(client, "client"), most),
+            )
+
+    def lease(self, number: int, holder: Holder, now: datetime, seconds: int) -> Lease:
+        """Give `holder` the request for some seconds, or longer if it has it already."""
+        with self._database.writing() as connection:
+            _entry(connection, number)
+            return leases.take(connection, number, holder, now, seconds)
+
+    def release(self, number: int, holder: Holder) -> None:
+        """Give the request back; nothing happens if another holder has it by now."""
+        with self._database.writing() as connection:
+            leases.give_back(connection, number, holder)
+
+    def append(
+        self,
+        number: int,
+        state: str,
+        details: Mapping[str, Any],
+        now: datetime,
+        *,
+        holder: Holder,
+        allowed: Allowed,
+    ) -> Transition:
+        """Take the request to its next state, and close it where none can follow.
+
+        `holder` must be the last that leased the request; a lapsed lease counts until another
+        holder takes it.
+        """
+        with self._database.writing() as connection:
+            _entry(connection, number)
+            leases.check(connection, number, holder)
+            added = transitions.add(connection, number, state, details, now, allowed)
+            if not allowed[state]:
+                connection.execute("UPDATE requests SET status = 'closed' WHERE id = ?", (number,))
+                leases.give_back(connection, number, holder)
+        return added
+
+    def transitions(self, number: int) -> list[Transition]:
+        """Return the request's way so far."""
+        with self._database.errors():
+            found = transitions.of(self._database.connection, number)
+        if not found:
+            raise _unknown(number)
+        return found
+
+
+def _entry(connection: sqlite3.Connection, number: int) -> Entry:
+    row = connection.execute(
+        f"SELECT {entries.COLUMNS} FROM requests WHERE id = ?", (number,)
+    ).fetchone()
+    if row is None:
+        raise _unknown(number)
+    return entries.read(row)
+
+
+def _add(connection: sqlite3.Connection, request: Request, data: bytes, now: datetime) -> int:
+    received = moment(stamp(now))
+    number = connection.execute(
+        "INSERT INTO requests (client, digest, nonce, envelope, received, due, status) "
+        "VALUES (?, ?, ?, ?, ?, ?, 'open') RETURNING id",
+        (
+            request.client,
+            request.digest(),
+            request.nonce,
+            data,
+            stamp(received),
+            stamp(deadline.due(received)),
+        ),
+    ).fetchone()[0]
+    transitions.begin(connection, number, received)
+    return int(number)
+
+
+def _unknown(number: int) -> RequestError:
+    return RequestError(f"no request {number} in the journal: see secede requests")

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from erasure import papers
+from secede import state as states
+from secede.cli import trust
+from secede.erasure import keys, receipt
+from secede.erasure.ledger import Ledger
+from secede.erasure.lineage import Lineage
+from secede.erasure.registry import Candidate
+from secede.erasure.statement import Statement
+from secede.errors import ConfigError, SecedeError, StateError, TrustError
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a receipt, its keys, the model and the ledger."""
+    state = {"w": torch.tensor([1.0, 2.0])}
+    states.save(state, tmp_path / "model.safetensors")
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        head = papers.fill(ledger, receipts=False)
+        ledger.export(tmp_path / "ledger.jsonl")
+    for name in ("server", papers.LEAVER):
+        private, _ = keys.generate(tmp_path / "keys", name)
+        private.rename(tmp_path / private.name)
+    told = json.loads(papers.statement(ledger=head).payload())
+    told["predicate"]["models"]["after"] = states.digest(state)
+    told["subject"][0]["digest"]["sha256"] = states.digest(state)
+    statement = Statement.model_validate_json(json.dumps(told))
+    signed = receipt.sign(statement, keys.load_private(tmp_path / "server.key"))
+    leaver = keys.load_private(tmp_path / f"{papers.LEAVER}.key")
+    (tmp_path / "receipt.json").write_bytes(receipt.countersign(signed, leaver))
+    return tmp_path
+
+
+def test_a_receipt_is_told_in_plain_words(folder: Path, capsys: Capture) -> None:
+    trust.verify(
+        folder / "receipt.json",
+        folder / "keys",
+        model=folder / "model.safetensors",
+        ledger=folder / "ledger.db",
+        as_json=False,
+    )
+    said = capsys.readouterr().out
+    assert "receipt.json holds: not a byte was altered" in said
+    assert "signed by  server; countersigned by clinic-north" in said
+    assert "model      is the erased model" in said
+    assert "ledger     whole up to row 6; holds row 6" in said
+    assert "forgotten  yes, within 3 points of retraining" in said
+    assert "evidence, not proof" in said
+    assert max(map(len, said.splitlines())) <= 200
+
+
+def test_what_was_not_compared_is_said(folder: Path, capsys: Capture) -> None:
+    trust.verify(folder / "receipt.json", folder / "keys", as_json=False)
+    said = capsys.readouterr().out
+    assert "model      not compared (--model FILE)" in said
+    assert "ledger     not compared (--ledger FILE)" in said
+
+
+def test_a_receipt_as_json_and_its_page(folder: Path, capsys: Capture) -> None:
+    path = folder / "receipt.json"
+    trust.verify(path, folder / "keys", ledger=folder / "ledger.jsonl", page=True, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["verified"] is True
+    assert told["countersigned_by"] == [papers.LEAVER]
+    assert told["model_checked"] is False
+    assert told["ledger"]["number"] == 6
+    assert told["statement"]["predicate"]["request"]["client"] == papers.LEAVER
+    assert Path(told["page"]) == folder / "receipt.html"
+    assert "Erasure of <b>clinic-north</b>" in (folder / "receipt.html").read_text()
+
+
+def test_an_altered_receipt_writes_no_page_and_says_nothing_good(
+    folder: Path, capsys: Capture
+) -> None:
+    path = folder / "receipt.json"
+    path.write_bytes(path.read_bytes().replace(b"A", b"B", 1))
+    with pytest.raises(TrustError):
+        trust.verify(path, folder / "keys", page=True, as_json=False)
+    assert capsys.readouterr().out == ""
+    assert not (folder / "receipt.html").exists()
+
+
+def test_another_or_a_broken_model_is_refused(folder: Path) -> None:
+    other = folder / "other.safetensors"
+    states.save({"w": torch.tensor([1.0, 2.5])}, other)
+    with pytest.raises(TrustError, match="it is another model, or it was altered"):
+        trust.verify(folder / "receipt.json", folder / "keys", model=other, as_json=False)
+    other.write_bytes(b"nothing")
+    with pytest.raises(StateError, match="not a readable safetensors file"):
+        trust.verify(folder / "receipt.json", folder / "keys", model=other, as_json=False)
+
+
+@pytest.mark.parametrize("missing", ["receipt.json", "keys", "ledger.db"])
+def test_missing_files_are_named(folder: Path, missing: str) -> None:
+    paths = {name: folder / name for name in ("receipt.json", "keys", "ledger.db")}
+    paths[missing] = folder / "nowhere"
+    with pytest.raises(SecedeError, match="nowhere"):
+        trust.verify(paths["receipt.json"], paths["keys"], ledger=paths["ledger.db"], as_json=False)
+
+
+def test_verifying_needs_no_torch_and_no_private_key(folder: Path) -> None:
+    for private in folder.glob("*.key"):
+        private.unlink()
+    program = (
+        "import sys; from pathlib import Path; from secede.cli import trust\n"
+        "folder = Path(sys.argv[1])\n"
+        "trust.verify(folder / 'receipt.json', folder / 'keys', ledger=folder / 'ledger.db',\n"
+        "             page=True, as_json=True)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(folder)], stdout=subprocess.DEVNULL)
+    assert ended.returncode == 0
+
+
+@pytest.mark.parametrize("name", ["ledger.db", "ledger.jsonl"])
+def test_a_ledger_is_verified_in_both_forms(folder: Path, name: str, capsys: Capture) -> None:
+    trust.ledger_verify(folder / name, as_json=False)
+    said = capsys.readouterr().out
+    assert "is whole: 6 rows" in said
+    assert "A cut tail shows only beside a known head" in said
+    head = next(line for line in said.splitlines() if line.startswith("head ")).split()[1]
+    trust.ledger_verify(folder / name, expected=head, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"whole": True, "number": 6, "hash": head.partition(":")[2]}
+
+
+def test_a_cut_ledger_and_a_head_that_is_none_are_refused(folder: Path) -> None:
+    path = folder / "ledger.jsonl"
+    rows = path.read_bytes().splitlines(keepends=True)
+    head = f"6:{json.loads(rows[-1])['hash']}"
+    path.write_bytes(b"".join(rows[:4]))
+    with pytest.raises(TrustError, match="ends at row 4 but had 6"):
+        trust.ledger_verify(path, expected=head, as_json=False)
+    with pytest.raises(ConfigError, match="give NUMBER:HASH"):
+        trust.ledger_verify(path, expected="six", as_json=False)
+
+
+def test_lineage_answers_who_is_still_carried(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "lineage.db"
+    with Lineage(path) as lineage:
+        pass
+    trust.lineage(path, as_json=False)
+    assert capsys.readouterr().out == "no models yet\n"
+    one, two = "1" * 64, "2" * 64
+    with Lineage(path) as lineage:
+        first = Candidate(digest=one, parent=None, run="run", round=1, clients=("a", ":no:"))
+        lineage.promote(first, papers.NOW)
+    trust.lineage(path, "a", as_json=False)
+    said = capsys.readouterr().out
+    assert "1 model still carries 'a', 1 of them serving; it was not erased." in said
+    assert ":no:" in said
+    with Lineage(path) as lineage:
+        made = Candidate(digest=two, parent=one, run="run", round=2, clients=(":no:",))
+        lineage.promote_erased(made, client="a", request=papers.REQUEST, now=papers.NOW)
+    trust.lineage(path, "a", as_json=False)
+    assert capsys.readouterr().out == "No model in use carries 'a'; it was erased.\n"
+    trust.lineage(path, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert [model["status"] for model in told["models"]] == ["retired", "serving"]
+    assert told["erased_clients"] == ["a"]

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from erasure import papers
+from secede.erasure import certificate, receipt
+from secede.erasure.predicate import LIMITS, Attempt
+from secede.erasure.receipt import Verified
+from secede.erasure.scores import Score, Verification
+from secede.errors import ConfigError
+
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+class Tags(HTMLParser):
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def verified(**changes: object) -> Verified:
+    return receipt.verify(papers.signed(**changes), papers.publics("server", papers.LEAVER))
+
+
+def crowded() -> Verified:
+    """Return a receipt with more of everything than fits on a sheet."""
+    reference = papers.VERIFICATION.scores[0].reference
+    score = Score(
+        about="leaver",
+        measure="wide " * 30 + "W" * 100,
+        value=0.5,
+        low=0.1,
+        high=1.0,
+        count=10**12,
+        reference=reference,
+    )
+    scores = Verification(
+        scores=(score,) * 64, margin_points=2.5, forgotten="undetermined", useful="no"
+    )
+    attempt = Attempt(rung="server-side", method="m" * 64, outcome="o" * 64)
+    parameters = {f"{'p' * 50}{index}": "v" * 300 for index in range(100)}
+    method = papers.METHOD.model_copy(
+        update={"parameters": parameters, "tried_before": (attempt,) * 16, "name": "n" * 64}
+    )
+    limits = tuple(f"{index} {'limit ' * 45}" for index in range(20))
+    return verified(
+        verification=scores,
+        method=method,
+        destroyed=tuple(
+            item.model_copy(update={"what": "the state of " * 20}) for item in papers.DESTROYED * 8
+        ),
+        remaining=tuple(
+            item.model_copy(update={"what": "the state of " * 20}) for item in papers.REMAINING * 8
+        ),
+        further_limits=limits,
+    )
+
+
+def test_the_page_says_what_was_asked_done_measured_and_not_shown() -> None:
+    html = certificate.render(verified(), "receipt.json")
+    assert "Erasure of <b>clinic-north</b>" in html
+    assert "consent was withdrawn" in html
+    assert "12 days after receipt, 17 days before it was due" in html
+    assert "A local step at the client itself" in html
+    assert "0.8 points above; intervals overlap" in html
+    assert "38.2\u202f% to 44.3\u202f%" in html
+    assert "In backups until 15 December 2026" in html
+    for limit in LIMITS:
+        assert limit.replace("'", "&#39;") in html
+    assert "secede verify receipt.json" in html
+    assert "countersigned by <b>clinic-north</b>" in html
+    for digest in (papers.REQUEST, papers.BEFORE, papers.AFTER):
+        assert digest in html
+
+
+def test_a_receipt_that_nobody_countersigned_says_so() -> None:
+    data = receipt.sign(papers.statement(), papers.private("server"))
+    found = receipt.verify(data, papers.publics("server"))
+    assert "nobody has countersigned it" in certificate.render(found, "receipt.json")
+
+
+def test_what_was_not_forgotten_or_has_no_reference_is_not_made_to_look_better() -> None:
+    alone = papers.VERIFICATION.scores[0].model_copy(update={"reference": None})
+    scores = Verification(scores=(alone,), margin_points=3, forgotten="undetermined", useful="no")
+    html = certificate.render(verified(verification=scores), "receipt.json")
+    assert "Whether it forgot as retraining would is undetermined." in html
+    assert "less useful than the stated margin allows" in html
+    assert "nothing to compare with" in html
+    assert 'class="verdict undetermined"' in html
+
+
+def test_the_page_claims_no_proof_and_names_no_source_outside_of_itself() -> None:
+    html = certificate.render(verified(), "receipt.json")
+    assert re.findall(r"\bproo\w+|\bprove\w*|\bguarantee\w*", html) == ["proof", "guarantee"]
+    tags = Tags(html).found
+    assert not {"script", "img", "iframe", "object"} & {tag for tag, _ in tags}
+    for _, attributes in tags:
+        assert not any(name.startswith("on") for name in attributes)
+        assert attributes.get("href") in (None, "data:,")
+        assert "src" not in attributes
+
+
+def test_names_are_escaped() -> None:
+    hostile = "<script>alert(1)</script>"
+    score = papers.VERIFICATION.scores[0].model_copy(update={"measure": hostile})
+    scores = papers.VERIFICATION.model_copy(update={"scores": (score,)})
+    html = certificate.render(verified(verification=scores), "<b>.json")
+    assert "<script" not in html
+    assert "&lt;b&gt;.json" in html
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    html = certificate.render(crowded(), "receipt.json")
+    assert "60 more scores in the signed file" in html
+    assert "94 more in the signed file" in html
+    assert "19 further limits in the signed file" in html
+
+
+def test_the_page_lies_beside_the_receipt(tmp_path: Path) -> None:
+    page = certificate.write(verified(), tmp_path / "clinic-north.json")
+    assert page == tmp_path / "clinic-north.html"
+    assert "clinic-north.json" in page.read_text()
+    with pytest.raises(ConfigError, match="would replace it"):
+        certificate.write(verified(), page)
+
+
+@pytest.mark.parametrize(
+    ("completed", "said"),
+    [
+        ("2026-11-03T10:00:00Z", "on the day of receipt, 30 days before it was due"),
+        ("2026-11-04T10:00:00Z", "1 day after receipt, 29 days before it was due"),
+        ("2026-12-03T10:00:01Z", "30 days after receipt, after the due date"),
+    ],
+)
+def test_the_law_s_clock_is_told(completed: str, said: str) -> None:
+    request = papers.statement().predicate.request.model_copy(update={"completed": completed})
+    assert certificate.clock(request) == said
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        message = f"no browser: expected one of {', '.join(names)} on the PATH; install chromium"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 900, "height": 1000})
+    yield context.new_page()
+    context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("content", ["plain", "crowded"])
+def test_it_prints_on_one_sheet_of_a4(page: Page, tmp_path: Path, content: str) -> None:
+    found = crowded() if content == "crowded" else verified()
+    file = certificate.write(found, tmp_path / "receipt.json")
+    page.goto(file.as_uri())
+    pdf = page.pdf(prefer_css_page_size=True, print_background=True)
+    assert len(re.findall(rb"/Type\s*/Page\b(?!s)", pdf)) == 1
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 695, "height": 1000})  # A4 less the margins, in CSS pixels
+    assert page.evaluate("document.documentElement.scrollWidth") == 695
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [320, 900])
+@pytest.mark.parametrize("content", ["plain", "crowded"])
+def test_it_never_scrolls_sideways(page: Page, tmp_path: Path, width: int, content: str) -> None:
+    found = crowded() if content == "crowded" else verified()
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(certificate.write(found, tmp_path / "receipt.json").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.browser
+def test_it_is_dark_where_the_reader_wants_it_and_light_on_paper(
+    page: Page, tmp_path: Path
+) -> None:
+    colour = "getComputedStyle(document.body).backgroundColor"
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.emulate_media(color_scheme="dark")
+    page.goto(certificate.write(verified(), tmp_path / "receipt.json").as_uri())
+    assert page.evaluate(colour) == "rgb(15, 20, 25)"
+    page.emulate_media(color_scheme="dark", media="print")
+    assert page.evaluate(colour) == "rgb(255, 255, 255)"
+    assert said == []

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from secede import state as states
+from secede.erasure import gate as gates
+from secede.erasure.gate import Counts, Failed, Gate, Passed, count, lost
+from secede.errors import ConfigError, GuardError
+from secede.federation.engine import ClientSide
+from secede.federation.simulator import Simulator
+from secede.federation.training import LocalTraining
+from secede.state import State
+from secede.unlearning.clients import Reply
+from secede.verification.score import share
+from unlearning import servers
+
+
+def counts(*pairs: tuple[int, int]) -> Counts:
+    return Counts(tuple(right for right, _ in pairs), tuple(samples for _, samples in pairs))
+
+
+BEFORE = counts((950, 1000), (950, 1000), (0, 0))
+
+
+def engine() -> Simulator:
+    clients = [servers.blobs(size, seed=size) for size in (24, 30, 18)]
+    return Simulator(clients, servers.network, training=LocalTraining(), seed=0, executor="loop")
+
+
+def constant(label: int) -> State:
+    """Return the state of a network that answers `label` to everything."""
+    state = {name: torch.zeros_like(v) for name, v in engine().initial_state("any").items()}
+    state["5.bias"] = torch.nn.functional.one_hot(torch.tensor(label), servers.CLASSES).float()
+    return state
+
+
+def test_clients_count_their_own_samples_by_class() -> None:
+    at = engine()
+    found, cost = count(at, (1, 2), constant(1))
+    labels = torch.cat([at.clients[1].y, at.clients[2].y])
+    by_class = torch.bincount(labels, minlength=3).tolist()
+    assert found == Counts((0, by_class[1], 0), tuple(by_class))
+    assert sum(found.samples) == 30 + 18
+    # Two vectors of three 64-bit counts from each of two clients, and nothing else.
+    assert (cost.rounds, cost.upload_bytes, cost.gradient_samples) == (1, 2 * 2 * 3 * 8, 0)
+
+
+def test_answers_that_are_not_finite_are_wrong() -> None:
+    at = engine()
+    bad = {name: torch.full_like(v, math.nan) for name, v in constant(0).items()}
+    assert count(at, (1, 2), bad)[0].right == (0, 0, 0)
+
+
+def test_counting_leaves_the_state_as_it_was() -> None:
+    state = constant(1)
+    digest = states.digest(state)
+    count(engine(), (1, 2), state)
+    assert states.digest(state) == digest
+
+
+@pytest.mark.parametrize(
+    ("right", "samples"),
+    [
+        ([31, 0, 0], [10, 10, 10]),
+        ([-1, 0, 0], [10, 10, 10]),
+        ([0, 0, 0], [10**9, 0, 0]),
+        ([0, 0], [10, 10, 10]),
+        ([0.0, 0.0, 0.0], [10.0, 10.0, 10.0]),
+    ],
+)
+def test_counts_that_do_not_add_up_are_refused(
+    right: list[int], samples: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lie(side: ClientSide) -> Reply:
+        state = {"right": torch.tensor(right), "samples": torch.tensor(samples)}
+        return Reply(state=state, gradient_samples=0, samples=side.samples)
+
+    monkeypatch.setattr(gates, "_count", lie)
+    with pytest.raises(GuardError, match="client 1's counts do not add up to its 30 samples"):
+        count(engine(), (1,), constant(0))
+
+
+def test_the_losss_interval_matches_newcombes_example() -> None:
+    # Newcombe 1998, table II (a), method 10: 56/70 and 48/80 differ by 0.2 (0.0524, 0.3339).
+    found = lost(share(56, 70), share(48, 80), 0.95)
+    assert found.value == pytest.approx(0.2)
+    assert (found.low, found.high) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+
+
+def test_an_unchanged_model_passes() -> None:
+    verdict = Gate().decide(BEFORE, BEFORE)
+    assert isinstance(verdict, Passed)
+    assert verdict.overall.value == 0
+    assert verdict.judged == (0, 1)
+
+
+def test_a_large_loss_overall_fails() -> None:
+    verdict = Gate().decide(BEFORE, counts((850, 1000), (850, 1000), (0, 0)))
+    assert isinstance(verdict, Failed)
+    assert verdict.reason.startswith("all samples: accuracy fell from 95.0% to 85.0% of 2,000")
+
+
+def test_a_large_loss_in_one_class_fails() -> None:
+    verdict = Gate(margin=0.2).decide(BEFORE, counts((950, 1000), (750, 1000), (0, 0)))
+    assert isinstance(verdict, Failed)
+    assert verdict.reason.startswith("class 1: accuracy fell from 95.0% to 75.0% of 1,000")
+
+
+def test_a_loss_that_may_be_chance_passes() -> None:
+    # 6 points are more than the margin of 5, but with 300 samples the interval reaches below it.
+    assert isinstance(Gate().decide(counts((285, 300)), counts((267, 300))), Passed)
+    assert isinstance(Gate().decide(counts((28500, 30000)), counts((26700, 30000))), Failed)
+
+
+def test_a_class_with_too_few_samples_does_not_decide() -> None:
+    before, after = counts((950, 1000), (29, 29)), counts((950, 1000), (0, 29))
+    verdict = Gate().decide(before, after)
+    assert isinstance(verdict, Passed)
+    assert verdict.judged == (0,)
+    assert isinstance(Gate(minimum=29).decide(before, after), Failed)
+
+
+def test_too_few_samples_in_all_cannot_pass() -> None:
+    verdict = Gate().decide(counts((5, 5)), counts((5, 5)))
+    assert verdict == Failed(reason="5 samples were counted, expected 30 or more")
+
+
+def test_counts_of_other_samples_are_refused() -> None:
+    with pytest.raises(GuardError, match="not of the same samples"):
+        Gate().decide(counts((5, 50)), counts((5, 60)))
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ConfigError, match="margin must be above 0 and below 1"):
+        Gate(margin=0)
+    with pytest.raises(ConfigError, match="class_margin must be above 0 and below 1"):
+        Gate(class_margin=1)
+    with pytest.raises(ConfigError, match="level must be above 0 and below 1"):
+        Gate(level=1)
+    with pytest.raises(ConfigError, match="minimum must be at least 1"):
+        Gate(minimum=0)

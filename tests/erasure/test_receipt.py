@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import tracemalloc
+from base64 import b64decode, b64encode
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from erasure import papers
+from secede.erasure import envelope, receipt
+from secede.erasure.bodies import ModelBody, ReceiptBody
+from secede.erasure.canonical import canonical
+from secede.erasure.chain import Head
+from secede.erasure.ledger import Ledger
+from secede.errors import SecedeError, TrustError
+
+SERVER, LEAVER = "server", papers.LEAVER
+ENVELOPE = papers.signed()
+
+
+@pytest.fixture(scope="module")
+def data() -> bytes:
+    return papers.signed()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    """Return a ledger that does not name a receipt yet."""
+    with Ledger(tmp_path / "ledger.db") as opened:
+        papers.fill(opened, receipts=False)
+    return tmp_path / "ledger.db"
+
+
+def verify(data: bytes, *names: str, **checks: Any) -> receipt.Verified:
+    return receipt.verify(data, papers.publics(*(names or (SERVER, LEAVER))), **checks)
+
+
+def head_of(path: Path) -> Head:
+    with Ledger(path) as opened:
+        return opened.head()
+
+
+def test_a_receipt_holds_with_public_keys_alone(data: bytes) -> None:
+    found = verify(data)
+    assert found.statement == papers.statement()
+    assert found.countersigned_by == (LEAVER,)
+    assert not found.model_checked
+    assert found.ledger is None
+    assert found.digest == hashlib.sha256(papers.statement().payload()).hexdigest()
+
+
+def test_it_is_an_in_toto_statement_in_a_dsse_envelope(data: bytes) -> None:
+    told = json.loads(data)
+    assert told["payloadType"] == "application/vnd.in-toto+json"
+    payload = json.loads(b64decode(told["payload"]))
+    assert payload["_type"] == "https://in-toto.io/Statement/v1"
+    assert payload["predicateType"] == "https://secede.dev/erasure/v1"
+    assert payload["subject"] == [{"name": "erased-model", "digest": {"sha256": papers.AFTER}}]
+
+
+@pytest.mark.parametrize("offset", range(3))
+def test_every_flipped_byte_fails(data: bytes, offset: int) -> None:
+    masks, keys = (0x01, 0x20, 0xFF), papers.publics(SERVER, LEAVER)
+    for place in range(len(data)):
+        spoilt = bytearray(data)
+        spoilt[place] ^= masks[(place + offset) % 3]
+        with pytest.raises(TrustError):
+            receipt.verify(bytes(spoilt), keys)
+
+
+def test_every_cut_and_every_added_byte_fails(data: bytes) -> None:
+    for end in range(0, len(data), 37):
+        with pytest.raises(TrustError):
+            verify(data[:end])
+    for more in (b"\n", b" ", b"{}", data):
+        with pytest.raises(TrustError):
+            verify(data + more)
+        with pytest.raises(TrustError):
+            verify(more + data)
+
+
+def test_the_server_must_have_signed() -> None:
+    alone = receipt.sign(papers.statement(), papers.private(LEAVER))
+    with pytest.raises(TrustError, match="signed by clinic-north, not by the server 'server'"):
+        verify(alone)
+    with pytest.raises(TrustError, match="no public key of the server 'server'"):
+        verify(alone, LEAVER)
+
+
+def test_a_forger_s_key_does_not_pass_as_the_server_s() -> None:
+    forged = receipt.sign(papers.statement(), papers.private("forger"))
+    with pytest.raises(TrustError, match="not known here"):
+        verify(forged)
+    # Its own name for the server's key does not help where the verifier has the real one.
+    told = json.loads(forged)
+    told["signatures"][0]["keyid"] = papers.publics(SERVER)[SERVER].keyid
+    with pytest.raises(TrustError, match="'server' does not hold"):
+        verify(canonical(told))
+
+
+def test_countersignatures_can_be_demanded(data: bytes) -> None:
+    single = receipt.sign(papers.statement(), papers.private(SERVER))
+    assert verify(single, SERVER).countersigned_by == ()
+    with pytest.raises(TrustError, match="countersigned by 0, expected 1 or more"):
+        verify(single, countersignatures=1)
+    both = receipt.countersign(data, papers.private("auditor"))
+    found = verify(both, SERVER, LEAVER, "auditor", countersignatures=2)
+    assert found.countersigned_by == ("auditor", LEAVER)
+
+
+def test_nobody_countersigns_what_is_no_receipt(data: bytes) -> None:
+    request = envelope.sign(b"{}", receipt.PAYLOAD_TYPE, papers.private(SERVER))
+    with pytest.raises(TrustError, match="not a receipt of an erasure"):
+        receipt.countersign(request, papers.private(LEAVER))
+    with pytest.raises(TrustError, match="already"):
+        receipt.countersign(data, papers.private(LEAVER))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda told: told.update(extra=1), "Extra inputs"),
+        (lambda told: told.update(predicateType="https://secede.dev/erasure/v9"), "predicateType"),
+        (lambda told: told["predicate"]["scope"].update(weight=2), "less than or equal to 1"),
+        (lambda told: told["predicate"]["scope"].update(weight=0), "canonical"),
+        (lambda told: told["predicate"]["limits"].pop(), "must all be stated"),
+    ],
+)
+def test_what_the_server_signed_must_be_a_receipt_too(change: Any, said: str) -> None:
+    told = json.loads(papers.statement().payload())
+    change(told)
+    with pytest.raises(TrustError, match=said):
+        verify(envelope.sign(canonical(told), receipt.PAYLOAD_TYPE, papers.private(SERVER)))
+
+
+def test_another_type_of_payload_is_refused() -> None:
+    payload = papers.statement().payload()
+    with pytest.raises(TrustError, match="holds 'text/plain', expected"):
+        verify(envelope.sign(payload, "text/plain", papers.private(SERVER)))
+
+
+def test_the_model_must_be_the_erased_one(data: bytes) -> None:
+    assert verify(data, model_digest=papers.AFTER).model_checked
+    with pytest.raises(TrustError, match="from before the erasure"):
+        verify(data, model_digest=papers.BEFORE)
+    with pytest.raises(TrustError, match="is about model cdcdcdcdcdcd…, this one is 7777"):
+        verify(data, model_digest="7" * 64)
+
+
+def test_the_ledger_must_hold_the_receipt_s_head_and_request(ledger: Path) -> None:
+    head = head_of(ledger)
+    data = papers.signed(ledger=head)
+    assert verify(data, ledger=ledger).ledger == head
+    with Ledger(ledger) as opened:
+        opened.export(ledger.with_suffix(".jsonl"))
+    assert verify(data, ledger=ledger.with_suffix(".jsonl")).ledger == head
+    rows = ledger.with_suffix(".jsonl").read_bytes().splitlines(keepends=True)
+    cut = ledger.with_name("cut.jsonl")
+    cut.write_bytes(b"".join(rows[:-1]))
+    with pytest.raises(TrustError, match="its tail is missing"):
+        verify(data, ledger=cut)
+    with pytest.raises(TrustError, match="rewritten, or it is another one"):
+        verify(papers.signed(ledger=Head(number=head.number, hash="7" * 64)), ledger=ledger)
+
+
+def test_a_whole_ledger_without_the_request_is_refused(tmp_path: Path, ledger: Path) -> None:
+    with Ledger(ledger) as opened:
+        body = next(row for row in opened.rows() if row.kind == "model")
+    with Ledger(tmp_path / "other.db") as other:
+        head = other.append("model", ModelBody.model_validate(body.body), papers.NOW).head
+    with pytest.raises(TrustError, match="request is not in it"):
+        verify(papers.signed(ledger=head), ledger=tmp_path / "other.db")
+
+
+def test_the_ledger_names_the_receipt_that_was_issued(ledger: Path) -> None:
+    data = papers.signed(ledger=head_of(ledger))
+    told = {"request": papers.REQUEST, "before": papers.BEFORE, "after": papers.AFTER}
+    told |= {"rung": "local-step", "forgotten": "yes", "useful": "yes"}
+    other = ReceiptBody.model_validate({**told, "receipt": "7" * 64})
+    with Ledger(ledger) as opened:
+        opened.append("receipt", other, papers.NOW)
+    with pytest.raises(TrustError, match="names another receipt"):
+        verify(data, ledger=ledger)
+    issued = ReceiptBody.model_validate({**told, "receipt": verify(data).digest})
+    with Ledger(ledger) as opened:
+        grown = opened.append("receipt", issued, papers.NOW).head
+    assert verify(data, ledger=ledger).ledger == grown
+
+
+def test_a_receipt_is_made_of_parts_that_fit() -> None:
+    with pytest.raises(TrustError, match="a receipt cannot be made of this: limits"):
+        papers.statement(further_limits=("x" * 301,))
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def spots(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the way to every place in a document."""
+    keys: Any = ()
+    if isinstance(value, dict):
+        keys = value.keys()
+    elif isinstance(value, list):
+        keys = range(len(value))
+    return [path, *(spot for key in keys for spot in spots(value[key], (*path, key)))]
+
+
+def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    copy = value.copy()
+    copy[path[0]] = changed(value[path[0]], path[1:], new)
+    return copy
+
+
+STATEMENT = json.loads(papers.statement().payload())
+
+
+@settings(max_examples=300, deadline=2000)
+@given(st.sampled_from(spots(STATEMENT)), VALUES)
+def test_mutated_statements_that_are_signed_raise_nothing_but_our_errors(
+    spot: tuple[Any, ...], value: Any
+) -> None:
+    payload = json.dumps(changed(STATEMENT, spot, value), sort_keys=True).encode()
+    signed = envelope.sign(payload, receipt.PAYLOAD_TYPE, papers.private(SERVER))
+    with pytest.raises(SecedeError) as caught:  # spaces: it is never canonical
+        verify(signed)
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=300, deadline=2000)
+@given(st.data())
+def test_mutated_envelopes_raise_nothing_but_our_errors(data: st.DataObject) -> None:
+    told = json.loads(ENVELOPE)
+    spot = data.draw(st.sampled_from(spots(told)))
+    mutated = canonical_or_not(changed(told, spot, data.draw(VALUES)))
+    if mutated != ENVELOPE:
+        with pytest.raises(SecedeError):
+            verify(mutated)
+
+
+@settings(max_examples=300, deadline=2000)
+@given(st.binary(max_size=300), st.integers(0, 2000))
+def test_spliced_bytes_raise_nothing_but_our_errors(piece: bytes, place: int) -> None:
+    spliced = ENVELOPE[:place] + piece + ENVELOPE[place + len(piece) :]
+    if spliced != ENVELOPE:
+        with pytest.raises(SecedeError):
+            verify(spliced)
+
+
+def canonical_or_not(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode(
+        errors="surrogatepass"
+    )
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b"[" * 5_000_000,
+        b'{"a":' * 1_000_000,
+        b'{"payload":"' + b"A" * 5_000_000 + b'"}',
+        b'"' * 5_000_000,
+        b"9" * 200_000,
+        b'{"payload":' + b"9" * 200_000 + b"}",
+    ],
+)
+def test_bombs_are_refused_soon_and_in_little_memory(bomb: bytes) -> None:
+    begun = time.monotonic()
+    tracemalloc.start()
+    with pytest.raises(TrustError):
+        verify(bomb)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 << 20
+    assert time.monotonic() - begun < 5
+
+
+def test_a_signed_bomb_is_refused_too() -> None:
+    for payload in (b"[" * 100_000, b'{"predicate":{"limits":[' + b'"x",' * 40_000 + b'"x"]}}'):
+        signed = envelope.sign(payload, receipt.PAYLOAD_TYPE, papers.private(SERVER))
+        with pytest.raises(TrustError):
+            verify(signed)
+    told = json.loads(ENVELOPE)
+    told["payload"] = b64encode(b" " * 10).decode()
+    with pytest.raises(TrustError, match="does not hold"):
+        verify(canonical(told))
+
+
+@pytest.mark.slow
+def test_ten_thousand_mutated_receipts_are_refused() -> None:
+    random = Random(5)
+    for _ in range(10_000):
+        spoilt = bytearray(ENVELOPE)
+        for _ in range(random.randint(1, 5)):
+            at, size = random.randrange(len(spoilt)), random.randint(0, 4)
+            spoilt[at : at + size] = random.randbytes(random.randint(0, 4))
+        if bytes(spoilt) != ENVELOPE:
+            with pytest.raises(SecedeError):
+                verify(bytes(spoilt))

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from erasure import papers
+from secede.erasure.fields import Document
+from secede.erasure.predicate import LIMITS, Models, Predicate, RequestPart, Scope
+from secede.erasure.scores import Reference, Score, Verification
+from secede.erasure.statement import Statement, schema_text
+
+SCHEMA = files("secede.erasure") / "schemas" / "erasure-v1.json"
+KINDS: dict[str, Any] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "null": type(None),
+}
+KEYWORDS = {
+    *("$ref", "$defs", "$schema", "$id", "title", "description", "default", "type", "const"),
+    *("enum", "anyOf", "properties", "required", "additionalProperties", "patternProperties"),
+    *("maxProperties", "items", "minItems", "maxItems", "minLength", "maxLength", "pattern"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+}
+
+
+def wrong(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> str | None:
+    """Return why `value` does not fit the schema: the keywords that ours uses, and no others."""
+    assert schema.keys() <= KEYWORDS, schema.keys() - KEYWORDS
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix("#/$defs/")
+        return wrong(value, root["$defs"][name], root)
+    if "anyOf" in schema:
+        reasons = [wrong(value, option, root) for option in schema["anyOf"]]
+        return None if None in reasons else " or ".join(map(str, reasons))
+    if "type" in schema:
+        fits = isinstance(value, KINDS[schema["type"]])
+        if not fits or (isinstance(value, bool) and schema["type"] != "boolean"):
+            return f"{value!r} is no {schema['type']}"
+    if value not in schema.get("enum", [value]) or value != schema.get("const", value):
+        return f"{value!r} is none of the values"
+    if isinstance(value, dict):
+        return _wrong_object(value, schema, root)
+    if isinstance(value, list):
+        if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", 10**9):
+            return "too few or too many items"
+        return next(filter(None, (wrong(item, schema["items"], root) for item in value)), None)
+    if isinstance(value, str):
+        length = schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", 10**9)
+        return None if length and re.search(schema.get("pattern", ""), value) else f"text {value!r}"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        inside = schema.get("minimum", value) <= value <= schema.get("maximum", value)
+        above = value > schema.get("exclusiveMinimum", value - 1)
+        below = value < schema.get("exclusiveMaximum", value + 1)
+        return None if inside and above and below else f"{value} is out of bounds"
+    return None
+
+
+def _wrong_object(
+    value: dict[str, Any], schema: dict[str, Any], root: dict[str, Any]
+) -> str | None:
+    known, further = schema.get("properties", {}), schema.get("additionalProperties", True)
+    if missing := set(schema.get("required", ())) - value.keys():
+        return f"missing {missing}"
+    if len(value) > schema.get("maxProperties", 10**9):
+        return "too many properties"
+    for key, entry in value.items():
+        patterns = schema.get("patternProperties", {})
+        by_pattern = [inner for pattern, inner in patterns.items() if re.search(pattern, key)]
+        if key in known:
+            by_pattern.append(known[key])
+        elif not by_pattern and not further:
+            return f"unexpected {key}"
+        for inner in by_pattern:
+            if reason := wrong(entry, inner, root):
+                return f"{key}: {reason}"
+    return None
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.fixture
+def example() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(papers.statement().payload())
+    return found
+
+
+def test_the_committed_schema_is_current() -> None:
+    assert SCHEMA.read_text(encoding="utf-8") == schema_text() + "\n", schema_text.__doc__
+
+
+def test_the_schema_fits_an_example(schema: dict[str, Any], example: dict[str, Any]) -> None:
+    assert wrong(example, schema, schema) is None
+
+
+def test_the_schema_demands_every_field_and_no_other(
+    schema: dict[str, Any], example: dict[str, Any]
+) -> None:
+    for path in ((), ("predicate",), ("predicate", "request"), ("predicate", "costs")):
+        part = example
+        for key in path:
+            part = part[key]
+        for key in list(part):
+            value = part.pop(key)
+            assert wrong(example, schema, schema), key
+            part[key] = value
+        part["further"] = 1
+        assert wrong(example, schema, schema)
+        del part["further"]
+    assert wrong(example, schema, schema) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("_type",), "https://in-toto.io/Statement/v0.1"),
+        (("predicateType",), "https://secede.dev/erasure/v2"),
+        (("subject",), []),
+        (("subject", 0, "digest"), {"sha256": "AB" * 32}),
+        (("predicate", "request", "client"), "two words"),
+        (("predicate", "request", "client"), "x" * 65),
+        (("predicate", "request", "received"), "2026-11-03 10:00:00"),
+        (("predicate", "request", "trigger"), "because"),
+        (("predicate", "scope", "weight"), 1.5),
+        (("predicate", "scope", "weight"), "0.2"),
+        (("predicate", "method", "parameters"), {"a": [1]}),
+        (("predicate", "method", "parameters"), {"a b": 1}),
+        (("predicate", "method", "rung"), "prayer"),
+        (("predicate", "costs", "upload_bytes"), -1),
+        (("predicate", "costs", "rounds"), True),
+        (("predicate", "verification", "scores"), []),
+        (("predicate", "verification", "forgotten"), "proven"),
+        (("predicate", "limits"), ["\x1b[31mred"]),
+        (("predicate", "limits"), ["abc\u202edef"]),
+    ],
+)
+def test_schema_and_models_refuse_the_same(
+    schema: dict[str, Any], example: dict[str, Any], path: tuple[Any, ...], value: object
+) -> None:
+    part: Any = example
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    assert wrong(example, schema, schema)
+    with pytest.raises(ValidationError):
+        Statement.model_validate_json(json.dumps(example))
+
+
+def copied(part: Document, **changes: object) -> Any:
+    return type(part).model_validate({**dict(part), **changes})
+
+
+def test_parts_that_contradict_each_other_are_refused() -> None:
+    told = papers.statement().predicate
+    score = told.verification.scores[0]
+    with pytest.raises(ValidationError, match="completed before it was received"):
+        copied(told.request, completed="2026-11-01T00:00:00Z")
+    with pytest.raises(ValidationError, match="last round is before the first"):
+        Scope(first_round=2, last_round=1, rounds=0, weight=0.1)
+    with pytest.raises(ValidationError, match="more rounds than"):
+        Scope(first_round=1, last_round=2, rounds=3, weight=0.1)
+    with pytest.raises(ValidationError, match="is the one from before"):
+        Models(before=papers.AFTER, after=papers.AFTER)
+    with pytest.raises(ValidationError, match="outside of its interval"):
+        copied(score, low=0.42)
+    with pytest.raises(ValidationError, match="limits of a receipt must all be stated"):
+        copied(told, limits=LIMITS[1:])
+    with pytest.raises(ValidationError, match="another model"):
+        copied(
+            papers.statement(),
+            predicate=copied(told, models=Models(before=papers.AFTER, after=papers.BEFORE)),
+        )
+
+
+@pytest.mark.parametrize("reference", [None, "before", "chance"])
+def test_forgotten_is_never_yes_without_retraining_to_compare_with(reference: Any) -> None:
+    beside = reference and Reference(model=reference, value=0.1, low=0.1, high=0.1, count=9)
+    score = Score(
+        about="leaver", measure="m", value=0.1, low=0.1, high=0.1, count=9, reference=beside
+    )
+    with pytest.raises(ValidationError, match="beside retraining's"):
+        Verification(scores=(score,), margin_points=3, forgotten="yes", useful="yes")
+    Verification(scores=(score,), margin_points=3, forgotten="undetermined", useful="yes")
+
+
+def test_a_moment_must_exist() -> None:
+    request = papers.statement().predicate.request
+    for bad in ("2026-02-30T00:00:00Z", "2026-11-15T24:00:00Z", "2026-11-15T12:00:60Z"):
+        with pytest.raises(ValidationError):
+            RequestPart.model_validate({**dict(request), "due": bad})
+
+
+def test_parts_are_frozen() -> None:
+    told: Predicate = papers.statement().predicate
+    with pytest.raises(ValidationError, match="frozen"):
+        told.request.client = "other"

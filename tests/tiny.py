@@ -22,6 +22,7 @@ scenario = { name = "backdoor", share = 0.5 }
 training = { rounds = 3, batch_size = 16, learning_rate = 0.1 }
 post_training.rounds = 2
 """
+PAPER = CONFIG + 'methods = ["projected-ascent", "fine-tune", "reference"]\n'
 
 
 def write(folder: Path, config: str = CONFIG) -> Path:

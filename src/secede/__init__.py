@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from secede.unlearning.local import LocalReport as LocalReport
     from secede.unlearning.local import LocalResult as LocalResult
     from secede.unlearning.projected_ascent import ProjectedAscent as ProjectedAscent
+    from secede.unlearning.second_choice import SecondChoice as SecondChoice
+    from secede.unlearning.second_choice import without_return as without_return
     from secede.unlearning.standalone import unlearn as unlearn
 
 _HOMES = {
@@ -36,6 +38,7 @@ _HOMES = {
     "ProjectedAscent": ("secede.unlearning.projected_ascent", "ProjectedAscent"),
     "Samples": ("secede.data.samples", "Samples"),
     "SecedeError": ("secede.errors", "SecedeError"),
+    "SecondChoice": ("secede.unlearning.second_choice", "SecondChoice"),
     "Simulator": ("secede.federation.simulator", "Simulator"),
     "as_samples": ("secede.data.mapstyle", "as_samples"),
     "aggregate": ("secede.federation.engine", "aggregate"),
@@ -46,6 +49,7 @@ _HOMES = {
     "reference": ("secede.state", "reference"),
     "save_state": ("secede.state", "save"),
     "unlearn": ("secede.unlearning.standalone", "unlearn"),
+    "without_return": ("secede.unlearning.second_choice", "without_return"),
 }
 
 __all__ = [
@@ -56,6 +60,7 @@ __all__ = [
     "ProjectedAscent",
     "Samples",
     "SecedeError",
+    "SecondChoice",
     "Simulator",
     "__version__",
     "aggregate",
@@ -67,6 +72,7 @@ __all__ = [
     "reference",
     "save_state",
     "unlearn",
+    "without_return",
 ]
 __version__ = metadata.version("secede")
 

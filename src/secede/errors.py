@@ -60,6 +60,18 @@ class GuardError(SecedeError):
     exit_code = 9
 
 
+class SilentError(SecedeError):
+    """A client that does not answer, or not in time."""
+
+    exit_code = 10
+
+
+class RolledBackError(SecedeError):
+    """An erasure that failed on every rung: the model from before stays in service."""
+
+    exit_code = 11
+
+
 class StoppedError(SecedeError):
     """The user stopped a run; its records let it go on."""
 

@@ -28,7 +28,9 @@ COMMANDS = (
     "keygen",
     "request",
     "requests",
+    "erase",
     "verify",
+    "countersign",
     "lineage",
 )
 ROOT = Path(__file__).parents[2]
@@ -58,9 +60,9 @@ def test_help_answers_without_torch_or_matplotlib() -> None:
     assert "Exit codes" in ended.stdout
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, "federation init", "ledger verify"])
 def test_every_command_has_help_with_an_example(command: str) -> None:
-    shown = CliRunner().invoke(app, [command, "--help"])
+    shown = CliRunner().invoke(app, [*command.split(), "--help"])
     assert shown.exit_code == 0
     assert "Example: secede" in shown.stdout
 
@@ -104,6 +106,7 @@ def test_lists_come_as_a_table_and_as_json(command: str) -> None:
         (["run", "demo", "--rounds", "0"], 2, "--rounds"),
         (["run", "paper/emnist47-flipped-5"], 3, "SECEDE_DATA"),
         (["reproduce", "--cells", "mnist"], 2, "no cell 'mnist'"),
+        (["reproduce", "--suite", "all"], 2, "no suite 'all'; expected one of: paper, compare"),
         (["report", "absent"], 5, "absent"),
         (["nonsense"], 2, "No such command"),
     ],

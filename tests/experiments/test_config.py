@@ -13,7 +13,7 @@ def test_an_empty_config_is_the_papers_setting_on_embedded_data() -> None:
     config = parse("", name="x")
     assert (config.data, config.model, config.clients.count) == ("mnist-10k", "paper-cnn", 5)
     assert (config.training.learning_rate, config.training.batch_size) == (0.01, 128)
-    assert config.methods[-2:] == ("fine-tune", "reference")
+    assert config.methods == ("second-choice", "projected-ascent", "fine-tune")
     assert config.share == 0.66
 
 

@@ -45,3 +45,12 @@ def test_a_users_file_takes_its_name_and_its_folder(tmp_path: Path) -> None:
     config = presets.load(str(tmp_path / "mine.toml"))
     assert config.name == "mine"
     assert config.data == str(tmp_path.resolve() / "scans.npz")
+
+
+@pytest.mark.parametrize("cell", presets.PAPER_CELLS)
+def test_a_suite_changes_the_methods_of_a_cell_and_nothing_else(cell: str) -> None:
+    paper, compared = presets.load(cell), presets.load(cell.replace("paper/", "compare/"))
+    assert paper.methods == ("projected-ascent", "fine-tune", "reference")
+    assert compared.methods[0] == "second-choice"
+    changed = {"name", "methods", "settings"}
+    assert paper.model_dump(exclude=changed) == compared.model_dump(exclude=changed)

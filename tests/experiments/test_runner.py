@@ -27,7 +27,7 @@ from secede.reports.load import read_run
 
 
 def run(
-    folder: Path, config: str = tiny.CONFIG, *, seeds: int = 1, lanes: int | None = None
+    folder: Path, config: str = tiny.PAPER, *, seeds: int = 1, lanes: int | None = None
 ) -> tuple[Path, Quiet]:
     path = tiny.write(folder, config)
     progress = Quiet()
@@ -82,7 +82,7 @@ def test_costs_are_cumulative_and_count_the_leavers_own_exchange(finished: Path)
 
 
 def test_retraining_and_post_training_never_meet_the_leaver(tmp_path: Path) -> None:
-    sizes = tiny.CONFIG + 'clients.partition = "sizes"\nclients.sizes = [60, 10, 20]\n'
+    sizes = tiny.PAPER + 'clients.partition = "sizes"\nclients.sizes = [60, 10, 20]\n'
     found, _ = run(tmp_path, sizes)
     spent = {(r["arm"], r["round"]): r["cost"]["gradient_samples"] for r in rows(found / "seed-0")}
     assert spent["fedavg", 3] == 3 * 90
@@ -143,10 +143,10 @@ def test_a_second_run_is_recognised_and_more_seeds_are_added(tmp_path: Path) -> 
 def test_other_data_or_another_model_is_another_run(finished: Path, tmp_path: Path) -> None:
     same, _ = run(tmp_path)
     assert same.name == finished.name
-    config = presets.load(str(tiny.write(tmp_path)))
+    config = presets.load(str(tiny.write(tmp_path, tiny.PAPER)))
     (tmp_path / "tiny_model.py").write_text(tiny.MODEL.replace("16", "8"))
     model = runner.run(config, [0], tmp_path / "runs", Quiet(), search=tmp_path)
-    tiny.write(tmp_path)
+    tiny.write(tmp_path, tiny.PAPER)
     with np.load(tmp_path / "tiny.npz") as arrays:
         changed = {**arrays, "y_train": arrays["y_train"][::-1]}
     np.savez(tmp_path / "tiny.npz", allow_pickle=False, **changed)
@@ -155,10 +155,10 @@ def test_other_data_or_another_model_is_another_run(finished: Path, tmp_path: Pa
 
 
 def test_unequal_skewed_and_clean_federations_run(tmp_path: Path) -> None:
-    clean = tiny.CONFIG.replace('name = "backdoor", share = 0.5', 'name = "clean"')
+    clean = tiny.PAPER.replace('name = "backdoor", share = 0.5', 'name = "clean"')
     skewed = clean + 'clients.partition = "dirichlet"\nclients.alpha = 0.5\n'
     sizes = clean + 'clients.partition = "sizes"\nclients.sizes = [20, 50, 70]\n'
-    flipped = tiny.CONFIG.replace("backdoor", "flipped")
+    flipped = tiny.PAPER.replace("backdoor", "flipped")
     for index, text in enumerate((flipped, skewed, sizes)):
         folder = tmp_path / str(index)
         folder.mkdir()
@@ -173,13 +173,13 @@ def test_unequal_skewed_and_clean_federations_run(tmp_path: Path) -> None:
 def test_every_executor_runs_an_experiment_and_is_named_in_its_record(
     executor: str, finished: Path, tmp_path: Path
 ) -> None:
-    folder, _ = run(tmp_path, tiny.CONFIG + f'executor = "{executor}"\n')
+    folder, _ = run(tmp_path, tiny.PAPER + f'executor = "{executor}"\n')
     seed = folder / "seed-0"
     environment = json.loads((seed / "environment.json").read_text())
     assert (environment["executor"], environment["precision"]) == (executor, "float32")
     assert folder.name == finished.name  # the same experiment, however it is computed
     with pytest.raises(RecordError, match=f"computed by executor '{executor}', not 'cpu'"):
-        run(tmp_path, tiny.CONFIG + 'executor = "cpu"\n')
+        run(tmp_path, tiny.PAPER + 'executor = "cpu"\n')
     for one, other in zip(rows(seed), rows(finished / "seed-0"), strict=True):
         assert (one["arm"], one["round"]) == (other["arm"], other["round"])
         found, expected = (r["scores"]["clean_accuracy"]["value"] for r in (one, other))
@@ -196,7 +196,7 @@ def test_impossible_runs_are_refused_before_anything_is_written(tmp_path: Path) 
         "clients.count = 3\ndevice = 'cuda'": (ConfigError, "no GPU"),
     }
     for text, (error, match) in cases.items():
-        config = tiny.CONFIG.replace("clients.count = 3", text)
+        config = tiny.PAPER.replace("clients.count = 3", text)
         with pytest.raises(error, match=match):
             run(tmp_path, config)
     assert not (tmp_path / "runs").exists()
@@ -212,96 +212,6 @@ def test_damaged_records_are_named(tmp_path: Path) -> None:
     (folder / "seed-0" / "states" / "fedavg.safetensors").write_bytes(b"rubbish")
     with pytest.raises(RecordError, match=r"fedavg\.safetensors: not a readable"):
         run(tmp_path)
-
-
-KILLER = """
-import os, signal, sys
-from pathlib import Path
-
-sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parent)]
-import sklearn.linear_model  # heavy modules once, before the forks
-import torch, torch._dynamo
-from quiet import Quiet
-from secede import files
-from secede.experiments import presets, runner
-
-torch.set_num_threads(1)
-folder, runner.CHECKPOINT_SECONDS = Path(sys.argv[2]), float(sys.argv[4])
-config = presets.load(str(folder / "tiny.toml"))
-
-
-def attempt(kill_at):
-    # Every file operation, once before and once after it took effect.
-    count = 0
-
-    def deadly(operation):
-        def wrapped(*args, **kwargs):
-            nonlocal count
-            count += 1
-            if count == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            done = operation(*args, **kwargs)
-            count += 1
-            if count == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return done
-        return wrapped
-
-    files.os.replace = deadly(os.replace)
-    files.os.fsync = deadly(os.fsync)
-    runner.run(config, [0], Path(runs), Quiet(), search=folder)
-
-
-def child(kill_at):
-    pid = os.fork()
-    if pid == 0:
-        attempt(kill_at)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-step, kill_at, killed = int(sys.argv[3]), 1, 0
-while True:
-    runs = folder / f"killed-{kill_at}"
-    if child(kill_at) == 0:
-        break
-    killed += 1
-    assert child(-1) == 0
-    kill_at += step
-print(killed)
-"""
-
-
-def _killed(folder: Path, step: int, checkpoint_seconds: float) -> list[Path]:
-    tiny.write(folder)
-    here = str(Path(__file__).parent)
-    ended = subprocess.run(
-        [sys.executable, "-c", KILLER, here, str(folder), str(step), str(checkpoint_seconds)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    seeds = sorted(folder.glob("killed-*/*/seed-0"))
-    assert int(ended.stdout) == len(seeds) - 1  # the last one was never killed
-    return seeds
-
-
-def test_a_run_killed_now_and_then_resumes_to_the_same_digests(tmp_path: Path) -> None:
-    # Checkpoints at the ends of arms only: several rounds are computed again.
-    seeds = _killed(tmp_path, 22, 1e9)
-    assert len(seeds) > 3
-    *killed, undisturbed = sorted(seeds, key=lambda s: int(s.parts[-3].rpartition("-")[2]))
-    for seed in killed:
-        assert outcome(seed) == outcome(undisturbed), seed
-
-
-@pytest.mark.slow
-def test_a_run_killed_at_any_file_operation_resumes_to_the_same_digests(tmp_path: Path) -> None:
-    seeds = _killed(tmp_path, 3, 0.0)  # an odd step meets before and after in turn
-    *killed, undisturbed = sorted(seeds, key=lambda s: int(s.parts[-3].rpartition("-")[2]))
-    assert len(killed) > 40
-    for seed in killed:
-        assert outcome(seed) == outcome(undisturbed), seed
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +255,7 @@ class Impatient(Quiet):
 def test_an_interrupted_run_goes_on_in_other_lanes_to_the_same_records(
     tmp_path: Path, one_by_one: dict[str, dict[str, Any]], lanes: int, rounds: int
 ) -> None:
-    config = presets.load(str(tiny.write(tmp_path)))
+    config = presets.load(str(tiny.write(tmp_path, tiny.PAPER)))
     runs = tmp_path / "runs"
     with pytest.raises(KeyboardInterrupt):
         runner.run(config, range(4), runs, Impatient(rounds), search=tmp_path, lanes=lanes)
@@ -358,7 +268,7 @@ def test_an_interrupted_run_goes_on_in_other_lanes_to_the_same_records(
 def test_a_broken_seed_leaves_the_others_resumable(
     tmp_path: Path, one_by_one: dict[str, dict[str, Any]]
 ) -> None:
-    config = presets.load(str(tiny.write(tmp_path)))
+    config = presets.load(str(tiny.write(tmp_path, tiny.PAPER)))
     runs = tmp_path / "runs"
     folder = runner.run(config, [1], runs, Quiet(), search=tmp_path)
     (folder / "seed-1" / "result.json").unlink()
@@ -382,7 +292,7 @@ def test_cells_fill_the_lanes_together_and_share_their_data(
         return load_dataset(config)
 
     monkeypatch.setattr(runner, "load_dataset", load)
-    config = presets.load(str(tiny.write(tmp_path)))
+    config = presets.load(str(tiny.write(tmp_path, tiny.PAPER)))
     other = override(config, {"name": "other", "clients.count": 4})
     progress = Quiet()
     folders = runner.run_all(

@@ -176,6 +176,54 @@ def test_a_task_at_a_client_costs_one_model_down_and_one_up() -> None:
     assert (cost.rounds, cost.gradient_samples) == (0, 7)
 
 
+def test_each_number_has_its_own_draw_and_none_is_the_first() -> None:
+    engine = simulator()
+    state = train(engine, 1)
+
+    def drawn(**asked: int) -> float:
+        reply, _ = engine.ask(
+            1, lambda _: Echo({"drawn": torch.rand(1)}, 0), global_state=state, **asked
+        )
+        return reply.state["drawn"].item()
+
+    assert drawn() == drawn() == drawn(number=0)
+    assert drawn(number=2) == drawn(number=2)
+    assert len({drawn(), drawn(number=1), drawn(number=2)}) == 3
+
+
+def test_who_misses_a_round_has_no_share_in_the_last_mean() -> None:
+    engine = simulator()
+    state = train(engine, 1)
+    sent = engine.own[0].state
+    reply = engine.train_round(state, (1, 2), phase="training", number=2)
+    assert {client: own.weight for client, own in engine.own.items()} == {0: 0, 1: 2 / 7, 2: 5 / 7}
+    assert states.digest(engine.own[0].state) == states.digest(sent)
+    # So what it takes for the others' mean is their mean.
+    after = aggregate(reply.updates)
+    own = engine.own[0]
+    found = states.reference(after, own.state, weight=own.weight)
+    assert states.digest(found) == states.digest(after)
+
+
+def test_rounds_of_another_phase_take_nobodys_share() -> None:
+    # Whoever leaves is asked about the model that it had a share in, however the others go on.
+    engine = simulator()
+    state = train(engine, 1)
+    engine.train_round(state, (1, 2), phase="post-training", number=1)
+    assert engine.own[0].weight == 0.3
+    engine.train_round(state, (1,), phase="post-training", number=2)
+    assert (engine.own[0].weight, engine.own[1].weight, engine.own[2].weight) == (0.3, 1.0, 0.0)
+
+
+def test_a_round_may_leave_what_clients_remember_as_it_is() -> None:
+    engine = simulator()
+    state = train(engine, 1)
+    before = dict(engine.own)
+    engine.remembers = False
+    engine.train_round(state, (1, 2), phase="training", number=2)
+    assert engine.own == before
+
+
 def test_it_is_an_engine() -> None:
     engine: Engine = simulator()
     assert callable(engine.train_round)

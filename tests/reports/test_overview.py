@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from secede.reports.overview import Overview, overview
+from secede.reports.overview import Overview, against_retraining, overview
 from secede.reports.records import Run
 
 Make = Callable[..., Run]
@@ -57,3 +57,17 @@ def test_it_is_written_as_markdown(make_run: Make) -> None:
     )
     assert lines[1] == "| --- | ---: | ---: |"
     assert len(lines) == 2 + 3
+
+
+def test_runs_of_one_title_are_one_row_against_retraining(make_run: Make) -> None:
+    use = {"retrain": [0.1, 0.5, 0.9, 0.98, 0.99], "fine-tune": [0.9, 0.97, 0.98]}
+    probe = {"retrain": [0.01] * 5, "fine-tune": [0.9, 0.06, 0.02], "reference": [0.9, 0.01, 0.01]}
+    fixed = {"clean_accuracy": use, "attack_success": probe}
+    shape = {"rounds": 4, "post_rounds": 2, "fixed": fixed}
+    runs = [make_run(methods=(name,), **shape) for name in ("fine-tune", "reference")]
+    gaps, worth = against_retraining(runs).split("**Rounds of fair")
+    title = runs[0].config.title
+    assert f"| {title} | +5.0 → +1.0 | 0.0 → 0.0 |" in gaps
+    # 97 % is what retraining has after its third round.
+    assert f"| {title} | 3" in worth
+    assert gaps.count(title) == worth.count(title) == 1

@@ -1,28 +1,16 @@
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from secede.reports.build import Report
 from secede.reports.load import load_runs
 from secede.reports.page import render_page, sections
 
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 Write = Callable[..., Path]
 
 
@@ -179,21 +167,6 @@ def test_seeds_on_different_machines_show_every_version(write_run: Write) -> Non
     (part,) = sections(load_runs([folder]).runs)
     assert part.environment["torch"] == "2.13.0, 2.99.0"
     assert part.environment["python"] == "3.11.7"
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        message = f"no browser: expected one of {', '.join(names)} on the PATH; install chromium"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

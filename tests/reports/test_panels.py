@@ -111,11 +111,12 @@ def test_a_judged_ablation_is_drawn_once(make_run: Make) -> None:
     )
 
 
-def test_methods_lie_where_their_uploads_and_their_probe_put_them(make_run: Make) -> None:
-    # One upload is 6.65348 MB: four a round, one of the leaver's, twenty of orthogonal descent.
+def test_methods_lie_where_their_use_and_their_probe_put_them(make_run: Make) -> None:
     methods = ("projected-ascent", "fine-tune", "orthogonal-descent")
     curves = {"retrain": [0.01] * 21, "orthogonal-descent": [0.1] * 11}
-    run = make_run(methods=methods, fixed={"attack_success": curves})
+    use = {"retrain": [0.98] * 21, "projected-ascent": [0.97] * 11, "fine-tune": [0.99] * 11}
+    use["orthogonal-descent"] = [0.5] * 11
+    run = make_run(methods=methods, fixed={"attack_success": curves, "clean_accuracy": use})
     panel = method_panel("MNIST", run)
     assert [mark.label for mark in panel.marks] == [
         "Projected ascent",
@@ -124,7 +125,8 @@ def test_methods_lie_where_their_uploads_and_their_probe_put_them(make_run: Make
     ]
     assert [mark.look for mark in panel.marks] == ["erased", "fine-tune", "other-1"]
     positions = [mark.position for mark in panel.marks]
-    assert positions == pytest.approx([5 * 6.65348, 4 * 6.65348, 24 * 6.65348])
+    assert positions == pytest.approx([-1, 1, -48])
+    assert panel.is_position_wide
     assert panel.marks[2].value.mean == pytest.approx(0.09)
     assert panel.allowed == (-math.inf, 0.03)
 

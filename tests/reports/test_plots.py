@@ -64,8 +64,7 @@ def test_marks_can_be_said_aloud_and_need_no_legend() -> None:
 
 
 def test_axes_are_logarithmic_only_where_the_range_is_large() -> None:
-    assert not marks((10, 0.01), (50, 0.15)).is_cost_wide
-    assert marks((10, 0.01), (51, 0.15)).is_cost_wide
-    assert not marks((0, 0.01), (51, 0.15)).is_cost_wide
+    assert not marks((-5.0, 0.01), (0.5, 0.15)).is_position_wide
+    assert marks((-5.1, 0.01), (0.5, 0.15)).is_position_wide
     assert not marks((10, 0.01), (50, 0.15)).is_difference_wide
     assert marks((10, 0.01), (50, -0.2)).is_difference_wide

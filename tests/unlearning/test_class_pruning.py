@@ -13,11 +13,11 @@ from secede.data.samples import Samples
 from secede.errors import ConfigError, DataError, StateError
 from secede.federation.engine import ClientSide
 from secede.federation.training import LocalTraining
-from secede.unlearning import create
+from secede.unlearning import channels, create
 from secede.unlearning.class_pruning import (
     ClassPruning,
     activations,
-    class_means,
+    pooled,
     prunable,
     scored,
 )
@@ -78,11 +78,11 @@ def test_only_sums_over_clients_matter() -> None:
     one = {"a": torch.tensor([[4.0], [0.0]]), "counts": torch.tensor([2.0, 0.0])}
     two = {"a": torch.tensor([[2.0], [9.0]]), "counts": torch.tensor([1.0, 3.0])}
     together = {name: one[name] + two[name] for name in one}
-    assert class_means([one, two])["a"].tolist() == [[2.0], [3.0]]
-    torch.testing.assert_close(class_means([one, two]), class_means([together]))
+    assert pooled([one, two])[0]["a"].tolist() == [[2.0], [3.0]]
+    torch.testing.assert_close(pooled([one, two]), pooled([together]))
     broken = {**two, "a": two["a"] * math.inf}
     with pytest.raises(StateError, match="reply 1: 'a' holds values that are not finite"):
-        class_means([one, broken])
+        pooled([one, broken])
 
 
 def test_hidden_units_stand_in_where_there_are_no_channels() -> None:
@@ -122,7 +122,8 @@ def test_what_is_pruned_is_zero_and_stays_zero(make_model: Callable[[], nn.Modul
     states.check_schema(state, server.global_state)
     states.check_finite(state)
     assert start.report is not None
-    rows = {name: mask for name, mask in start.memory.items() if name.endswith("weight")}
+    layers = {f"{layer}.weight" for layer in prunable(make_model())}
+    rows = {name: mask for name, mask in start.memory.items() if name in layers}
     assert sum(int((~mask).sum()) for mask in rows.values()) == start.report["pruned"]
     assert start.report["pruned"] == math.ceil(0.3 * int(str(start.report["channels"])))
     for name, mask in start.memory.items():
@@ -133,6 +134,58 @@ def test_what_is_pruned_is_zero_and_stays_zero(make_model: Callable[[], nn.Modul
     for name, value in server.global_state.items():
         if name not in start.memory:
             assert torch.equal(start.state[name], value)
+
+
+def test_a_pruned_channel_is_dead_behind_batchnorm_and_others_are_not() -> None:
+    # One pixel, two 1×1 channels with weights 1 and 2, normalised by the statistics mean 3 and 5,
+    # variance 4 - eps and 9 - eps, scale 6 and 3, shift 1 and 2. At x = 5 the first channel says
+    # (5 - 3) / 2 · 6 + 1 = 7 and the second (10 - 5) / 3 · 3 + 2 = 7. With a zero in place of its
+    # weight alone, the second would say (0 - 5) / 3 · 3 + 2 = -3; cut with its row, it says 0.
+    norm = nn.BatchNorm2d(2)
+    model = nn.Sequential(nn.Conv2d(1, 2, 1, bias=False), norm)
+    state = {
+        "0.weight": torch.tensor([1.0, 2.0]).view(2, 1, 1, 1),
+        "1.running_mean": torch.tensor([3.0, 5.0]),
+        "1.running_var": torch.tensor([4.0, 9.0]) - norm.eps,
+        "1.weight": torch.tensor([6.0, 3.0]),
+        "1.bias": torch.tensor([1.0, 2.0]),
+        "1.num_batches_tracked": torch.tensor(9),
+    }
+    x = torch.full((1, 1, 1, 1), 5.0)
+    states.load_into(model, state)
+    assert model.eval()(x).flatten().tolist() == pytest.approx([7, 7])
+    keep = {"0": torch.tensor([True, False])}
+    half = {"0.weight": keep["0"]}
+    states.load_into(model, states.masked(state, half))
+    assert model(x).flatten().tolist() == pytest.approx([7, -3])
+    both = half | channels.masks(model, keep, channels.feeds(model, ["0"], x))
+    states.load_into(model, states.masked(state, both))
+    assert model(x).flatten().tolist() == pytest.approx([7, 0])
+
+
+def shifting() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4, affine=False), nn.Flatten(),
+        nn.Linear(64, 3),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("make_model", "through"), [(normalised, 2), (shifting, 3)])
+def test_what_is_pruned_says_nothing_before_and_after_post_training(
+    make_model: Callable[[], nn.Module], through: int
+) -> None:
+    server = servers.server(clients=leaver_alone_holds_class_two(), make_model=make_model)
+    start, state = servers.erase(ClassPruning(classes=(2,), share=0.3), server, rounds=2)
+    cut = ~start.memory["0.weight"]
+    assert 0 < int(cut.sum()) < len(cut)
+    for found in (start.state, state):
+        model = make_model()
+        states.load_into(model, found)
+        said = model.eval()[:through](servers.blobs(20, seed=5).x)  # type: ignore[index]
+        assert bool((said[:, cut] == 0).all())
+        assert bool((said[:, ~cut] != 0).any())
+        variances = next(v for name, v in found.items() if name.endswith("running_var"))
+        assert bool((variances >= 0).all())
 
 
 def test_one_small_exchange_with_everybody_is_counted() -> None:

@@ -83,3 +83,19 @@ def test_without_the_leaver_only_server_methods_are_left() -> None:
     left = suitable(METHODS.values(), Situation(leaver_online=False), "backdoor")
     assert "fine-tune" in left
     assert "projected-ascent" not in left
+
+
+def test_a_variant_is_the_same_method_under_another_name() -> None:
+    entry, method = create("projected-ascent@far", {"stop_distance": 9.0})
+    assert entry is METHODS["projected-ascent"]
+    assert "stop_distance=9.0" in repr(method)
+    with pytest.raises(ConfigError, match=r"settings\.projected-ascent@far\.stopp"):
+        create("projected-ascent@far", {"stopp": 1})
+
+
+@pytest.mark.parametrize("name", ["fine-tune@", "fine-tune@../up", "fine-tune@A", "fine-tune@a@b"])
+def test_a_variants_name_is_fit_for_a_files(name: str) -> None:
+    with pytest.raises(ConfigError, match="a variant's name after '@' is 1 to 32 of"):
+        create(name)
+    with pytest.raises(ConfigError, match="did you mean 'fine-tune'"):
+        create("fine-tun@x")

@@ -171,6 +171,9 @@ def test_what_it_lacks_is_said(tmp_path: Path) -> None:
     server = linear_server(tmp_path, interval=2)
     with pytest.raises(ConfigError, match=r"interval is 3, but the history holds every 2\. round"):
         FedEraser(interval=3).start(server)
+    with pytest.raises(ConfigError, match=r"interval is 3, but the history holds every 2\. round"):
+        FedEraser(interval=3).check_history(History(tmp_path))
+    FedEraser(interval=4).check_history(History(tmp_path))
     with pytest.raises(RecordError, match="holds no round to replay"):
         FedEraser().start(server)
 

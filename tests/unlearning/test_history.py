@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,12 @@ def teach(history: History, first: int, last: int, *, start: float = 0.0) -> flo
         history.keep(number, one(before), updates)
         before += 4 * 0.25 - 4 * 0.75
     return before
+
+
+def checkpoint(history: History) -> None:
+    """Do what training does around its own checkpoint."""
+    history.write(history.sums)
+    history.settle(history.sums.round)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -65,34 +72,76 @@ def test_sums_are_weighted_and_run_over_all_rounds_kept_or_not(tmp_path: Path) -
 
 def test_a_round_kept_twice_is_kept_once(tmp_path: Path) -> None:
     history = History(tmp_path)
-    teach(history, 1, 3)
-    before = files(tmp_path)
+    teach(history, 1, 2)
+    checkpoint(history)
+    teach(history, 3, 3, start=-4.0)
+    before, summed = files(tmp_path), history.accumulated(0)["w"].item()
     teach(history, 3, 3, start=-4.0)
     assert files(tmp_path) == before
+    assert history.accumulated(0)["w"].item() == summed == 3.0
+
+
+def test_a_round_costs_one_file_where_due_and_the_sums_cost_none(tmp_path: Path) -> None:
+    history = History(tmp_path, interval=2)
+    teach(history, 1, 4)
+    assert sorted(files(tmp_path)) == ["updates-00001.safetensors", "updates-00003.safetensors"]
+    kept = history.sums
+    teach(history, 5, 5, start=-8.0)
+    history.write(kept)  # a thread behind writes the sums as they were
+    assert History(tmp_path).accumulated(1)["w"].item() == -12.0
+    assert history.accumulated(1)["w"].item() == -15.0
+
+
+def test_a_kept_round_is_written_by_whoever_is_told_to(tmp_path: Path) -> None:
+    later, jobs = History(tmp_path / "later", interval=1), list[Callable[[], None]]()
+    later.submit = jobs.append
+    teach(later, 1, 2)
+    assert not (tmp_path / "later").exists()
+    for job in jobs:
+        job()
+    teach(History(tmp_path / "at-once", interval=1), 1, 2)
+    assert files(tmp_path / "later") == files(tmp_path / "at-once")
+    assert later.rounds == (1, 2)
 
 
 def test_a_killed_training_goes_on_from_what_was_settled_to_the_same_bytes(tmp_path: Path) -> None:
     through, killed = History(tmp_path / "through"), History(tmp_path / "killed")
     teach(through, 1, 6)
-    through.settle(6)
-    teach(killed, 1, 4)
-    killed.settle(2)  # its last checkpoint; rounds 3 and 4 come again
+    checkpoint(through)
+    teach(killed, 1, 2)
+    checkpoint(killed)
+    teach(killed, 3, 4, start=-4.0)
+    killed.write(killed.sums)  # but the checkpoint did not come: rounds 3 and 4 come again
     again = History(tmp_path / "killed")
-    teach(again, 3, 6, start=-4.0)
-    again.settle(6)
+    teach(again, 3, 3, start=-4.0)
+    assert len(list((tmp_path / "killed").glob("sums-*"))) == 1
+    teach(again, 4, 6, start=-6.0)
+    checkpoint(again)
     assert files(tmp_path / "killed") == files(tmp_path / "through")
+
+
+def test_a_training_killed_before_its_first_checkpoint_leaves_no_sums_behind(
+    tmp_path: Path,
+) -> None:
+    killed = History(tmp_path)
+    teach(killed, 1, 4)
+    killed.write(killed.sums)
+    again = History(tmp_path)
+    teach(again, 1, 3)
+    checkpoint(again)
+    assert [path.name for path in tmp_path.glob("sums-*")] == ["sums-00003.safetensors"]
 
 
 def test_settling_leaves_the_sums_it_names_and_every_kept_round(tmp_path: Path) -> None:
     history = History(tmp_path, interval=1)
-    teach(history, 1, 4)
+    for number in range(1, 5):
+        teach(history, number, number)
+        history.write(history.sums)
     history.settle(3)
-    assert sorted(path.name for path in tmp_path.glob("sums-*")) == [
-        "sums-00003.safetensors",
-        "sums-00004.safetensors",
-    ]
+    assert [path.name for path in tmp_path.glob("sums-*")] == ["sums-00003.safetensors"]
     assert history.rounds == (1, 2, 3, 4)
     assert history.accumulated(0)["w"].item() == 4.0
+    assert History(tmp_path, interval=1).accumulated(0)["w"].item() == 3.0
 
 
 def test_going_on_without_the_round_before_is_refused_and_writes_nothing(tmp_path: Path) -> None:
@@ -155,7 +204,7 @@ def test_what_is_kept_takes_no_more_than_was_checked(tmp_path: Path) -> None:
     history = History(tmp_path, interval=2)
     for number in range(1, 6):
         history.keep(number, state, [Update(client, state, 1) for client in range(3)])
-        history.settle(number)
+        checkpoint(history)
     checked = (3 * 4 + 2 * 3) * states.size_bytes(state)
     assert 0 < history.size_bytes <= checked
 
@@ -164,13 +213,14 @@ def test_what_is_kept_takes_no_more_than_was_checked(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes | None) -> None:
     history = History(tmp_path, interval=1)
     teach(history, 1, 2)
+    history.write(history.sums)
     for name in ("updates-00002.safetensors", "sums-00002.safetensors"):
         path = tmp_path / name
         path.write_bytes(path.read_bytes()[:-3] if content is None else content)
     with pytest.raises(RecordError, match=r"history is damaged: .*updates-00002.*train again"):
         history.round(2)
     with pytest.raises(RecordError, match=r"history is damaged: .*sums-00002.*train again"):
-        history.accumulated(0)
+        History(tmp_path, interval=1).accumulated(0)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -180,6 +230,9 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     states.save(one(1), tmp_path / "updates-last.safetensors")
     with pytest.raises(RecordError, match="not a file of a history"):
         _ = History(tmp_path).rounds
+    states.save({"x/w": torch.zeros(1)}, tmp_path / "sums-00001.safetensors")
+    with pytest.raises(RecordError, match="not sums of a history"):
+        History(tmp_path).accumulated(0)
 
 
 def test_a_round_that_was_not_kept_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.errors import ConfigError, StateError
-from secede.federation.engine import Update
+from secede.federation.engine import Batch, ClientSide, Update
+from secede.federation.training import Loss
 from secede.unlearning import orthogonal_descent
+from secede.unlearning.clients import Reply
 from secede.unlearning.methods import METHODS
 from secede.unlearning.orthogonal_descent import OrthogonalDescent, direction, unlearning_loss
 from unlearning import servers
@@ -77,6 +81,32 @@ def test_the_first_step_does_not_touch_the_retained_losses() -> None:
         )
         cosine = states.inner(step, reply.state) / states.norm(step) / states.norm(reply.state)
         assert abs(cosine) < 1e-4
+
+
+@pytest.mark.parametrize("objective", [None, unlearning_loss])
+def test_a_gradient_is_the_same_whatever_is_taken_at_once(
+    objective: Loss | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = servers.server(rounds=2)
+    sizes = list[int]()
+
+    def asked(side: ClientSide) -> Reply:
+        def counted(size: int, number: int) -> Iterator[Batch]:
+            for batch in side.batches(size, number):
+                sizes.append(len(batch[1]))
+                yield batch
+
+        changed = dataclasses.replace(side, batches=counted)
+        return orthogonal_descent._gradient(changed, number=1, objective=objective)
+
+    whole, cost = at.engine.ask(1, asked, global_state=at.global_state)
+    assert sizes == [30]  # not eight by eight, as clients train
+    monkeypatch.setattr(orthogonal_descent, "_AT_ONCE", {})
+    parts, same = at.engine.ask(1, asked, global_state=at.global_state)
+    assert sizes == [30, 8, 8, 8, 6]
+    assert cost.gradient_samples == same.gradient_samples == 30
+    for name, value in parts.state.items():
+        torch.testing.assert_close(whole.state[name], value, atol=1e-7, rtol=1e-5)
 
 
 def test_an_update_loses_its_way_back_but_not_its_length() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -187,6 +188,22 @@ def test_the_state_never_leaves_the_ball(seed: int) -> None:
 def test_impossible_settings_are_refused_by_name(key: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"^{key} must be"):
         ascent(**{key: value})
+
+
+@pytest.mark.parametrize(
+    ("stop", "key"),
+    [
+        ("distance", "stop_accuracy"),
+        ("loss", "stop_accuracy"),
+        ("accuracy", "stop_distance"),
+        ("loss", "stop_distance"),
+    ],
+)
+def test_a_setting_of_another_stop_rule_is_refused_by_name(stop: str, key: str) -> None:
+    settings: dict[str, Any] = {"stop": stop, key: 0.5}
+    told = rf"^{key} is 0\.5, but only stop = .* takes it \(stop is '{stop}'\)"
+    with pytest.raises(ConfigError, match=told):
+        ProjectedAscent(**settings)
 
 
 def test_an_ascent_that_leaves_the_finite_numbers_says_so(two_class_task: LocalTask) -> None:

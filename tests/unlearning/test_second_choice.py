@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,14 +13,10 @@ from secede.data.samples import Samples
 from secede.errors import ConfigError, StateError
 from secede.federation.engine import Batch
 from secede.federation.training import LocalTraining
+from secede.unlearning.beyond import REACH, Teacher, second_choice
 from secede.unlearning.local import LocalTask
 from secede.unlearning.method import Server
-from secede.unlearning.second_choice import (
-    SecondChoice,
-    _Teacher,
-    second_choice,
-    without_return,
-)
+from secede.unlearning.second_choice import SecondChoice, without_return
 from unlearning import servers
 
 
@@ -50,10 +47,15 @@ def test_the_second_choice_is_the_softmax_of_the_others() -> None:
     torch.testing.assert_close(found, torch.tensor([[1 / 3, 2 / 3, 0.0]]))
 
 
+def once(**settings: Any) -> SecondChoice:
+    """A single pass, however few steps that is."""
+    return SecondChoice(epochs=1, least_steps=1, **settings)
+
+
 def test_one_step_matches_the_hand_sum(three_class_task: LocalTask) -> None:
     # softmax(0, ln2, ln3) = (1, 2, 3) / 6, the target is (1/3, 2/3, 0), and the step goes along
     # target - softmax = (1/6, 1/3, -1/2).
-    result = SecondChoice(epochs=1, labels="all").unlearn(three_class_task)
+    result = once(labels="all").unlearn(three_class_task)
     expected = torch.tensor([[1 / 6], [math.log(2) + 1 / 3], [math.log(3) - 1 / 2]])
     torch.testing.assert_close(result.state["weight"], expected)
     assert result.report.distance_to_reference == pytest.approx(math.sqrt(1 / 36 + 1 / 9 + 1 / 4))
@@ -65,8 +67,8 @@ def test_a_label_is_lowered_to_what_it_would_be_beyond_the_reference(
     # The own state has the label's logit 1/2 higher, so taken back twice it is one lower: 3/e
     # beside 1 and 2. The target gives the label m = (3/e) / (3 + 3/e) and splits the rest 1 : 2.
     own = {"weight": three_class_task.reference["weight"] + torch.tensor([[0.0], [0.0], [0.5]])}
-    task = replace(three_class_task, own_state=own)
-    result = SecondChoice(epochs=1).unlearn(task)
+    task = replace(three_class_task, own_state=own, own_weight=2 / REACH)
+    result = once().unlearn(task)
     m = (3 / math.e) / (3 + 3 / math.e)
     step = torch.tensor([[(1 - m) / 3 - 1 / 6], [2 * (1 - m) / 3 - 1 / 3], [m - 1 / 2]])
     torch.testing.assert_close(result.state["weight"], task.reference["weight"] + step)
@@ -74,14 +76,30 @@ def test_a_label_is_lowered_to_what_it_would_be_beyond_the_reference(
     assert result.report.own_share == pytest.approx(1 - 2 * m)
 
 
+@pytest.mark.parametrize(("weight", "first"), [(0.2, 2.5), (0.5, 6.25), (0.0, 1.0), (None, 1.0)])
+def test_the_more_the_leaver_weighs_the_further_back_it_goes(
+    three_class_task: LocalTask, weight: float | None, first: float
+) -> None:
+    own = {"weight": three_class_task.reference["weight"] + torch.tensor([[0.0], [0.0], [2.0]])}
+    task = replace(three_class_task, own_state=own, own_weight=weight)
+    assert once().unlearn(task).report.reach == pytest.approx(first)
+
+
 def test_it_looks_further_where_the_last_round_changed_little(three_class_task: LocalTask) -> None:
     # 1/32 of the way above: the label's logit has to be taken back 32 times over to be one lower,
-    # and 8 times to lose a quarter, which is more than a tenth of its probability.
+    # and 2 ** 2.5 times to lose a tenth of its probability.
     own = {"weight": three_class_task.reference["weight"] + torch.tensor([[0.0], [0.0], [1 / 32]])}
-    report = SecondChoice(epochs=1).unlearn(replace(three_class_task, own_state=own)).report
-    lowered = 3 * math.exp(-1 / 4)
-    assert report.reach == 8
-    assert report.own_share == pytest.approx(1 - 2 * lowered / (3 + lowered), rel=1e-4)
+    task = replace(three_class_task, own_state=own, own_weight=1 / REACH)
+    report = once().unlearn(task).report
+
+    def lost(reach: float) -> float:
+        lowered = 3 * math.exp(-reach / 32)
+        return 1 - 2 * lowered / (3 + lowered)
+
+    assert report.reach is not None
+    assert report.reach == pytest.approx(2 ** (round(2 * math.log2(report.reach)) / 2))
+    assert lost(report.reach / math.sqrt(2)) < 0.1 <= lost(report.reach)
+    assert report.own_share == pytest.approx(lost(report.reach), rel=1e-4)
 
 
 def test_a_label_that_the_others_share_is_held() -> None:
@@ -92,8 +110,8 @@ def test_a_label_that_the_others_share_is_held() -> None:
     batch = (torch.tensor([[1.0], [-0.1]]), torch.tensor([1, 1]))
     own = {"weight": torch.tensor([[0.0], [1.0]])}
     both = replace(task, own_state=own, batches=lambda _size, _number: [batch])
-    teacher = _Teacher(both.model, reference)
-    assert teacher.look_beyond(own, [batch], 0.01)
+    teacher = Teacher(both.model, reference)
+    assert teacher.look_beyond(replace(both, own_weight=2 / REACH), [batch], 0.01)
     lesson = teacher(*batch)
     held, gone = lesson.lost().tolist()
     assert held == 0
@@ -105,9 +123,27 @@ def test_a_label_that_the_others_share_is_held() -> None:
 
 def test_it_trains_as_the_leaver_did_unless_told_otherwise(three_class_task: LocalTask) -> None:
     slower = replace(three_class_task, training=LocalTraining(learning_rate=0.5))
-    half = SecondChoice(epochs=1, labels="all").unlearn(slower).report.distance_to_reference
-    told = SecondChoice(epochs=1, labels="all", learning_rate=0.5).unlearn(three_class_task).report
+    half = once(labels="all").unlearn(slower).report.distance_to_reference
+    told = once(labels="all", learning_rate=0.5).unlearn(three_class_task).report
     assert half == told.distance_to_reference == pytest.approx(math.sqrt(7 / 18) / 2)
+
+
+def test_a_leaver_with_little_data_goes_over_it_more_often(three_class_task: LocalTask) -> None:
+    # One batch is one step an epoch; level 0 is out of reach of a count, so all steps are taken.
+    steps = SecondChoice(labels="all", level=0.0, learning_rate=1e-6).unlearn(three_class_task)
+    assert steps.report.steps == 20
+
+
+def test_dropout_is_silent_while_targets_follow_the_answers() -> None:
+    reference = {"0.weight": torch.tensor([[0.0], [math.log(2)], [math.log(3)]])}
+    model = nn.Sequential(nn.Linear(1, 3, bias=False), nn.Dropout(0.9))
+    task = task_of(model, [(torch.ones(1, 1), torch.tensor([2]))], reference)
+    found = once(labels="all").unlearn(task).state["0.weight"]
+    expected = torch.tensor([[1 / 6], [math.log(2) + 1 / 3], [math.log(3) - 1 / 2]])
+    torch.testing.assert_close(found, expected)
+    dropout = model[1]
+    assert isinstance(dropout, nn.Dropout)
+    assert dropout.p == 0.9
 
 
 def test_it_stops_once_the_own_accuracy_is_at_chance(three_class_task: LocalTask) -> None:
@@ -119,8 +155,8 @@ def test_it_stops_once_the_own_accuracy_is_at_chance(three_class_task: LocalTask
 
 
 def test_a_ball_bounds_the_way_from_the_reference(three_class_task: LocalTask) -> None:
-    free = SecondChoice(epochs=1, labels="all").unlearn(three_class_task)
-    held = SecondChoice(epochs=1, labels="all", radius=0.1).unlearn(three_class_task)
+    free = once(labels="all").unlearn(three_class_task)
+    held = once(labels="all", radius=0.1).unlearn(three_class_task)
     assert states.distance(held.state, three_class_task.reference) == pytest.approx(0.1)
     assert (free.report.projections, held.report.projections) == (0, 1)
     assert held.report.distance_to_reference == 0.1
@@ -140,15 +176,21 @@ def test_the_way_back_is_taken_out_of_a_step_and_nothing_else() -> None:
 
 def test_held_post_training_never_moves_back() -> None:
     server = servers.server()
-    method = SecondChoice(hold=True)
+    method = SecondChoice()
     start = method.start(server)
     round = method.recover(server, start.state, start.memory, 1)
     step = states.difference(round.state, start.state)
     assert states.inner(step, start.memory) == pytest.approx(0, abs=1e-4)
     assert round.memory is start.memory
-    plain = SecondChoice().recover(server, start.state, {}, 1)
+    half = SecondChoice(hold_first=0.5).recover(server, start.state, start.memory, 1)
+    part = states.inner(states.difference(half.state, start.state), start.memory)
+    free = SecondChoice(hold=0.0, hold_first=0.0)
+    assert not free.start(server).memory
+    plain = free.recover(server, start.state, {}, 1)
     moved = states.difference(plain.state, start.state)
-    assert states.inner(moved, start.memory) > 1e-3
+    whole = states.inner(moved, start.memory)
+    assert whole > 1e-3
+    assert part == pytest.approx(whole / 2, rel=1e-3)
 
 
 def test_it_unlearns_the_leavers_samples_and_repeats_to_the_bit() -> None:
@@ -184,6 +226,9 @@ def accuracy(server: Server, state: states.State) -> float:
         ({"level": 1.0}, "level must be at least 0 and below 1, got 1.0"),
         ({"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
         ({"radius": -1.0}, "radius must be positive, got -1.0"),
+        ({"least_steps": 0}, "least_steps must be positive, got 0"),
+        ({"hold": 1.5}, "hold must be within 0 and 1, got 1.5"),
+        ({"hold_first": -0.1}, "hold_first must be within 0 and 1, got -0.1"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, float], told: str) -> None:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from secede.cli import lists
+from secede.cli import erasure, lists
+from secede.cli import federation as federations
+from secede.cli.options import (
+    Device,
+    Executor,
+    Json,
+    Lanes,
+    Limit,
+    Methods,
+    Out,
+    Precision,
+    Rounds,
+    Seeds,
+)
 from secede.experiments import presets
 from secede.experiments.config import override
 
 EXIT_CODES = """
 Exit codes: 0 done; 1 other error; 2 bad config or arguments; 3 data missing or corrupt; 4 model
 state corrupt or not finite; 5 run records damaged or in use; 6 disk full or not writable; 7 request
-refused; 8 signature, ledger or receipt does not verify; 9 returned state refused; 130 interrupted
-(run the same command again to go on).
+refused; 8 signature, ledger or receipt does not verify; 9 returned state refused; 10 client silent;
+11 erasure rolled back, the old model stays; 130 interrupted (run the same command again to go on).
 """
 
-ledger_app = typer.Typer(help="Look after the ledger of erasures.", no_args_is_help=True)
 app = typer.Typer(
     name="secede",
     help="Erase one client from a trained federated model, and see how close it comes to "
@@ -31,36 +42,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-Seeds = Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ... up to this many.")]
-Rounds = Annotated[
-    int | None, typer.Option(min=1, help="Rounds of training and retraining, not the preset's.")
-]
-Device = Annotated[str | None, typer.Option(help="auto (a GPU if there is one), cpu or cuda.")]
-Limit = Annotated[
-    int | None, typer.Option(min=1, help="Use at most this many training and test images.")
-]
-Executor = Annotated[
-    str | None, typer.Option(help="How clients are computed: auto, or see `secede executors`.")
-]
-Precision = Annotated[
-    str | None,
-    typer.Option(help="float32, tf32 (GPU) or bf16; results are published in float32."),
-]
-Lanes = Annotated[
-    int | None,
-    typer.Option(min=1, help="Seeds that run side by side; if absent, what the device bears."),
-]
-Out = Annotated[Path, typer.Option(help="Folder that holds the runs' records.")]
-Methods = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--method",
-        help="A method to run instead of the preset's; may be given several times, the first is "
-        "judged. `all`: every one that can work there. See `secede methods`.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
 
 def _changes(
@@ -157,6 +138,9 @@ def reproduce(
             "--cells", help="Cells of the paper, such as mnist-backdoor-5; all if absent."
         ),
     ] = None,
+    suite: Annotated[
+        str, typer.Option(help="paper: its own method; compare: others beside it and ours.")
+    ] = "paper",
     method: Methods = None,
     seeds: Seeds = 5,
     rounds: Rounds = None,
@@ -176,11 +160,15 @@ def reproduce(
     minutes on a GPU; it can be stopped and started again.
 
     Example: secede reproduce --cells mnist-backdoor-5 --cells mnist-flipped-10 --seeds 3
+
+    Another: secede reproduce --suite compare --device cuda --precision tf32
     """
     from secede.cli.experiment import run_many
 
     changes = _changes(method, rounds, device, executor, precision, limit)
-    run_many(lists.paper_cells(cells), changes, seeds, out, report, lanes=lanes, as_json=json)
+    run_many(
+        lists.paper_cells(cells, suite), changes, seeds, out, report, lanes=lanes, as_json=json
+    )
 
 
 @app.command()
@@ -249,155 +237,15 @@ def list_presets(json: Json = False) -> None:
     lists.presets(as_json=json)
 
 
-@app.command()
-def keygen(
-    name: Annotated[str, typer.Argument(help="Whose keys: a client's name, or `server`.")],
-    folder: Annotated[Path, typer.Option(help="Where NAME.key and NAME.pub go.")] = Path("keys"),
-    json: Json = False,
-) -> None:
-    """Make a pair of Ed25519 keys.
-
-    NAME.key is secret and readable by its owner only (0600); NAME.pub is for everybody. Files that
-    are there are not replaced.
-
-    Example: secede keygen site-3
-    """
-    from secede.cli import requests as bodies
-
-    bodies.keygen(name, folder, as_json=json)
-
-
-@app.command()
-def request(
-    client: Annotated[str, typer.Argument(help="Who leaves, by its name in the federation.")],
-    federation: Annotated[str, typer.Option(help="The federation's name.")],
-    model: Annotated[str, typer.Option(help="The model's digest, or its safetensors file.")],
-    key: Annotated[Path, typer.Option(help="The client's private key.")],
-    trigger: Annotated[
-        str,
-        typer.Option(
-            help="consent-withdrawn, objection, unlawful, contract-ended or other.",
-        ),
-    ] = "consent-withdrawn",
-    days: Annotated[int, typer.Option(min=1, max=31, help="Days until it expires.")] = 7,
-    out: Annotated[Path, typer.Option(help="The file that is sent to the server.")] = Path(
-        "request.json"
-    ),
-    json: Json = False,
-) -> None:
-    """Sign a request to be erased.
-
-    It names the client, the model and a nonce, and no person. The server accepts it once.
-
-    Example: secede request site-3 --federation north --model m.safetensors --key keys/site-3.key
-    """
-    from secede.cli import requests as bodies
-
-    bodies.request(
-        federation=federation,
-        client=client,
-        trigger=trigger,
-        model=model,
-        key=key,
-        out=out,
-        now=datetime.now(UTC),
-        days=days,
-        as_json=json,
-    )
-
-
-@app.command()
-def requests(
-    journal: Annotated[Path, typer.Argument(help="The server's journal of requests.")],
-    json: Json = False,
-) -> None:
-    """List requests to be erased, with the days left.
-
-    A request is due a month after its receipt (GDPR Art. 12), or later where it was extended.
-
-    Example: secede requests journal.sqlite
-    """
-    from secede.cli import requests as bodies
-
-    bodies.requests(journal, now=datetime.now(UTC), as_json=json)
-
-
-@app.command()
-def verify(
-    receipt: Annotated[Path, typer.Argument(help="The receipt's file.")],
-    keys: Annotated[Path, typer.Option(help="Folder with the signers' public keys.")] = Path(
-        "keys"
-    ),
-    model: Annotated[
-        Path | None, typer.Option(help="Compare the erased model's safetensors file.")
-    ] = None,
-    ledger: Annotated[Path | None, typer.Option(help="Compare the ledger.")] = None,
-    server: Annotated[str, typer.Option(help="The name of the server's key.")] = "server",
-    countersignatures: Annotated[
-        int, typer.Option(min=0, help="How many besides the server must have signed.")
-    ] = 0,
-    page: Annotated[bool, typer.Option("--page", help="Write its HTML page beside it.")] = False,
-    json: Json = False,
-) -> None:
-    """Check a receipt of an erasure, offline.
-
-    Public keys are all it takes. Every altered byte is found.
-
-    Example: secede verify receipt.json --keys keys --ledger ledger.sqlite
-    """
-    from secede.cli import trust
-
-    trust.verify(
-        receipt,
-        keys,
-        model=model,
-        ledger=ledger,
-        server=server,
-        countersignatures=countersignatures,
-        page=page,
-        as_json=json,
-    )
-
-
-@app.command()
-def lineage(
-    registry: Annotated[Path, typer.Argument(help="The registry of models.")],
-    client: Annotated[
-        str | None, typer.Option(help="Show the models that still carry this client.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """List registered models, or those that carry a client.
-
-    Example: secede lineage models.sqlite --client site-3
-    """
-    from secede.cli import trust
-
-    trust.lineage(registry, client, as_json=json)
-
-
-@ledger_app.callback()
-def ledger_options() -> None:
-    """Look after the ledger of erasures."""
-
-
-@ledger_app.command("verify")
-def ledger_verify(
-    ledger: Annotated[Path, typer.Argument(help="The ledger, or its export in JSON lines.")],
-    expected: Annotated[
-        str | None, typer.Option(help="A row that it must hold, as NUMBER:HASH.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Find any altered, removed or reordered row.
-
-    A cut tail shows only beside a known head: give a receipt's as --expected.
-
-    Example: secede ledger verify ledger.sqlite
-    """
-    from secede.cli import trust
-
-    trust.ledger_verify(ledger, expected=expected, as_json=json)
-
-
-app.add_typer(ledger_app, name="ledger")
+for command in (
+    erasure.keygen,
+    erasure.request,
+    erasure.requests,
+    federations.erase,
+    erasure.verify,
+    federations.countersign,
+    erasure.lineage,
+):
+    app.command()(command)
+app.add_typer(erasure.ledger_group, name="ledger")
+app.add_typer(federations.group, name="federation")

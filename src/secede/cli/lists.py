@@ -93,17 +93,17 @@ def presets(*, as_json: bool) -> None:
     _show("Presets", rows, as_json=as_json, note="Run one: secede run NAME")
 
 
-def paper_cells(wanted: Sequence[str] | None) -> tuple[str, ...]:
+def paper_cells(wanted: Sequence[str] | None, suite: str) -> tuple[str, ...]:
     """Return preset names for the cells that were asked for, all if none was."""
-    known = preset_files.PAPER_CELLS
-    if not wanted:
-        return known
-    names = tuple(cell if cell.startswith("paper/") else f"paper/{cell}" for cell in wanted)
-    unknown = [name for name in names if name not in known]
+    if suite not in preset_files.SUITES:
+        expected = ", ".join(preset_files.SUITES)
+        raise ConfigError(f"no suite {suite!r}; expected one of: {expected}")
+    known = tuple(cell.removeprefix("paper/") for cell in preset_files.PAPER_CELLS)
+    cells = tuple(cell.removeprefix(f"{suite}/") for cell in wanted or known)
+    unknown = [cell for cell in cells if cell not in known]
     if unknown:
-        short = ", ".join(name.removeprefix("paper/") for name in known)
-        raise ConfigError(f"no cell {unknown[0].removeprefix('paper/')!r}; the cells are: {short}")
-    return names
+        raise ConfigError(f"no cell {unknown[0]!r}; the cells are: {', '.join(known)}")
+    return tuple(f"{suite}/{cell}" for cell in cells)
 
 
 def _origin(entry: Entry) -> str:

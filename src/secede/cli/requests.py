@@ -72,6 +72,23 @@ def request(
     print(f"send it before {made.expires}")
 
 
+def addressed(home: Path | None, federation: str | None, model: str | None) -> tuple[str, str]:
+    """Return federation and model as given, or a home's own and the one that serves there."""
+    if home is None:
+        if federation is None or model is None:
+            raise ConfigError("give --federation and --model, or --home for both")
+        return federation, model
+    from secede.erasure.home import Home
+    from secede.erasure.lineage import Lineage
+
+    found = Home(home)
+    with Lineage(found.registry, read_only=True) as registry:
+        serving = registry.serving(found.federation.run)
+    if serving is None and model is None:
+        raise ConfigError(f"no model serves in {home}: give --model")
+    return federation or found.federation.name, model or (serving.digest if serving else "")
+
+
 def requests(journal: Path, *, now: datetime, as_json: bool) -> None:
     """Print the requests in a journal, with the days left for those that are open."""
     if not journal.is_file():

@@ -17,6 +17,7 @@ from secede.unlearning.method import Method, Recovered, Server, Start
 from secede.unlearning.retrain import Retrain
 
 FEDAVG, RETRAIN = "fedavg", "retrain"
+TRAINING = "training"  # names the batches of everybody's rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ def arms(
         clients=federation.everyone,
         rounds=rounds,
         start=lambda _: Start(state=engine.initial_state("initial")),
-        advance=averaging("training", federation.everyone, history),
+        advance=averaging(TRAINING, federation.everyone, history),
         evidence_rounds=(rounds,),
     )
     retrain = Arm(
@@ -93,6 +94,9 @@ def arms(
         evidence_rounds=(rounds,),
     )
     made = {name: _create(config, name, federation, search) for name in config.methods}
+    for method in made.values():
+        # A user's own need not be a `Method` by descent.
+        getattr(method, "check_history", lambda _: None)(history)
     return fedavg, retrain, *(erasing(name, method) for name, method in made.items())
 
 
@@ -101,7 +105,7 @@ Advance = Callable[[State, State, State, int], Recovered]
 
 def _create(config: Config, name: str, federation: Federation, search: Path | None) -> Method:
     settings = config.settings.get(name, {})
-    if name == "class-pruning" and federation.classes:
+    if methods.plain(name) == "class-pruning" and federation.classes:
         settings = {"classes": federation.classes, **settings}
     entry, method = create(name, settings, search=search)
     methods.check_possible(entry, config.situation.for_methods(), config.scenario.name)

@@ -25,7 +25,7 @@ from secede.unlearning import methods
 RECORD_VERSION = 2  # of the records' form and meaning; part of every config's digest
 
 # The first is the one that a report judges; the others show what it is worth.
-DEFAULT_METHODS = ("projected-ascent", "fine-tune", "reference")
+DEFAULT_METHODS = ("second-choice", "projected-ascent", "fine-tune")
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -165,12 +165,13 @@ class Config(_Section):
         situation = self.situation.for_methods()
         for name in self.methods:
             methods.check_name(name)
-            if name == "retrain":
+            known = methods.plain(name)
+            if known == "retrain":
                 raise ConfigError("methods: 'retrain' is always run; leave it out")
             if self.methods.count(name) > 1:
                 raise ConfigError(f"methods: {name!r} is named twice")
-            if name in methods.METHODS:
-                methods.check_possible(methods.METHODS[name], situation, self.scenario.name)
+            if known in methods.METHODS:
+                methods.check_possible(methods.METHODS[known], situation, self.scenario.name)
         if strangers := sorted(self.settings.keys() - set(self.methods)):
             raise ConfigError(
                 f"settings.{strangers[0]}: that method is not run here; methods is "

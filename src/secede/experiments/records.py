@@ -142,6 +142,14 @@ class SeedFolder:
             )
         return state, metadata
 
+    def drop_state(self, name: str) -> None:
+        """Forget a named state."""
+        self._state_path(name).unlink(missing_ok=True)
+
+    def has_state(self, name: str) -> bool:
+        """Whether a state of this name was written."""
+        return self._state_path(name).exists()
+
     def rows(self) -> list[dict[str, Any]]:
         """Return the curve's rows; a torn last line, as a kill leaves it, is not one."""
         path = self.path / CURVES

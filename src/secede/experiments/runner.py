@@ -9,38 +9,34 @@ from __future__ import annotations
 
 import platform
 import threading
-import time
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Hashable, Sequence
 from importlib import metadata, util
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
 from secede import __version__
 from secede import state as states
 from secede.data.samples import Dataset
-from secede.errors import RecordError, StateError
+from secede.errors import RecordError
 from secede.experiments import config as configs
-from secede.experiments.arms import FEDAVG, RETRAIN, Arm, arms
+from secede.experiments.arms import arms
 from secede.experiments.config import Config
 from secede.experiments.fingerprint import fingerprints
-from secede.experiments.lanes import Stopped, lane_count, take_turns
-from secede.experiments.measure import Answers, Examiner, Measured, membership
+from secede.experiments.lanes import lane_count, take_turns
+from secede.experiments.listening import Progress
 from secede.experiments.recorder import Recorder
 from secede.experiments.records import (
     CONFIG,
     ENVIRONMENT,
     RESULT,
-    Checkpoint,
     SeedFolder,
     read_json,
     run_folder,
     write_json,
 )
+from secede.experiments.seed_run import SeedRun
 from secede.experiments.setup import (
     Federation,
     federate,
@@ -48,39 +44,9 @@ from secede.experiments.setup import (
     make_deterministic,
     resolve_device,
 )
-from secede.federation.engine import OwnState
 from secede.federation.executors import AUTO
 from secede.federation.executors.choose import MINIMUM_STACKED, Choice
-from secede.state import State
-from secede.unlearning import history as histories
 from secede.unlearning.history import History
-
-CHECKPOINT_SECONDS = 5.0
-_OWN = "leaver-own"
-_REPORTS, _HISTORY = "reports.json", "history.json"
-
-
-class TurnProgress(Protocol):
-    """Is told how one seed goes, from the thread that records it."""
-
-    def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
-        """A round of an arm is done, or was found done."""
-
-    def end(self) -> None:
-        """The seed is finished."""
-
-
-class Progress(Protocol):
-    """Is told how runs go, from several threads; the command line draws it."""
-
-    def expect(self, turns: int, lanes: int) -> None:
-        """So many seeds come, in so many lanes; those found finished are among them."""
-
-    def begin(self, config: Config, seed: int, rounds: int) -> TurnProgress:
-        """A seed starts or goes on, with this many rounds in all."""
-
-    def reused(self, config: Config, seed: int) -> None:
-        """A seed was found finished."""
 
 
 def run(
@@ -112,7 +78,8 @@ def run_all(
     """
     cells = [_Cell(config, runs, search) for config in experiments]
     distinct = {cell.folder: cell for cell in cells}.values()
-    turns = [(cell, seed) for cell in distinct for seed in seeds]
+    # Seed by seed, so that a run cut short has every cell as often.
+    turns = [(cell, seed) for seed in seeds for cell in distinct]
     left = [(cell, seed) for cell, seed in turns if not cell.finished(seed)]
     device = "cuda" if any(cell.config.device == "cuda" for cell in distinct) else "cpu"
     if len({cell.config.precision for cell in distinct}) > 1:
@@ -136,7 +103,9 @@ def run_all(
             records.begin(_environment(cell.config, federation, lanes))
             records.drop_rows_beyond_checkpoints()
             told = progress.begin(cell.config, seed, sum(arm.rounds for arm in all_arms))
-            _SeedRun(cell, seed, federation, history, records, recorder, told, stop).run(all_arms)
+            SeedRun(
+                cell.config, cell.digest, seed, federation, history, records, recorder, told, stop
+            ).run(all_arms)
             told.end()
 
     take_turns(left, take, lanes=lanes, device=device)
@@ -199,194 +168,6 @@ class _Workshop:
         return federation
 
 
-class _SeedRun:
-    """One seed in progress; what it writes, the recorder writes while rounds train."""
-
-    def __init__(
-        self,
-        cell: _Cell,
-        seed: int,
-        federation: Federation,
-        history: History | None,
-        records: SeedFolder,
-        recorder: Recorder,
-        progress: TurnProgress,
-        stop: threading.Event,
-    ) -> None:
-        self._config, self._digest, self._seed = cell.config, cell.digest, seed
-        self._federation, self._examiner = federation, Examiner(federation, seed)
-        self._records, self._recorder, self._history = records, recorder, history
-        self._progress, self._stop = progress, stop
-        self._retrained: Measured | None = None  # what the arms after retraining compare with
-
-    def run(self, all_arms: Sequence[Arm]) -> None:
-        """Run all arms, attack their models, and write the result."""
-        final: dict[str, State] = {}
-        seconds: dict[str, float] = {}
-        failed: dict[str, str] = {}
-        for arm in all_arms:
-            try:
-                end = self._run_arm(arm, final.get(FEDAVG, {}))
-            except StateError as error:
-                if arm.name in (FEDAVG, RETRAIN, self._config.methods[0]):
-                    raise
-                failed[arm.name] = str(error)  # it destroyed the model; the others go on
-                continue
-            final[arm.name], seconds[arm.name] = end.state, end.cost.seconds
-        self._recorder.drain()
-        self._records.drop_arms(failed)
-        if self._history is not None:
-            self._history.delete()
-        write_json(
-            self._records.path / RESULT,
-            {
-                "seed": self._seed,
-                "config_digest": self._digest,
-                "seconds": sum(seconds.values()),
-                "arms": {
-                    arm.name: {"rounds": arm.rounds, "digest": states.digest(final[arm.name])}
-                    for arm in all_arms
-                    if arm.name in final
-                },
-                "failed": failed,
-                "reports": self._reports(),
-                "history": self._kept(),
-                "membership": self._membership(all_arms),
-            },
-        )
-
-    def _run_arm(self, arm: Arm, global_state: State) -> Checkpoint:
-        point = self._records.checkpoint(arm.name) or self._begin(arm, global_state)
-        on = partial(_on, self._config.device)
-        point = replace(point, state=on(point.state), memory=on(point.memory))
-        for number in range(1, point.round + 1):
-            self._progress.round(arm.name, number, {})
-        saved = time.monotonic()
-        # A history's sums lie on the disk until a checkpoint covers them.
-        keeps = self._history is not None and arm.name == FEDAVG
-        for number in range(point.round + 1, arm.rounds + 1):
-            after = arm.advance(global_state, point.state, point.memory, number)
-            point = Checkpoint(number, after.state, point.cost + after.cost, after.memory)
-            stopped = self._stop.is_set()
-            due = stopped or keeps or time.monotonic() - saved > CHECKPOINT_SECONDS
-            self._submit(arm, point, save=due or number == arm.rounds)
-            if stopped:
-                self._recorder.drain()
-                raise Stopped
-            if due:
-                saved = time.monotonic()
-        if arm.name == FEDAVG:
-            self._recorder.drain()
-            self._recall_own_state()
-            self._weigh_history()
-        if arm.name == RETRAIN:
-            self._recorder.submit(partial(self._compare_with, point.state))
-        return point
-
-    def _begin(self, arm: Arm, global_state: State) -> Checkpoint:
-        start = arm.start(global_state)
-        self._check_answers(arm, start.state)
-        point = Checkpoint(0, start.state, start.cost, start.memory)
-        self._submit(arm, point, report=start.report, save=True)
-        return point
-
-    def _check_answers(self, arm: Arm, state: State) -> None:
-        """Raise if a start is destroyed: found here, it ends the arm and not the recorder."""
-        states.check_finite(state, f"the start of {arm.name}")
-        model = self._federation.engine.fresh_model("template")  # not the recorder's
-        states.load_into(model, state)
-        with torch.inference_mode():
-            answers = model.eval()(self._federation.test.x[:64])
-        if not bool(answers.isfinite().all()):
-            raise StateError(f"the start of {arm.name} answers with numbers that are not finite")
-
-    def _submit(
-        self,
-        arm: Arm,
-        point: Checkpoint,
-        *,
-        report: Mapping[str, object] | None = None,
-        save: bool,
-    ) -> None:
-        """Have the recorder keep `point`, and the leaver's own state after the last training."""
-        last = arm.name == FEDAVG and point.round == arm.rounds
-        own = self._federation.engine.own[self._federation.leaver] if last else None
-
-        def keep() -> None:
-            if report is not None:
-                path = self._records.path / _REPORTS
-                write_json(path, {**self._reports(), arm.name: report})
-            self._record(arm, point)
-            if own is not None:
-                self._records.save_state(_OWN, own.state, {"weight": repr(own.weight)})
-            if save:
-                self._records.save_checkpoint(arm.name, point)
-                if self._history is not None and arm.name == FEDAVG:
-                    self._history.settle(point.round)
-
-        self._recorder.submit(keep)
-
-    def _record(self, arm: Arm, point: Checkpoint) -> None:
-        examined = self._examiner.examine(point.state)
-        measured = self._examiner.measure(examined).record(self._retrained)
-        if point.round in arm.evidence_rounds:
-            found = self._examiner.answers(examined, arm.clients)
-            states.save(found.tensors(), self._evidence_path(arm.name, point.round))
-        self._records.append_row(
-            {
-                "arm": arm.name,
-                "round": point.round,
-                "scores": measured,
-                "cost": point.cost.as_dict(),
-                "digest": states.digest(point.state),
-            }
-        )
-        if point.round:
-            self._progress.round(arm.name, point.round, measured)
-
-    def _compare_with(self, retrained: State) -> None:
-        self._retrained = self._examiner.measure(self._examiner.examine(retrained))
-
-    def _recall_own_state(self) -> None:
-        state, metadata = self._records.load_state(_OWN)
-        own = OwnState(_on(self._config.device, state), float(metadata["weight"]))
-        self._federation.engine.own[self._federation.leaver] = own
-
-    def _reports(self) -> dict[str, object]:
-        """Return what methods have told of their starts so far."""
-        path = self._records.path / _REPORTS
-        return read_json(path) if path.exists() else {}
-
-    def _weigh_history(self) -> None:
-        """Write down what was kept, before the seed's end deletes it."""
-        path = self._records.path / _HISTORY
-        if self._history is not None and not path.exists():
-            kept = {"bytes": self._history.size_bytes, "rounds": len(self._history.rounds)}
-            write_json(path, {**kept, "privacy": histories.PRIVACY})
-
-    def _kept(self) -> dict[str, object] | None:
-        path = self._records.path / _HISTORY
-        return read_json(path) if path.exists() else None
-
-    def _membership(self, all_arms: Sequence[Arm]) -> dict[str, object]:
-        targets = {
-            f"{arm.name}@{number}": self._answers(arm.name, number)
-            for arm in all_arms
-            for number in sorted(set(arm.evidence_rounds))
-        }
-        shadow = targets[f"{FEDAVG}@{self._config.training.rounds}"]
-        return membership(shadow, targets, self._seed)
-
-    def _answers(self, arm: str, number: int) -> Answers:
-        try:
-            return Answers.of_tensors(states.load(self._evidence_path(arm, number))[0])
-        except (StateError, KeyError) as error:
-            raise RecordError(f"{error}; delete {self._records.path} to redo this seed") from error
-
-    def _evidence_path(self, arm: str, number: int) -> Path:
-        return self._records.path / "evidence" / f"{arm}@{number}.safetensors"
-
-
 def _history(config: Config, federation: Federation, folder: Path) -> History | None:
     how = config.situation
     if not how.history:
@@ -411,10 +192,6 @@ def _resolved(config: Config) -> dict[str, object]:
     if config.data.endswith(".npz"):
         values["data"] = Path(config.data).name
     return values
-
-
-def _on(device: str, state: State) -> State:
-    return {name: value.to(device) for name, value in state.items()}
 
 
 def _check_same(records: SeedFolder, digest: str) -> None:

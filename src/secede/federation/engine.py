@@ -38,7 +38,10 @@ class RoundReply:
 
 @dataclass(frozen=True)
 class OwnState:
-    """What a client keeps of itself: its last state and the share that state had in the mean."""
+    """What a client keeps of itself: its last state and the share that state has in the last mean.
+
+    The share is 0 if the client missed the last round: the mean then holds other states alone.
+    """
 
     state: State
     weight: float
@@ -84,9 +87,18 @@ class Engine(Protocol):
         ...
 
     def ask(
-        self, client: int, task: Callable[[ClientSide], ReplyT], *, global_state: State
+        self,
+        client: int,
+        task: Callable[[ClientSide], ReplyT],
+        *,
+        global_state: State,
+        number: int = 0,
     ) -> tuple[ReplyT, Cost]:
-        """Send `client` the global state and let it run `task` on its own data."""
+        """Send `client` the global state and let it run `task` on its own data.
+
+        `number` names the task's randomness, dropout and the like: whoever asks a client several
+        times gives each time another one, or all draw the same.
+        """
         ...
 
 

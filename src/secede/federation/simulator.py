@@ -1,8 +1,8 @@
 """A whole federation in one process; an executor computes the clients of a round.
 
 Of each client it keeps its own last state and that state's share in the last mean, which in a
-real federation lie on that client's disk. The caller holds the global state; no update
-outlives its round.
+real federation lie on that client's disk. The share is 0 for a client that was left out of a later
+round of the same phase. The caller holds the global state; no update outlives its round.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,8 @@ class Simulator:
             if len(samples) == 0:
                 raise ConfigError(f"client {index} has no samples; every client needs at least one")
         self.own: dict[int, OwnState] = {}
+        self.remembers = True  # False: rounds leave `own` as it is, as several arms of a fork must
+        self._phases: dict[int, str] = {}  # in which each client's own state was trained
         self._make_model = make_model
         self._training = training
         self._seed = seed
@@ -90,7 +93,7 @@ class Simulator:
     def train_round(
         self, state: State, clients: Sequence[int], *, phase: str, number: int
     ) -> RoundReply:
-        """Train `clients` and remember each one's own last state."""
+        """Train `clients`; each one remembers its own last state while `remembers` is set."""
         started = self._clock()
         jobs = [self._job(client, state, phase, number) for client in clients]
         trained = self.choice.executor.train(jobs)
@@ -98,9 +101,8 @@ class Simulator:
             Update(client, own, len(job.samples))
             for client, own, job in zip(clients, trained, jobs, strict=True)
         )
-        total = sum(update.samples for update in updates)
-        for update in updates:
-            self.own[update.client] = OwnState(_apart(update.state), update.samples / total)
+        if self.remembers:
+            self._remember(updates, phase)
         wire = states.size_bytes(state) * len(updates)
         cost = Cost(
             rounds=1,
@@ -112,7 +114,12 @@ class Simulator:
         return RoundReply(updates, cost)
 
     def ask(
-        self, client: int, task: Callable[[ClientSide], ReplyT], *, global_state: State
+        self,
+        client: int,
+        task: Callable[[ClientSide], ReplyT],
+        *,
+        global_state: State,
+        number: int = 0,
     ) -> tuple[ReplyT, Cost]:
         """Run `task` with what `client` has: one model down, one state up."""
         self._check_known(client)
@@ -126,7 +133,8 @@ class Simulator:
             loss=self._loss,
         )
         started = self._clock()
-        with seeded(self._seed, "ask", client), products(self._precision):
+        name = ("ask", client, number) if number else ("ask", client)
+        with seeded(self._seed, *name), products(self._precision):
             reply = task(side)
         cost = Cost(
             upload_bytes=states.size_bytes(reply.state),
@@ -135,6 +143,15 @@ class Simulator:
             seconds=self._clock() - started,
         )
         return reply, cost
+
+    def _remember(self, updates: Sequence[Update], phase: str) -> None:
+        total = sum(update.samples for update in updates)
+        for client, own in self.own.items():
+            if self._phases.get(client) == phase:  # unless it takes part, overwritten below
+                self.own[client] = replace(own, weight=0.0)
+        for update in updates:
+            self.own[update.client] = OwnState(_apart(update.state), update.samples / total)
+            self._phases[update.client] = phase
 
     def _job(self, client: int, state: State, phase: str, number: int) -> Job:
         self._check_known(client)

@@ -96,9 +96,11 @@ def _write_tables(parts: Sequence[Section], folder: Path) -> tuple[Path, ...]:
     }
     texts = {name: csv_text(tables) for name, tables in contents.items()}
     texts["methods.md"] = _methods_text(parts)
-    shared = overview.overview([part.run for part in parts])
+    runs = [part.run for part in parts]
+    shared = overview.overview(runs)
     if shared is not None:
-        texts["comparison.md"] = f"{shared.markdown}\n{overview.EXPLAINED}\n"
+        tables = (overview.against_retraining(runs), shared.markdown, f"{overview.EXPLAINED}\n")
+        texts["comparison.md"] = "\n".join(tables)
     for name, text in texts.items():
         write_text(folder / name, text)
     return tuple(folder / name for name in texts)

@@ -90,7 +90,7 @@ def _quantities(run: Run) -> Iterator[_Quantity]:
     moments = _moments(run)
     utility, probe = run.config.utility, run.config.main_probe
     near = NO_RISE if probe == names.ATTACK_SUCCESS else ZERO
-    gaps = {moment: _at(run, moment, _gap(run)) for moment in moments}
+    gaps = {moment: _at(run, moment, gap(run)) for moment in moments}
     for moment in moments:
         values = _at(run, moment, lambda arm, round: measured(run, arm, round, utility))
         column = _column(utility, names.SCORES[utility], moment, "share")
@@ -129,7 +129,7 @@ def _costs(run: Run, moment: _Moment, same: frozenset[str]) -> Iterator[_Quantit
         }
         column = Column(key, QUANTITIES[key], UNITS[key])
         yield _Quantity(column, values, _tops(run, _only(values, same), LOW))
-    needed = {arm: _retraining_rounds(run, arm, moment.round) for arm in run.config.methods}
+    needed = {arm: retraining_rounds(run, arm, moment.round) for arm in run.config.methods}
     # Retraining that never got there needs more rounds than it had.
     more = Estimate(whole + 1.0, None, None, len(run.seeds), "none")
     ranked = {arm: value or more for arm, value in needed.items()}
@@ -177,7 +177,8 @@ def _column(key: str, label: str, moment: _Moment, unit: Unit) -> Column:
     return Column(f"{key}_{moment.key}", f"{label}, {moment_words}", unit)
 
 
-def _gap(run: Run) -> Callable[[str, int], Estimate]:
+def gap(run: Run) -> Callable[[str, int], Estimate]:
+    """Return how far an arm's main score lies from retraining's after so many rounds."""
     probe = run.config.main_probe
     retrained = run.scores(names.RETRAIN, run.last_round(names.RETRAIN), probe)
     return lambda arm, round: difference(run.scores(arm, round, probe), retrained)
@@ -197,8 +198,11 @@ def _reverting(run: Run, arm: str, first: _Moment, last: _Moment) -> Estimate:
     return difference(late, early)
 
 
-def _retraining_rounds(run: Run, arm: str, round: int) -> Estimate | None:
-    """Return the mean over seeds; a retraining that never got there counts with all its rounds."""
+def retraining_rounds(run: Run, arm: str, round: int) -> Estimate | None:
+    """Return how many rounds of retraining are as useful as `arm` after `round`, over seeds.
+
+    A retraining that never got there counts with all its rounds.
+    """
     comparison = compare_at_round(run, arm, round)
     if comparison.retrained_never == len(run.seeds):
         return None

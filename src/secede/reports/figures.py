@@ -210,17 +210,17 @@ def _methods(scenario: str, size: int, some: list[tuple[str, Run]]) -> Iterator[
     shaded = _SHADED.get(scenario, "what counts as forgotten")
     panels = [method_panel(title, run) for title, run in rich]
     logarithmic = (
-        " Differences beyond the allowed ones are on a logarithmic scale."
-        if any(panel.is_difference_wide for panel in panels)
+        " Large differences are on a logarithmic scale."
+        if any(panel.is_difference_wide or panel.is_position_wide for panel in panels)
         else ""
     )
     yield Plot(
         slug=f"{scenario}-methods-n{size}",
         title=f"{names.SCENARIOS[scenario]}, N = {size}: methods compared",
         caption="Every method after its first round of post-training: how far its score lies from "
-        "retraining's, with 95 % intervals, against all that was uploaded for it by then (methods "
-        f"of the same cost stand side by side). The line is retraining; shaded is {shaded}. "
-        f"Further left and nearer the line is better. Bold: the method judged here.{logarithmic}",
+        "retraining's, with 95 % intervals, against how far its usefulness does (methods at one "
+        f"place stand side by side). The line is retraining; shaded is {shaded}. "
+        f"Further right and nearer the line is better. Bold: the method judged here.{logarithmic}",
         rows=tuple((panel,) for panel in panels),
     )
 

@@ -1,7 +1,7 @@
 """A scatter of methods with a name beside each mark, none of them on top of another.
 
-Most methods either forget nearly as retraining does or hardly at all. So that the former can be
-told apart, differences beyond the allowed ones lie on a logarithmic scale where some are large.
+Most methods either forget nearly as retraining does or hardly at all, and lose little of use or
+much. So that the better can be told apart, large differences lie on a logarithmic scale.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.patheffects import withStroke
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from secede.reports import names, placing
@@ -23,7 +23,7 @@ from secede.reports.placing import ASIDE, LINE, Box, Place
 from secede.reports.plots import Mark, MarkPanel
 
 MARKS_WIDTH, MARKS_HEIGHT = 7.2, 4.3  # inches of a panel
-_AXES = (72 * 5.9, 72 * 3.2)  # points of the panel's axes, nearly
+_AXES = (72 * 5.65, 72 * 3.2)  # points of the panel's axes, nearly
 _SIZE = 8.5  # of a name, in points
 _TICKS = (3.0, 10.0, 30.0, 100.0)  # of the logarithmic part, in points
 
@@ -31,7 +31,7 @@ _TICKS = (3.0, 10.0, 30.0, 100.0)  # of the logarithmic part, in points
 def draw_marks(axes: Axes, panel: MarkPanel) -> None:
     """Draw retraining's line, the allowed band, and each method with its interval and name."""
     retrained = LOOKS[names.RETRAIN]
-    _costs(axes, panel)
+    _positions(axes, panel)
     _differences(axes, panel)
     bottom, top = axes.get_ylim()
     low, high = (100 * end for end in panel.allowed)
@@ -53,19 +53,20 @@ def draw_marks(axes: Axes, panel: MarkPanel) -> None:
     axes.grid(axis="both")
 
 
-def _costs(axes: Axes, panel: MarkPanel) -> None:
+def _positions(axes: Axes, panel: MarkPanel) -> None:
     places = [mark.position for mark in panel.marks]
-    least, most = min(places), max(places)
-    if panel.is_cost_wide:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    least, most = min(places), max(max(places), 0.0)
+    if panel.is_position_wide:
+        axes.set_xscale("symlog", linthresh=1.0, linscale=0.6)
+        ticks = [sign * tick for tick in (1.0, *_TICKS) for sign in (-1, 1)]
+        axes.xaxis.set_major_locator(FixedLocator([0.0, *ticks]))
         axes.xaxis.set_minor_locator(NullLocator())
-        room = math.log(most / least)
-        axes.set_xlim(least * math.exp(-0.12 * room), most * math.exp(0.3 * room))
+        axes.set_xlim(1.8 * least, most + 1.2)
     else:
-        room = (most - least) or most or 1.0
-        axes.set_xlim(max(least - 0.12 * room, 0.0), most + 0.3 * room)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        room = (most - least) or 1.0
+        axes.set_xlim(least - 0.25 * room, most + 0.25 * room)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(_signed))
     axes.set_xlabel(panel.position_label)
 
 
@@ -85,13 +86,15 @@ def _differences(axes: Axes, panel: MarkPanel) -> None:
         room = 0.07 * (most - least)
         axes.set_ylim(least - room, most + room)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
-    axes.yaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:+g}".replace("-", MINUS) if value else "0")
-    )
+    axes.yaxis.set_major_formatter(FuncFormatter(_signed))
+
+
+def _signed(value: float, _: int | None) -> str:
+    return f"{value:+g}".replace("-", MINUS) if value else "0"
 
 
 def _asides(axes: Axes, marks: Sequence[Mark]) -> list[float]:
-    """Return how far each mark stands aside, so that equal costs do not hide methods."""
+    """Return how far each mark stands aside, so that equal ones do not hide methods."""
     order = _downwards(axes, marks)
     moved = placing.asides([_column(axes, marks[index]) for index in order])
     found = dict(zip(order, moved, strict=True))

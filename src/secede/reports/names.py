@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from secede.unlearning.methods import METHODS
+from secede.unlearning.methods import METHODS, plain
 
 FEDAVG = "fedavg"
 RETRAIN = "retrain"
@@ -83,22 +83,24 @@ def label(arm: str) -> str:
 
 
 def method_words(method: str) -> str:
-    """Return a method's name inside a sentence, as in "projected ascent"."""
-    return method if ":" in method else method.replace("-", " ")
+    """Return a method's name inside a sentence: "projected ascent", "second choice (free)"."""
+    name, _, variant = method.partition("@")
+    words = name if ":" in name else name.replace("-", " ")
+    return f"{words} ({variant.replace('-', ' ')})" if variant else words
 
 
 def method_needs(method: str) -> str:
     """Return what a method needs, in words from the table of methods."""
-    if method not in METHODS:
+    if plain(method) not in METHODS:
         return "not stated"
-    return ", ".join(METHODS[method].needs.words()) or "nothing"
+    return ", ".join(METHODS[plain(method)].needs.words()) or "nothing"
 
 
 def method_line(method: str) -> str:
     """Return a method's name with what the table of methods says of it."""
-    if method not in METHODS:
+    if plain(method) not in METHODS:
         return f"{method_words(method)}, a method of your own"
-    entry = METHODS[method]
+    entry = METHODS[plain(method)]
     return f"{method_words(method)}: {entry.summary} ({entry.source})"
 
 

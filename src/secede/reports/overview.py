@@ -1,16 +1,20 @@
-"""Methods over all runs of a report: one row a method, one column a run."""
+"""Methods over all runs of a report: every score, and how far each is from retraining."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from secede.reports import names
+from secede.reports.compared import gap, retraining_rounds
 from secede.reports.formats import number
 from secede.reports.records import Run
 from secede.reports.statistics import measured
 from secede.reports.table import markdown_rows
+
+GAPS = "Main score, points from retraining: after 1 round of post-training → after the last"
+WORTH = "Rounds of fair retraining that a method's first round of post-training is worth"
 
 EXPLAINED = (
     "Usefulness / main score in percent, after 1 round of post-training → after the last. FedAvg "
@@ -72,3 +76,45 @@ def _cell(run: Run, arm: str) -> str:
 def _scores(run: Run, arm: str, round: int) -> str:
     shown = (run.config.utility, run.config.main_probe)
     return " / ".join(number(measured(run, arm, round, score).mean, "share") for score in shown)
+
+
+def against_retraining(runs: Sequence[Run]) -> str:
+    """Return two Markdown tables, a row an experiment: points from retraining, and rounds saved.
+
+    Runs of the same title are one experiment with different methods.
+    """
+    return "\n".join(
+        (f"**{GAPS}**\n\n{_by_title(runs, _gaps)}", f"**{WORTH}**\n\n{_by_title(runs, _worth)}")
+    )
+
+
+def _by_title(runs: Sequence[Run], cell: Callable[[Run, str], str]) -> str:
+    methods = tuple(dict.fromkeys(method for run in runs for method in run.config.methods))
+    titles = dict.fromkeys(run.config.title for run in runs)
+    found = {
+        (run.config.title, method): cell(run, method)
+        for run in runs
+        for method in run.config.methods
+    }
+    return markdown_rows(
+        [
+            ("", *map(names.label, methods)),
+            ("---", *("---:" for _ in methods)),
+            *((title, *(found.get((title, m), "–") for m in methods)) for title in titles),
+        ]
+    )
+
+
+def _gaps(run: Run, arm: str) -> str:
+    last = run.last_round(arm)
+    values = (gap(run)(arm, round) for round in sorted({min(1, last), last}))
+    return " → ".join(number(value.mean, "difference") for value in values)
+
+
+def _worth(run: Run, arm: str) -> str:
+    if not run.last_round(arm):
+        return "–"
+    rounds = retraining_rounds(run, arm, 1)
+    if rounds is None:
+        return f"> {run.last_round(names.RETRAIN)}"
+    return number(rounds.mean, "rounds")

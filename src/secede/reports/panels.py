@@ -8,13 +8,13 @@ from itertools import accumulate
 from typing import Literal
 
 from secede.reports import names
-from secede.reports.costs import MEGABYTE, amount
+from secede.reports.costs import MEGABYTE
 from secede.reports.formats import Unit
 from secede.reports.palette import look_keys
 from secede.reports.plots import BarGroup, BarPanel, Line, LinePanel, Mark, MarkPanel
 from secede.reports.questions import allowed
 from secede.reports.records import Run, Score
-from secede.reports.statistics import difference, measured, of_shares, over_seeds
+from secede.reports.statistics import difference, measured, of_shares
 
 # Drawn round by round where a run has them, besides retraining and what is judged; more lines
 # than these could not be told apart.
@@ -93,18 +93,19 @@ def curves_beside(run: Run) -> tuple[str, ...]:
 
 
 def method_panel(title: str, run: Run) -> MarkPanel:
-    """Return every method after one round: its probe against retraining's, and its uploads."""
+    """Return every method after one round: its probe and its usefulness against retraining's."""
     probe, looks = run.config.main_probe, look_keys([run.shown_as(arm) for arm in run.config.arms])
-    retrained = run.scores(names.RETRAIN, run.last_round(names.RETRAIN), probe)
+    use, last = run.config.utility, run.last_round(names.RETRAIN)
     marks = []
     for arm in run.config.methods:
-        uploads = [amount(point.cost, "upload_mb") for point in run.points(arm, 1)]
-        gap = difference(run.scores(arm, 1, probe), retrained)
-        look = looks[run.shown_as(arm)]
-        marks.append(Mark(names.label(arm), look, over_seeds(uploads).mean, gap))
+        gap, loss = (
+            difference(run.scores(arm, 1, score), run.scores(names.RETRAIN, last, score))
+            for score in (probe, use)
+        )
+        marks.append(Mark(names.label(arm), looks[run.shown_as(arm)], 100 * loss.mean, gap))
     return MarkPanel(
         title=title,
-        position_label="MB uploaded until after 1 round of post-training",
+        position_label=f"{names.SCORES[use]}: points from retraining",
         value_label=f"{names.SCORES[probe]}: points from retraining",
         marks=tuple(marks),
         allowed=allowed(probe),

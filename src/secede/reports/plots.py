@@ -19,7 +19,7 @@ ORDER = (
     names.ERASED,
 )
 
-WIDE_COST = 5.0  # a cost this many times another's
+WIDE_LOSS = 5.0  # a method that loses more points of usefulness than this
 WIDE_MARGINS = 5.0  # a difference this many times the allowed one
 
 
@@ -126,7 +126,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class MarkPanel:
-    """Differences from retraining, in points, against a cost; `allowed` of them are shaded.
+    """Differences from retraining, in points, of two scores; `allowed` upright ones are shaded.
 
     Marks are labelled where they lie, so that there is no legend.
     """
@@ -138,10 +138,9 @@ class MarkPanel:
     allowed: tuple[float, float]
 
     @property
-    def is_cost_wide(self) -> bool:
-        """Whether costs differ so much that their axis is logarithmic."""
-        places = [mark.position for mark in self.marks]
-        return min(places) > 0 and max(places) > WIDE_COST * min(places)
+    def is_position_wide(self) -> bool:
+        """Whether the lower axis is logarithmic beyond a point."""
+        return min(mark.position for mark in self.marks) < -WIDE_LOSS
 
     @property
     def is_difference_wide(self) -> bool:

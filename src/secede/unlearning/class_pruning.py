@@ -4,8 +4,9 @@ Clients upload, per channel and class, sums of their activations (ReLU, then the
 image); the server scores channels by TF-IDF, classes as documents and channels as words, zeroes the
 best and keeps them zero. Wang, Guo, Xie, Qi 2022, "Federated Unlearning via Class-Discriminative
 Pruning", WWW. As in its code and not its text, a channel counts for a class where it exceeds its
-own mean over the classes, and all layers are ranked as one. Ours: activations are pooled over all
-samples, once for all classes; each layer keeps a channel; without Conv2d, hidden units are cut.
+own mean over the classes, and all layers are ranked as one. A channel is cut with its row in the
+normalisation behind it. Ours: activations are pooled over all samples, once for all classes; each
+layer keeps a channel; without Conv2d, hidden units are cut.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from secede import state as states
 from secede.errors import ConfigError, DataError
 from secede.federation.engine import ClientSide
 from secede.state import State
+from secede.unlearning import channels
 from secede.unlearning.clients import Reply, ask_each
 from secede.unlearning.method import Method, Recovered, Server, Start, average_round
 
 _COUNTS = "counts"
+_BY_CHANNEL = ("weight", "bias")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +56,16 @@ class ClassPruning(Method):
             activations,
             global_state=server.global_state,
         )
-        means = class_means([reply.state for reply in replies])
+        means, told = pooled([reply.state for reply in replies])
         keep = self._chosen(means)
         model = server.fresh_model()
         masks = {
             name: keep[layer]
             for layer in prunable(model)
-            for name in _rows(model, layer)
+            for name in channels.rows_of(model, layer, _BY_CHANNEL)
             if not bool(keep[layer].all())
         }
+        masks |= channels.masks(model, keep, told)
         pruned = sum(int((~mask).sum()) for mask in keep.values())
         return Start(
             state=states.masked(server.global_state, masks),
@@ -101,17 +105,22 @@ def prunable(model: nn.Module) -> list[str]:
     found = [name for name, module in named.items() if isinstance(module, nn.Conv2d)]
     if not found:
         found = [name for name, module in named.items() if isinstance(module, nn.Linear)][:-1]
-    found = [name for name in found if _rows(model, name)]
+    found = [name for name in found if channels.rows_of(model, name, _BY_CHANNEL)]
     if not found:
         raise ConfigError("class-pruning needs Conv2d or hidden Linear layers: the model has none")
     return found
 
 
 def activations(side: ClientSide) -> Reply:
-    """Return sums over a client's samples, by class and channel, and how many each class has."""
+    """Return sums over a client's samples, by class and channel, and how many each class has.
+
+    Which normalisation rows belong to which channels comes with them, where there are any.
+    """
     model = side.fresh_model(0)
     states.load_into(model, side.global_state)
     model.eval()
+    some, _ = next(iter(side.batches(side.training.batch_size, 0)))
+    told = channels.feeds(model, prunable(model), some[:1])
     seen: dict[str, Tensor] = {}
 
     def watch(layer: str, linear: bool) -> None:
@@ -131,15 +140,19 @@ def activations(side: ClientSide) -> Reply:
             found = {layer: belongs.T @ active.float() for layer, active in seen.items()}
             found[_COUNTS] = belongs.sum(0)
             sums = {name: sums[name] + value for name, value in found.items()} if sums else found
-    return Reply(state=sums, gradient_samples=0, samples=side.samples)
+    return Reply(state={**sums, **told}, gradient_samples=0, samples=side.samples)
 
 
-def class_means(replies: list[State]) -> dict[str, Tensor]:
-    """Return each layer's mean activation by class and channel; NaN for a class nobody holds."""
+def pooled(replies: list[State]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return each layer's mean activation by class and channel, and what normalises its channels.
+
+    The mean is NaN for a class nobody holds. Only sums over the clients are used.
+    """
     states.check_all_finite(replies, [f"reply {number}" for number in range(len(replies))])
     sums = {name: torch.stack([r[name] for r in replies]).sum(0) for name in replies[0]}
     counts = sums.pop(_COUNTS)
-    return {layer: total / counts[:, None] for layer, total in sums.items()}
+    told = {name: sums.pop(name) / len(replies) for name in list(sums) if channels.is_told(name)}
+    return {layer: total / counts[:, None] for layer, total in sums.items()}, told
 
 
 def scored(mean: Tensor, label: int) -> Tensor:
@@ -153,10 +166,3 @@ def scored(mean: Tensor, label: int) -> Tensor:
     known = mean[held]
     common = (known >= known.mean(dim=0)).sum(dim=0)
     return term * torch.log((1 + len(known)) / (1 + common))
-
-
-def _rows(model: nn.Module, layer: str) -> list[str]:
-    """Return the names in a state whose rows are the layer's channels."""
-    shared, known = states.aliases(model), states.live(model)
-    names = (shared.get(name, name) for name in (f"{layer}.weight", f"{layer}.bias"))
-    return [name for name in names if name in known]

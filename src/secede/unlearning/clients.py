@@ -25,11 +25,15 @@ def ask_each(
     task: Callable[[ClientSide], Reply],
     *,
     global_state: State,
+    number: int = 0,
 ) -> tuple[list[Reply], Cost]:
-    """Let every client run `task`; return the replies in order and the round's cost."""
+    """Let every client run `task`; return the replies in order and the round's cost.
+
+    `number` names the round's randomness: a method that asks in several rounds gives each its own.
+    """
     replies, cost = list[Reply](), Cost()
     for client in clients:
-        reply, one = engine.ask(client, task, global_state=global_state)
+        reply, one = engine.ask(client, task, global_state=global_state, number=number)
         replies.append(reply)
         cost += one
     return replies, replace(cost, rounds=1)

@@ -26,13 +26,14 @@ def create(
     A user's own may also lie in `search`; what it needs, it says in an attribute `needs`.
     """
     methods.check_name(name)
-    if name in methods.METHODS:
-        entry = methods.METHODS[name]
+    known = methods.plain(name)
+    if known in methods.METHODS:
+        entry = methods.METHODS[known]
         module, _, attribute = entry.made_by.partition(":")
         made: type = getattr(import_module(f"secede.unlearning.{module}"), attribute)
     else:
-        made = _own(name, search)
-        entry = _entry(name, made)
+        made = _own(known, search)
+        entry = _entry(known, made)
     step = _build(name, made, settings or {})
     return entry, step if callable(getattr(step, "start", None)) else AtLeaver(step)
 

@@ -7,8 +7,10 @@ until a state, a distance or a result is asked for.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,15 @@ from secede.unlearning import evaluation
 from secede.unlearning.evaluation import Evaluation
 from secede.unlearning.local import LocalReport, LocalResult, LocalTask
 from secede.unlearning.walker import Walker
+
+_DROPOUT = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 
 
 class Descent:
@@ -37,6 +48,26 @@ class Descent:
             loss=self._height,
             learning_rate=learning_rate,
             momentum=momentum,
+            clip=clip,
+        )
+
+    @classmethod
+    def as_trained(
+        cls,
+        task: LocalTask,
+        start: State,
+        *,
+        learning_rate: float | None,
+        momentum: float | None,
+        clip: float,
+    ) -> Descent:
+        """Return a descent that goes on as the leaver trained, where nothing else is given."""
+        usual = task.training
+        return cls(
+            task.model,
+            start,
+            learning_rate=learning_rate or usual.learning_rate,
+            momentum=usual.momentum if momentum is None else momentum,
             clip=clip,
         )
 
@@ -85,6 +116,16 @@ class Descent:
         """Measure loss and accuracy over `samples`; labels that do not fit the model raise."""
         return evaluation.evaluate(self._walker.model, samples, loss=loss, device=self.device)
 
+    def count_classes(self, samples: Sequence[Batch], loss: Loss, method: str) -> int:
+        """Return how many classes there are; raise unless `method` has one to choose instead."""
+        classes = self.evaluate(samples, loss).classes
+        if classes is None or classes < 2:
+            raise ConfigError(
+                f"{method} needs class labels, and needs a second class to choose: outputs of "
+                "shape (n, classes) and integer labels of shape (n,)"
+            )
+        return classes
+
     def result(self, task: LocalTask, samples: Sequence[Batch], *, ended_by: str) -> LocalResult:
         """Return where it stands, with the report that goes with it."""
         state = self.state()
@@ -111,6 +152,27 @@ class Descent:
                 f"the local step left the finite numbers within {self.steps} steps: "
                 "lower the learning rate or the clip, or take fewer epochs"
             )
+
+
+def frozen(model: nn.Module, state: State) -> nn.Module:
+    """Return a copy of `model` that holds `state` and only answers."""
+    twin = copy.deepcopy(model)
+    states.load_into(twin, state)
+    return twin.eval()
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Let every unit answer in training mode too: for targets that follow the answers."""
+    layers = [layer for layer in model.modules() if isinstance(layer, _DROPOUT)]
+    shares = [layer.p for layer in layers]
+    for layer in layers:
+        layer.p = 0.0
+    try:
+        yield
+    finally:
+        for layer, share in zip(layers, shares, strict=True):
+            layer.p = share
 
 
 def own_samples(task: LocalTask, batch_size: int) -> list[Batch]:

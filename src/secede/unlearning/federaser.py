@@ -44,6 +44,20 @@ class FedEraser(Method):
                 f"calibration_ratio must be above 0 and at most 1, got {self.calibration_ratio}"
             )
 
+    def check_history(self, history: History | None) -> None:
+        """Raise unless the rounds to replay are among those that the history keeps."""
+        if history is None:
+            raise ConfigError(
+                "federaser needs the updates that clients sent while training, and the server "
+                "kept no history: train with one (situation.history)"
+            )
+        if self.interval % history.interval:
+            raise ConfigError(
+                f"federaser's interval is {self.interval}, but the history holds every "
+                f"{history.interval}. round (situation.history_interval): expected a multiple of "
+                "that"
+            )
+
     def start(self, server: Server) -> Start:
         """Replay the kept rounds: one exchange for each but the first."""
         history, rounds = self._rounds(server)
@@ -61,6 +75,7 @@ class FedEraser(Method):
                 tuple(kept.updates),
                 partial(self._calibrate, number=number),
                 global_state=state,
+                number=number,
             )
             state = _step(state, [reply.state for reply in replies], kept, movable)
             states.check_finite(state, f"the model after the replay of round {number}")
@@ -69,16 +84,8 @@ class FedEraser(Method):
         return Start(state=state, cost=cost, report={**report, "gradient_samples": gradients})
 
     def _rounds(self, server: Server) -> tuple[History, tuple[int, ...]]:
-        if server.history is None:
-            raise ConfigError(
-                "federaser needs the updates that clients sent while training, and the server "
-                "kept no history: train with one (situation.history)"
-            )
-        if self.interval % server.history.interval:
-            raise ConfigError(
-                f"interval is {self.interval}, but the history holds every "
-                f"{server.history.interval}. round: expected a multiple of that"
-            )
+        self.check_history(server.history)
+        assert server.history is not None  # that was checked
         rounds = tuple(n for n in server.history.rounds if (n - 1) % self.interval == 0)
         if not rounds:
             raise RecordError("the history holds no round to replay: train with it first")

@@ -27,12 +27,22 @@ class LocalTask:
     loss: Loss
     global_state: State = field(default_factory=dict)  # empty: a step that starts from it raises
     training: LocalTraining = field(default_factory=LocalTraining)  # how the leaver trained
+    own_weight: float | None = None  # share of the own state in the global one; None: not told
 
     @classmethod
     def of(cls, side: ClientSide) -> LocalTask:
-        """Compute the reference from what the leaver has (eq. before Algorithm 1)."""
+        """Compute the reference from what the leaver has (eq. before Algorithm 1).
+
+        A leaver that missed the last round has no share in the global state, which then is the mean
+        of the others as it stands: the reference.
+        """
         if side.own is None:
             raise ConfigError("the leaver has no own state yet: train a round with it first")
+        if side.own.weight >= 1:
+            raise ConfigError(
+                "the leaver was alone in the last round: there is no mean of the others to start "
+                "from; choose a method that runs at the server"
+            )
         return cls(
             reference=states.reference(side.global_state, side.own.state, weight=side.own.weight),
             own_state=side.own.state,
@@ -42,6 +52,7 @@ class LocalTask:
             loss=side.loss,
             global_state=side.global_state,
             training=side.training,
+            own_weight=side.own.weight,
         )
 
 
@@ -71,6 +82,9 @@ class LocalReport:
     stop_accuracy: float | None = None
     reach: float | None = None  # second choice: how many times over the own state was taken back
     own_share: float | None = None  # and how much of the labels' probability fell on that way
+    own_weight: float | None = (
+        None  # 0: it missed the last round, the reference is the global state
+    )
     searched: tuple[Candidate, ...] = ()  # what a grid search for tau had to choose from
     search_target: float | None = None  # the accuracy that the search aimed for
 

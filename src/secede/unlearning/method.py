@@ -8,13 +8,14 @@ checkpoint: an erasure that is killed goes on to the same bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from torch import Tensor, nn
 
 from secede.federation.cost import Cost
-from secede.federation.engine import Engine, aggregate
+from secede.federation.engine import ClientSide, Engine, aggregate
+from secede.federation.robust import Mean
 from secede.state import State
 from secede.unlearning.history import History
 from secede.unlearning.local import LocalResult, LocalStep, LocalTask
@@ -34,6 +35,7 @@ class Server:
     fresh_model: Callable[[], nn.Module]  # the architecture, on the engine's device
     history: History | None = None  # what the server kept while training, if anything
     unlabelled: Tensor | None = None  # the server's own inputs, if it has any
+    mean: Mean = aggregate  # of a plain round's updates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,10 @@ class Method(Protocol):
         """Return the state that the retained clients train from."""
         ...
 
+    def check_history(self, history: History | None) -> None:
+        """Raise, before anything is trained, if the method could not work with this history."""
+        return
+
     def recover(self, server: Server, state: State, memory: State, number: int) -> Recovered:
         """Take round `number` of post-training: FedAvg of the retained clients, unless a method
         has its own."""
@@ -71,7 +77,7 @@ class Method(Protocol):
 def average_round(server: Server, state: State, memory: State, number: int) -> Recovered:
     """Let the retained clients train a round from `state` and average them."""
     reply = server.engine.train_round(state, server.retained, phase=POST_TRAINING, number=number)
-    return Recovered(state=aggregate(reply.updates), cost=reply.cost, memory=memory)
+    return Recovered(state=server.mean(reply.updates), cost=reply.cost, memory=memory)
 
 
 class LocalMethod(Method, Protocol):
@@ -83,11 +89,13 @@ class LocalMethod(Method, Protocol):
 
     def start(self, server: Server) -> Start:
         """Ask the leaver for the step."""
-        result, cost = server.engine.ask(
-            server.leaver,
-            lambda side: self.unlearn(LocalTask.of(side)),
-            global_state=server.global_state,
-        )
+
+        def step(side: ClientSide) -> LocalResult:
+            task = LocalTask.of(side)
+            result = self.unlearn(task)
+            return replace(result, report=replace(result.report, own_weight=task.own_weight))
+
+        result, cost = server.engine.ask(server.leaver, step, global_state=server.global_state)
         return Start(state=result.state, cost=cost, report=result.report.as_dict())
 
 

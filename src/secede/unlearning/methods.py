@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -180,12 +181,25 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
 )
 
 
+def plain(name: str) -> str:
+    """Return a method's name without its variant: `second-choice@free` is a `second-choice`."""
+    return name.partition("@")[0]
+
+
 def check_name(name: str) -> None:
-    """Raise unless `name` is a method or looks like a user's own, `package.module:Class`."""
-    if name in METHODS or ":" in name:
+    """Raise unless `name` is a method or looks like a user's own, `package.module:Class`.
+
+    Either may be followed by `@variant`, for the same method with other settings in one run.
+    """
+    method, mark, variant = name.partition("@")
+    if mark and not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,31}", variant):
+        raise ConfigError(
+            f"method {name!r}: a variant's name after '@' is 1 to 32 of a to z, 0 to 9, '.', '-'"
+        )
+    if method in METHODS or ":" in method:
         return
     raise ConfigError(
-        f"unknown method {name!r}; {did_you_mean(name, METHODS)}"
+        f"unknown method {name!r}; {did_you_mean(method, METHODS)}"
         f"expected one of {', '.join(METHODS)}, or your own as package.module:Class"
     )
 

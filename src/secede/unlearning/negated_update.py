@@ -50,7 +50,8 @@ class NegatedUpdate(Method):
         if scale is None:
             if side.own is None or not side.own.weight:
                 raise ConfigError(
-                    "negated-update: the leaver does not know its share in the mean; give scale"
+                    "negated-update: the leaver does not know its share in the mean, or missed the "
+                    "last round and has none; give scale"
                 )
             scale = 2 / side.own.weight
         how = side.training

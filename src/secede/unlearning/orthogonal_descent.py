@@ -27,6 +27,8 @@ from secede.state import State
 from secede.unlearning.clients import Reply, ask_each
 from secede.unlearning.method import POST_TRAINING, Method, Recovered, Server, Start
 
+# Samples, or as many as in training: sums alone matter. A CPU's caches are full with fewer.
+_AT_ONCE = {"cpu": 256, "cuda": 1024}
 _NOTHING_LEFT = 1e-6  # of the leaver's gradient: what is below is rounding
 
 
@@ -55,12 +57,14 @@ class OrthogonalDescent(Method):
                 server.leaver,
                 partial(_gradient, number=number, objective=unlearning_loss),
                 global_state=state,
+                number=number,
             )
             replies, others = ask_each(
                 server.engine,
                 server.retained,
                 partial(_gradient, number=number),
                 global_state=state,
+                number=number,
             )
             cost = cost + one + others
             step = direction(wanted.state, [reply.state for reply in replies])
@@ -123,8 +127,9 @@ def _gradient(side: ClientSide, *, number: int, objective: Loss | None = None) -
     model = side.fresh_model(0)
     states.load_into(model, side.global_state)
     model.eval()
-    count = 0
-    for inputs, labels in side.batches(side.training.batch_size, number):
+    device, count = next(model.parameters()).device, 0
+    size = max(_AT_ONCE.get(device.type, 1), side.training.batch_size)
+    for inputs, labels in side.batches(size, number):
         (loss(model(inputs), labels) * len(labels)).backward()
         count += len(labels)
     gradient = {

@@ -49,6 +49,13 @@ class ProjectedAscent:
             raise ConfigError(f"stop_accuracy must be within 0 and 1, got {self.stop_accuracy}")
         if self.stop not in ("distance", "accuracy", "loss"):
             raise ConfigError(f"stop must be 'distance', 'accuracy' or 'loss', got {self.stop!r}")
+        for rule in ("distance", "accuracy"):
+            value = getattr(self, f"stop_{rule}")
+            if value is not None and self.stop != rule:
+                raise ConfigError(
+                    f"stop_{rule} is {value}, but only stop = '{rule}' takes it "
+                    f"(stop is {self.stop!r})"
+                )
 
     def unlearn(self, task: LocalTask) -> LocalResult:
         """Return the state that post-training starts from, and what ended the climb."""

@@ -58,6 +58,7 @@ class RapidRetrain(Method):
             server.retained,
             lambda side: self.train(side, number),
             global_state=state,
+            number=number,
         )
         updates = [
             Update(client, reply.state, reply.samples)

@@ -25,6 +25,7 @@ def unlearn(
     *,
     reference: State,
     own_state: State,
+    weight: float | None = None,
     global_state: State | None = None,
     step: LocalStep | None = None,
     loss: Loss = nn.functional.cross_entropy,
@@ -36,11 +37,12 @@ def unlearn(
 
     `model` gives architecture and device and is left as it was found. `batches` is any iterable
     of (inputs, labels), in the paper 1024 samples each; a one-shot iterator is read into memory,
-    since several passes are made. `global_state` is for steps that start from the global model;
-    without it they start from the reference. `training` is how the leaver trained, for steps that
-    go on as it did; the paper's settings if absent. `fresh_model` builds a newly initialised model
-    for the radius rule; without it, copies of `model` are reset layer by layer. The result's
-    `state` has the names of `model.state_dict()`.
+    since several passes are made. `weight` is the share that `own_state` had in the last mean, for
+    steps that ask how far the leaver's influence reaches. `global_state` is for steps that start
+    from the global model; without it they start from the reference. `training` is how the leaver
+    trained, for steps that go on as it did; the paper's settings if absent. `fresh_model` builds a
+    newly initialised model for the radius rule; without it, copies of `model` are reset layer by
+    layer. The result's `state` has the names of `model.state_dict()`.
     """
     device = _device(model)
     passes = list(batches) if isinstance(batches, Iterator) else batches
@@ -55,6 +57,7 @@ def unlearn(
         batches=lambda _size, _number: passes,
         loss=loss,
         training=training or LocalTraining(),
+        own_weight=weight,
     )
     with seeded(seed, "local step"):  # dropout and the like
         result = (step or ProjectedAscent()).unlearn(task)

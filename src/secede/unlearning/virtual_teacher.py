@@ -9,16 +9,14 @@ means nothing to SGD. The teacher is the model that the student starts from.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from secede import state as states
 from secede.errors import ConfigError
-from secede.unlearning.descent import Descent, check_settings, own_samples
+from secede.unlearning.descent import Descent, check_settings, frozen, own_samples
 from secede.unlearning.local import LocalResult, LocalTask
 
 
@@ -53,25 +51,17 @@ class VirtualTeacher:
     def unlearn(self, task: LocalTask) -> LocalResult:
         """Return the student after its last epoch."""
         start = task.global_state if self.start == "global" else task.reference
-        usual = task.training
-        batch_size = self.batch_size or usual.batch_size
-        teacher = copy.deepcopy(task.model)
-        states.load_into(teacher, start)
-        teacher.eval()
-        student = Descent(
-            task.model,
+        batch_size = self.batch_size or task.training.batch_size
+        teacher = frozen(task.model, start)
+        student = Descent.as_trained(
+            task,
             start,
-            learning_rate=self.learning_rate or usual.learning_rate,
-            momentum=usual.momentum if self.momentum is None else self.momentum,
+            learning_rate=self.learning_rate,
+            momentum=self.momentum,
             clip=self.clip,
         )
         samples = own_samples(task, batch_size)
-        classes = student.evaluate(samples, task.loss).classes
-        if classes is None or classes < 2:
-            raise ConfigError(
-                "a virtual teacher needs class labels and at least two classes, found "
-                f"{'neither scores nor labels of classes' if classes is None else classes}"
-            )
+        student.count_classes(samples, task.loss, "virtual-teacher")
         for epoch in range(1, self.epochs + 1):
             for inputs, labels in task.batches(batch_size, epoch):
                 inputs, labels = inputs.to(student.device), labels.to(student.device)

@@ -1,4 +1,8 @@
-"""Ready experiments: the demo and every cell of the paper. Imports no torch."""
+"""Ready experiments: the demo, every cell of the paper, and the same cells with more methods.
+
+A cell's file says what is trained; `paper.toml` and `compare.toml` say which methods then erase.
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +27,19 @@ PAPER_CELLS = (
     "paper/emnist47-flipped-5",
     "paper/emnist47-flipped-10",
 )
-NAMES = ("demo", *PAPER_CELLS)
+SUITES = ("paper", "compare")  # each a file of its own, laid over every cell
+NAMES = (
+    "demo",
+    *(cell.replace("paper/", f"{suite}/") for suite in SUITES for cell in PAPER_CELLS),
+)
 
 
 def load(name_or_path: str) -> Config:
     """Return a preset by name, or the config in a TOML file."""
     if name_or_path in NAMES:
-        text = _ROOT.joinpath(f"{name_or_path}.toml").read_text(encoding="utf-8")
-        return parse(text, name=name_or_path)
+        suite, _, cell = name_or_path.rpartition("/")
+        files = (f"paper/{cell}", suite) if suite else (name_or_path,)
+        return parse("\n".join(map(_read, files)), name=name_or_path)
     path = Path(name_or_path)
     if not name_or_path.endswith(".toml"):
         raise ConfigError(
@@ -43,3 +52,7 @@ def load(name_or_path: str) -> Config:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     name = re.sub(r"[^A-Za-z0-9._ -]+", "-", path.stem)[:80] or "run"
     return resolve_data_path(parse(text, name=name), path.parent)
+
+
+def _read(name: str) -> str:
+    return _ROOT.joinpath(f"{name}.toml").read_text(encoding="utf-8")

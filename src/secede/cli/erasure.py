@@ -1,0 +1,162 @@
+"""Commands of a real erasure, and of those who check one; `app.py` registers them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from secede.cli.options import Json
+
+
+def keygen(
+    name: Annotated[str, typer.Argument(help="Whose keys: a client's name, or `server`.")],
+    folder: Annotated[Path, typer.Option(help="Where NAME.key and NAME.pub go.")] = Path("keys"),
+    json: Json = False,
+) -> None:
+    """Make a pair of Ed25519 keys.
+
+    NAME.key is secret and readable by its owner only (0600); NAME.pub is for everybody. Files that
+    are there are not replaced.
+
+    Example: secede keygen site-3
+    """
+    from secede.cli import requests as bodies
+
+    bodies.keygen(name, folder, as_json=json)
+
+
+def request(
+    client: Annotated[str, typer.Argument(help="Who leaves, by its name in the federation.")],
+    key: Annotated[Path, typer.Option(help="The client's private key.")],
+    federation: Annotated[str | None, typer.Option(help="The federation's name.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model's digest, or its safetensors file.")
+    ] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="A home folder to take both from, instead of those two.")
+    ] = None,
+    trigger: Annotated[
+        str,
+        typer.Option(
+            help="consent-withdrawn, objection, unlawful, contract-ended or other.",
+        ),
+    ] = "consent-withdrawn",
+    days: Annotated[int, typer.Option(min=1, max=31, help="Days until it expires.")] = 7,
+    out: Annotated[Path, typer.Option(help="The file that is sent to the server.")] = Path(
+        "request.json"
+    ),
+    json: Json = False,
+) -> None:
+    """Sign a request to be erased.
+
+    It names the client, the model and a nonce, and no person. The server accepts it once.
+
+    Example: secede request site-3 --federation north --model m.safetensors --key keys/site-3.key
+    """
+    from secede.cli import requests as bodies
+
+    name, digest = bodies.addressed(home, federation, model)
+    bodies.request(
+        federation=name,
+        client=client,
+        trigger=trigger,
+        model=digest,
+        key=key,
+        out=out,
+        now=datetime.now(UTC),
+        days=days,
+        as_json=json,
+    )
+
+
+def requests(
+    journal: Annotated[Path, typer.Argument(help="The server's journal of requests.")],
+    json: Json = False,
+) -> None:
+    """List requests to be erased, with the days left.
+
+    A request is due a month after its receipt (GDPR Art. 12), or later where it was extended.
+
+    Example: secede requests journal.sqlite
+    """
+    from secede.cli import requests as bodies
+
+    bodies.requests(journal, now=datetime.now(UTC), as_json=json)
+
+
+def verify(
+    receipt: Annotated[Path, typer.Argument(help="The receipt's file.")],
+    keys: Annotated[Path, typer.Option(help="Folder with the signers' public keys.")] = Path(
+        "keys"
+    ),
+    model: Annotated[
+        Path | None, typer.Option(help="Compare the erased model's safetensors file.")
+    ] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Compare the ledger.")] = None,
+    server: Annotated[str, typer.Option(help="The name of the server's key.")] = "server",
+    countersignatures: Annotated[
+        int, typer.Option(min=0, help="How many besides the server must have signed.")
+    ] = 0,
+    page: Annotated[bool, typer.Option("--page", help="Write its HTML page beside it.")] = False,
+    json: Json = False,
+) -> None:
+    """Check a receipt of an erasure, offline.
+
+    Public keys are all it takes. Every altered byte is found.
+
+    Example: secede verify receipt.json --keys keys --ledger ledger.sqlite
+    """
+    from secede.cli import trust
+
+    trust.verify(
+        receipt,
+        keys,
+        model=model,
+        ledger=ledger,
+        server=server,
+        countersignatures=countersignatures,
+        page=page,
+        as_json=json,
+    )
+
+
+def lineage(
+    registry: Annotated[Path, typer.Argument(help="The registry of models.")],
+    client: Annotated[
+        str | None, typer.Option(help="Show the models that still carry this client.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List registered models, or those that carry a client.
+
+    Example: secede lineage models.sqlite --client site-3
+    """
+    from secede.cli import trust
+
+    trust.lineage(registry, client, as_json=json)
+
+
+def ledger_verify(
+    ledger: Annotated[Path, typer.Argument(help="The ledger, or its export in JSON lines.")],
+    expected: Annotated[
+        str | None, typer.Option(help="A row that it must hold, as NUMBER:HASH.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Find any altered, removed or reordered row.
+
+    A cut tail shows only beside a known head: give a receipt's as --expected.
+
+    Example: secede ledger verify ledger.sqlite
+    """
+    from secede.cli import trust
+
+    trust.ledger_verify(ledger, expected=expected, as_json=json)
+
+
+ledger_group = typer.Typer(help="Look after the ledger of erasures.", no_args_is_help=True)
+ledger_group.callback()(lambda: None)  # so that `verify` keeps its name although it is the only one
+ledger_group.command("verify")(ledger_verify)

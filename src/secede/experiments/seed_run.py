@@ -1,0 +1,261 @@
+"""One seed of an experiment: arm by arm, round by round, each kept while the next one trains.
+
+All arms after everybody's training fork from its end: whatever a client is asked there, it
+remembers of itself what it had when training ended, and nothing of another arm.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from secede import state as states
+from secede.errors import RecordError, StateError
+from secede.experiments.arms import FEDAVG, RETRAIN, TRAINING, Arm
+from secede.experiments.config import Config
+from secede.experiments.lanes import Stopped
+from secede.experiments.listening import TurnProgress
+from secede.experiments.measure import Answers, Examiner, Measured, membership
+from secede.experiments.recorder import Recorder
+from secede.experiments.records import (
+    RESULT,
+    Checkpoint,
+    SeedFolder,
+    read_json,
+    write_json,
+)
+from secede.experiments.setup import (
+    Federation,
+)
+from secede.federation.engine import OwnState
+from secede.state import State
+from secede.unlearning import history as histories
+from secede.unlearning.history import History
+
+CHECKPOINT_SECONDS = 5.0
+_OWN = "leaver-own"
+_BEFORE_LAST = "before-last"  # the state that training's last round began with, until the seed ends
+_REPORTS, _HISTORY = "reports.json", "history.json"
+
+
+class SeedRun:
+    """One seed in progress; what it writes, the recorder writes while rounds train."""
+
+    def __init__(
+        self,
+        config: Config,
+        config_digest: str,
+        seed: int,
+        federation: Federation,
+        history: History | None,
+        records: SeedFolder,
+        recorder: Recorder,
+        progress: TurnProgress,
+        stop: threading.Event,
+    ) -> None:
+        self._config, self._digest, self._seed = config, config_digest, seed
+        self._federation, self._examiner = federation, Examiner(federation, seed)
+        self._records, self._recorder, self._history = records, recorder, history
+        if history is not None:
+            history.submit = recorder.submit
+        self._progress, self._stop = progress, stop
+        self._retrained: Measured | None = None  # what the arms after retraining compare with
+
+    def run(self, all_arms: Sequence[Arm]) -> None:
+        """Run all arms, attack their models, and write the result."""
+        final: dict[str, State] = {}
+        seconds: dict[str, float] = {}
+        failed: dict[str, str] = {}
+        for arm in all_arms:
+            try:
+                end = self._run_arm(arm, final.get(FEDAVG, {}))
+            except StateError as error:
+                if arm.name in (FEDAVG, RETRAIN, self._config.methods[0]):
+                    raise
+                failed[arm.name] = str(error)  # it destroyed the model; the others go on
+                continue
+            final[arm.name], seconds[arm.name] = end.state, end.cost.seconds
+        self._recorder.drain()
+        self._records.drop_arms(failed)
+        if self._history is not None:
+            self._history.delete()
+        self._records.drop_state(_BEFORE_LAST)
+        write_json(
+            self._records.path / RESULT,
+            {
+                "seed": self._seed,
+                "config_digest": self._digest,
+                "seconds": sum(seconds.values()),
+                "arms": {
+                    arm.name: {"rounds": arm.rounds, "digest": states.digest(final[arm.name])}
+                    for arm in all_arms
+                    if arm.name in final
+                },
+                "failed": failed,
+                "reports": self._reports(),
+                "history": self._kept(),
+                "membership": self._membership(all_arms),
+            },
+        )
+
+    def _run_arm(self, arm: Arm, global_state: State) -> Checkpoint:
+        point = self._records.checkpoint(arm.name) or self._begin(arm, global_state)
+        on = partial(_on, self._config.device)
+        point = replace(point, state=on(point.state), memory=on(point.memory))
+        for number in range(1, point.round + 1):
+            self._progress.round(arm.name, number, {})
+        saved = time.monotonic()
+        for number in range(point.round + 1, arm.rounds + 1):
+            before = point.state
+            after = arm.advance(global_state, before, point.memory, number)
+            point = Checkpoint(number, after.state, point.cost + after.cost, after.memory)
+            stopped = self._stop.is_set()
+            due = stopped or time.monotonic() - saved > CHECKPOINT_SECONDS
+            if arm.name == FEDAVG and number == arm.rounds:
+                self._submit_own(before)
+            self._submit(arm, point, save=due or number == arm.rounds)
+            if stopped:
+                self._recorder.drain()
+                raise Stopped
+            if due:
+                saved = time.monotonic()
+        if arm.name == FEDAVG:
+            self._recorder.drain()
+            self._recall_own_states()
+            self._weigh_history(point.round)
+        if arm.name == RETRAIN:
+            self._recorder.submit(partial(self._compare_with, point.state))
+        return point
+
+    def _begin(self, arm: Arm, global_state: State) -> Checkpoint:
+        start = arm.start(global_state)
+        self._check_answers(arm, start.state)
+        point = Checkpoint(0, start.state, start.cost, start.memory)
+        self._submit(arm, point, report=start.report, save=True)
+        return point
+
+    def _check_answers(self, arm: Arm, state: State) -> None:
+        """Raise if a start is destroyed: found here, it ends the arm and not the recorder."""
+        states.check_finite(state, f"the start of {arm.name}")
+        model = self._federation.engine.fresh_model("template")  # not the recorder's
+        states.load_into(model, state)
+        with torch.inference_mode():
+            answers = model.eval()(self._federation.test.x[:64])
+        if not bool(answers.isfinite().all()):
+            raise StateError(f"the start of {arm.name} answers with numbers that are not finite")
+
+    def _submit(
+        self,
+        arm: Arm,
+        point: Checkpoint,
+        *,
+        report: Mapping[str, object] | None = None,
+        save: bool,
+    ) -> None:
+        """Have the recorder keep `point`; a history's sums are those of the same round."""
+        history = self._history if arm.name == FEDAVG and save and point.round else None
+        sums = None if history is None else history.sums
+
+        def keep() -> None:
+            if report is not None:
+                path = self._records.path / _REPORTS
+                write_json(path, {**self._reports(), arm.name: report})
+            self._record(arm, point)
+            if history is not None and sums is not None:
+                history.write(sums)
+            if save:
+                self._records.save_checkpoint(arm.name, point)
+            if history is not None:
+                history.settle(point.round)
+
+        self._recorder.submit(keep)
+
+    def _submit_own(self, before: State) -> None:
+        """Have the recorder keep what the clients' own states are made from again after a kill."""
+        own = self._federation.engine.own[self._federation.leaver]
+
+        def keep() -> None:
+            self._records.save_state(_OWN, own.state, {"weight": repr(own.weight)})
+            self._records.save_state(_BEFORE_LAST, before, {})
+
+        self._recorder.submit(keep)
+
+    def _record(self, arm: Arm, point: Checkpoint) -> None:
+        examined = self._examiner.examine(point.state)
+        measured = self._examiner.measure(examined).record(self._retrained)
+        if point.round in arm.evidence_rounds:
+            found = self._examiner.answers(examined, arm.clients)
+            states.save(found.tensors(), self._evidence_path(arm.name, point.round))
+        self._records.append_row(
+            {
+                "arm": arm.name,
+                "round": point.round,
+                "scores": measured,
+                "cost": point.cost.as_dict(),
+                "digest": states.digest(point.state),
+            }
+        )
+        if point.round:
+            self._progress.round(arm.name, point.round, measured)
+
+    def _compare_with(self, retrained: State) -> None:
+        self._retrained = self._examiner.measure(self._examiner.examine(retrained))
+
+    def _recall_own_states(self) -> None:
+        """Let every client have its own state from the end of training, and none forget it."""
+        engine, everyone = self._federation.engine, self._federation.everyone
+        # Where the state is gone, all arms have ended, and nobody will be asked any more.
+        if len(engine.own) < len(everyone) and self._records.has_state(_BEFORE_LAST):
+            before = _on(self._config.device, self._records.load_state(_BEFORE_LAST)[0])
+            engine.train_round(
+                before, everyone, phase=TRAINING, number=self._config.training.rounds
+            )
+        state, metadata = self._records.load_state(_OWN)
+        own = OwnState(_on(self._config.device, state), float(metadata["weight"]))
+        engine.own[self._federation.leaver] = own
+        engine.remembers = False
+
+    def _reports(self) -> dict[str, object]:
+        """Return what methods have told of their starts so far."""
+        path = self._records.path / _REPORTS
+        return read_json(path) if path.exists() else {}
+
+    def _weigh_history(self, last: int) -> None:
+        """Write down what was kept, before the seed's end deletes it."""
+        path = self._records.path / _HISTORY
+        if self._history is not None and not path.exists():
+            self._history.settle(last)  # a kill may have come between the checkpoint and this
+            kept = {"bytes": self._history.size_bytes, "rounds": len(self._history.rounds)}
+            write_json(path, {**kept, "privacy": histories.PRIVACY})
+
+    def _kept(self) -> dict[str, object] | None:
+        path = self._records.path / _HISTORY
+        return read_json(path) if path.exists() else None
+
+    def _membership(self, all_arms: Sequence[Arm]) -> dict[str, object]:
+        targets = {
+            f"{arm.name}@{number}": self._answers(arm.name, number)
+            for arm in all_arms
+            for number in sorted(set(arm.evidence_rounds))
+        }
+        shadow = targets[f"{FEDAVG}@{self._config.training.rounds}"]
+        return membership(shadow, targets, self._seed)
+
+    def _answers(self, arm: str, number: int) -> Answers:
+        try:
+            return Answers.of_tensors(states.load(self._evidence_path(arm, number))[0])
+        except (StateError, KeyError) as error:
+            raise RecordError(f"{error}; delete {self._records.path} to redo this seed") from error
+
+    def _evidence_path(self, arm: str, number: int) -> Path:
+        return self._records.path / "evidence" / f"{arm}@{number}.safetensors"
+
+
+def _on(device: str, state: State) -> State:
+    return {name: value.to(device) for name, value in state.items()}

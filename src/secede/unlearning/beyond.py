@@ -1,0 +1,114 @@
+"""Which labels are the leaver's own: those that fall when its last state is taken back.
+
+w_far = w_ref + k (w_ref - w_i). Where the leaver's pull balances the others', and a round takes
+them the share c of the way to where they would be without it, they still have p (1/c - 1) of w_ref
+- w_i to go, with p the leaver's weight: so k starts at a multiple of p. It is raised until a tenth
+of the labels' probability has gone, since last steps are short once training has converged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from secede import state as states
+from secede.errors import StateError
+from secede.federation.engine import Batch
+from secede.state import State
+from secede.unlearning.descent import frozen
+from secede.unlearning.local import LocalTask
+
+REACH = 12.5  # times the leaver's weight: 1/c - 1, near where MNIST, EMNIST and CIFAR-10 had it
+RAISES = 12  # by half an octave each, at most
+
+
+class Teacher:
+    """What the leaver's samples should be answered, and which of their labels are its own."""
+
+    def __init__(self, model: nn.Module, begin: State) -> None:
+        self._near = frozen(model, begin)
+        self._far: nn.Module | None = None  # None: all labels are its own
+        self.reach: float | None = None
+        self.own_share = 1.0
+
+    def look_beyond(self, task: LocalTask, samples: Sequence[Batch], share: float) -> bool:
+        """Take the own state back, further each time, until `share` of the labels has gone.
+
+        False if that did not happen within reason: then nothing is its own.
+        """
+        near = states.live(self._near)
+        own = states.without_aliases(task.own_state, self._near)
+        states.check_schema(own, near)
+        away = {n: near[n] - own[n] for n, p in self._near.named_parameters() if p.requires_grad}
+        if not any(bool(value.any()) for value in away.values()):
+            raise StateError(
+                "second-choice: the leaver's own state is the one it starts from, so it cannot "
+                "tell which labels are its own: give the state it last sent, or labels = 'all'"
+            )
+        first = REACH * task.own_weight if task.own_weight else 1.0
+        for reach in (first * 2 ** (raised / 2) for raised in range(RAISES + 1)):
+            beyond = {n: v + reach * away[n] if n in away else v for n, v in near.items()}
+            far, before = frozen(self._near, beyond), self._far
+            self._far = far
+            found = self._share(samples)
+            if math.isnan(found):  # too far: the network's numbers end there
+                self._far = before
+                return False
+            self.reach, self.own_share = reach, found
+            if found >= share:
+                return True
+        return False
+
+    def _share(self, samples: Sequence[Batch]) -> float:
+        device = next(self._near.parameters()).device
+        sums = torch.zeros(2, dtype=torch.float64, device=device)
+        for inputs, labels in samples:
+            lesson = self(inputs.to(device), labels.to(device))
+            sums += torch.stack((lesson.lost().double().sum(), lesson.known.double().sum()))
+        lost, known = sums.tolist()
+        return float(lost / known) if known else 0.0
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor, labels: Tensor) -> Lesson:
+        """Return the lesson for a batch."""
+        near = self._near(inputs)
+        known = of_label(near.softmax(dim=1), labels)
+        kept = torch.zeros_like(known)
+        if self._far is not None:
+            kept = of_label(self._far(inputs).softmax(dim=1), labels)
+        return Lesson(second_choice(near, labels), known, kept)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """For a batch: the second choices, and the labels' probabilities at w_ref and beyond it."""
+
+    second: Tensor
+    known: Tensor
+    kept: Tensor
+
+    def target(self, labels: Tensor, now: Tensor) -> Tensor:
+        """Lower each label to the least it has anywhere; `now` is where it stands already."""
+        least = torch.minimum(torch.minimum(self.known, self.kept), now)
+        return (self.second * (1 - least).unsqueeze(1)).scatter(
+            1, labels.unsqueeze(1), least.unsqueeze(1)
+        )
+
+    def lost(self, now: Tensor | None = None) -> Tensor:
+        """Return how much probability each label loses on the way, or has lost by `now`."""
+        least = self.kept if now is None else torch.minimum(self.kept, now)
+        return (self.known - least).clamp(min=0)
+
+
+def of_label(values: Tensor, labels: Tensor) -> Tensor:
+    """Return each row's entry at its label."""
+    return values.gather(1, labels.unsqueeze(1)).squeeze(1)
+
+
+def second_choice(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the softmax of `logits` with each row's own label left out."""
+    return logits.scatter(1, labels.unsqueeze(1), -torch.inf).softmax(dim=1)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny
+from experiments.test_runner import outcome, rows, run
+from quiet import Quiet
+from secede import state as states
+from secede.experiments import presets, runner
+from secede.experiments.config import override
+from secede.experiments.setup import federate, load_dataset, resolve_device
+from secede.federation.engine import aggregate
+from secede.state import State
+
+RECALLING = Path(__file__).with_name("recalling.py")
+
+
+def with_methods(folder: Path, *names: str) -> str:
+    shutil.copy(RECALLING, folder)
+    sys.modules.pop("recalling", None)  # of another test's folder
+    return tiny.CONFIG + f"methods = {list(names)}\n"
+
+
+def of_arm(seed: Path, arm: str) -> list[dict[str, Any]]:
+    found = [row for row in outcome(seed)["curve"] if row["arm"] == arm]
+    return [{"digest": row["digest"], "cost": row["cost"]} for row in found]
+
+
+def test_what_a_client_remembers_in_an_arm_is_from_training_and_not_from_another_arm(
+    tmp_path: Path,
+) -> None:
+    found = {}
+    for first, second in (("fine-tune", "recalling:Recall"), ("recalling:Recall", "fine-tune")):
+        folder = tmp_path / first.partition(":")[0]
+        folder.mkdir()
+        seed = run(folder, with_methods(folder, first, second))[0] / "seed-0"
+        found[first] = of_arm(seed, "recalling:Recall")
+    assert found["fine-tune"] == found["recalling:Recall"]
+    assert found["fine-tune"][0]["digest"] == states.digest(_mean_of_own_states(folder))
+
+
+def _mean_of_own_states(folder: Path) -> State:
+    """Train once more by hand; return the mean of what the retained clients sent last."""
+    config = presets.load(str(folder / "tiny.toml"))
+    config = override(config, {"device": resolve_device(config.device)})
+    federation = federate(config, load_dataset(config), 0, search=folder)
+    state: State = federation.engine.initial_state("initial")
+    for number in range(1, config.training.rounds + 1):
+        reply = federation.engine.train_round(
+            state, federation.everyone, phase="training", number=number
+        )
+        state = aggregate(reply.updates)
+    last = [update.state for update in reply.updates if update.client != federation.leaver]
+    return states.mean(last, [1] * len(last))
+
+
+def test_an_arm_begun_by_another_process_finds_what_clients_remember(tmp_path: Path) -> None:
+    text = with_methods(tmp_path, "fine-tune", "recalling:Recall")
+    through = run(tmp_path, text)[0] / "seed-0"
+    expected = outcome(through)
+
+    class Halt(Quiet):
+        def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
+            if row and (arm, number) == ("fine-tune", 1):
+                raise KeyboardInterrupt
+
+    config = presets.load(str(tmp_path / "tiny.toml"))
+    elsewhere = tmp_path / "halted"
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(config, [0], elsewhere, Halt(), search=tmp_path)
+    found = runner.run(config, [0], elsewhere, Quiet(), search=tmp_path)
+    assert outcome(found / "seed-0") == expected
+    assert len(rows(found / "seed-0")) == 4 + 4 + 3 + 3

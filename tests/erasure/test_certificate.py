@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from erasure import papers
 from secede.erasure import certificate, receipt
@@ -16,8 +14,6 @@ from secede.erasure.predicate import LIMITS, Attempt
 from secede.erasure.receipt import Verified
 from secede.erasure.scores import Score, Verification
 from secede.errors import ConfigError
-
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 class Tags(HTMLParser):
@@ -147,21 +143,6 @@ def test_the_page_lies_beside_the_receipt(tmp_path: Path) -> None:
 def test_the_law_s_clock_is_told(completed: str, said: str) -> None:
     request = papers.statement().predicate.request.model_copy(update={"completed": completed})
     assert certificate.clock(request) == said
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        message = f"no browser: expected one of {', '.join(names)} on the PATH; install chromium"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

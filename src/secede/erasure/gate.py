@@ -9,7 +9,7 @@ loss, in proportion to its samples: the sums cannot tell.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +32,15 @@ class Counts:
 
     right: tuple[int, ...]
     samples: tuple[int, ...]
+
+    @classmethod
+    def of(cls, found: Mapping[str, Sequence[int]]) -> Counts:
+        """Return the counts that `as_dict` told."""
+        return cls(tuple(found["right"]), tuple(found["samples"]))
+
+    def as_dict(self) -> dict[str, list[int]]:
+        """Return the counts by name, as the journal holds them."""
+        return {"right": list(self.right), "samples": list(self.samples)}
 
     def overall(self) -> Score:
         """Return the accuracy over all samples."""

@@ -80,6 +80,11 @@ class Journal:
             admission.check(connection, request, now, quota)
             return Accepted(_entry(connection, _add(connection, request, data, now)))
 
+    def entry(self, number: int) -> Entry:
+        """Return a request's dates and state."""
+        with self._database.errors():
+            return _entry(self._database.connection, number)
+
     def request(self, number: int) -> Request:
         """Return what the client signed."""
         with self._database.errors():
@@ -165,6 +170,11 @@ class Journal:
         """Give the request back; nothing happens if another holder has it by now."""
         with self._database.writing() as connection:
             leases.give_back(connection, number, holder)
+
+    def leased_until(self, number: int) -> datetime | None:
+        """Return until when the request is leased; None if nobody has it."""
+        with self._database.errors():
+            return leases.until(self._database.connection, number)
 
     def append(
         self,

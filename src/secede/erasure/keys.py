@@ -41,11 +41,16 @@ _NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 def check_name(name: str, what: str = "name") -> str:
     """Return `name` if a client, federation or key may be called that."""
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise ConfigError(
             f"{what} {name[:80]!r} cannot be used: expected 1 to 64 of A-Z a-z 0-9 . _ : -"
         )
     return name
+
+
+def is_name(text: str) -> bool:
+    """Return whether a client, federation or key may be called that."""
+    return _NAME.fullmatch(text) is not None
 
 
 def generate(folder: Path, name: str) -> tuple[Path, Path]:

@@ -47,6 +47,12 @@ def check(connection: sqlite3.Connection, number: int, holder: Holder) -> None:
         )
 
 
+def until(connection: sqlite3.Connection, number: int) -> datetime | None:
+    """Return until when the request is leased; None if nobody has it."""
+    held = _held(connection, number)
+    return None if held is None else sound_moment(number, held[2])
+
+
 def _held(connection: sqlite3.Connection, number: int) -> tuple[int, str, str] | None:
     found: tuple[int, str, str] | None = connection.execute(
         "SELECT pid, token, until FROM leases WHERE request = ?", (number,)

@@ -1,0 +1,131 @@
+"""Commands at the server: found a federation, erase, countersign; `app.py` registers them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from secede.cli.options import Device, Json, Limit, Rounds
+
+
+def federation_init(
+    home: Annotated[Path, typer.Argument(help="The folder that becomes the federation's home.")],
+    experiment: Annotated[
+        str, typer.Argument(metavar="PRESET|FILE.toml", help="See `secede presets`.")
+    ] = "demo",
+    name: Annotated[str, typer.Option(help="The federation's name.")] = "demo",
+    seed: Annotated[int, typer.Option(min=0, help="Of everything that is random.")] = 0,
+    rounds: Rounds = None,
+    device: Device = None,
+    limit: Limit = None,
+    json: Json = False,
+) -> None:
+    """Train a simulated federation and set up its home.
+
+    The home holds the serving model, the registry of models, journal, ledger and keys. Clients are
+    called site-0, site-1, ...; what would lie at each of them, its private key too, lies in sites/.
+
+    Example: secede federation init home demo --name north
+    """
+    from secede.cli import homes
+    from secede.experiments import presets
+    from secede.experiments.config import override
+
+    changes = {"training.rounds": rounds, "device": device, "limit": limit}
+    config = override(presets.load(experiment), changes)
+    search = Path(experiment).resolve().parent if experiment.endswith(".toml") else None
+    homes.federation_init(home, config, name=name, seed=seed, search=search, as_json=json)
+
+
+def erase(
+    request: Annotated[Path, typer.Argument(help="The signed request.")],
+    home: Annotated[Path, typer.Option(help="The federation's home folder.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan; ask and write nothing.")
+    ] = False,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="Instead of its rung's usual one; may be repeated."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="METHOD.KEY=VALUE, a setting of a method; may be repeated."),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=0, help="Most rounds of post-training on a rung.")
+    ] = None,
+    least_rounds: Annotated[
+        int, typer.Option(min=0, help="Least rounds; with 0 the leaver's state may be served.")
+    ] = 0,
+    mean: Annotated[
+        str, typer.Option(help="Of the updates: mean, trimmed or median; see docs/threats.md.")
+    ] = "mean",
+    distrust: Annotated[
+        bool, typer.Option("--distrust", help="Take nothing from the leaver: no local step.")
+    ] = False,
+    gone: Annotated[
+        bool, typer.Option("--gone", help="The leaver is gone: it is not asked at all.")
+    ] = False,
+    answer_seconds: Annotated[
+        float | None, typer.Option(min=0.001, help="That the leaver has to answer; an hour.")
+    ] = None,
+    wait_hours: Annotated[
+        float, typer.Option(min=0, help="To go on asking a silent leaver before the next rung.")
+    ] = 0,
+    backups_until: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="When backups of what is destroyed end."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Erase a client, from its signed request to a receipt.
+
+    The ladder: a local step at the leaver; a server-side method if it is gone, silent or refused;
+    retraining. The retained clients' gate decides. Killed, the same command goes on where it was.
+
+    Example: secede erase request.json --home home --dry-run
+
+    Another: secede erase request.json --home home --mean median --backups-until 2027-01-31
+    """
+    from secede.cli import homes
+
+    wishes = homes.wishes_of(
+        methods=method or (),
+        settings=setting or (),
+        distrust=distrust,
+        rounds=rounds,
+        least_rounds=least_rounds,
+        mean=mean,
+        answer_seconds=answer_seconds,
+        wait=timedelta(hours=wait_hours),
+        backups_until=backups_until,
+    )
+    homes.erase(request, home, wishes=wishes, gone=gone, dry_run=dry_run, as_json=json)
+
+
+def countersign(
+    receipt: Annotated[Path, typer.Argument(help="The receipt's file; it is replaced.")],
+    key: Annotated[Path, typer.Option(help="Your private key.")],
+    keys: Annotated[Path, typer.Option(help="Folder with the signers' public keys.")] = Path(
+        "keys"
+    ),
+    server: Annotated[str, typer.Option(help="The name of the server's key.")] = "server",
+    json: Json = False,
+) -> None:
+    """Sign a receipt too, as the leaver or an auditor.
+
+    The receipt is verified first, and not signed unless it holds.
+
+    Example: secede countersign receipt.json --key auditor.key --keys keys
+    """
+    from secede.cli import homes
+
+    homes.countersign(receipt, key, keys, server=server, as_json=json)
+
+
+group = typer.Typer(help="Set up a federation to erase from.", no_args_is_help=True)
+group.callback()(lambda: None)
+group.command("init")(federation_init)

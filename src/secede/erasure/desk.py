@@ -1,0 +1,182 @@
+"""The desk that an erasure is worked at: every transition is written down here, in one order.
+
+First the state's file, then one transaction of the journal, then the ledger's rows. What a kill
+cut off after the journal is caught up with on the next start: rows follow from the journal alone,
+and each is appended once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from secede import state as states
+from secede.erasure import course as courses
+from secede.erasure import deadline
+from secede.erasure.bodies import KINDS, DeliveredBody, RequestBody, TransitionBody
+from secede.erasure.course import Course
+from secede.erasure.entries import Holder, Transition
+from secede.erasure.fields import Document, stamp
+from secede.erasure.ground import Ground
+from secede.erasure.hold import SECONDS
+from secede.erasure.home import Home
+from secede.erasure.journal import Journal
+from secede.erasure.keys import PrivateKey
+from secede.erasure.ledger import Ledger
+from secede.erasure.lineage import Lineage
+from secede.erasure.plan import Plan, Step
+from secede.erasure.registry import Model
+from secede.erasure.request import Request
+from secede.erasure.vault import Vault
+from secede.errors import ConfigError, RecordError, StateError
+from secede.federation.robust import by_name
+from secede.state import State
+from secede.unlearning.method import Server
+
+Tell = Callable[[str], None]
+NAMES = 4096  # that fit into one row of the ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """One request with everything that its erasure needs at hand."""
+
+    home: Home
+    ground: Ground
+    journal: Journal
+    ledger: Ledger
+    registry: Lineage
+    key: PrivateKey
+    holder: Holder
+    clock: Callable[[], datetime]
+    tell: Tell
+    number: int
+
+    @cached_property
+    def request(self) -> Request:
+        """What the leaver signed."""
+        return self.journal.request(self.number)
+
+    @cached_property
+    def vault(self) -> Vault:
+        """Where the erasure's states lie."""
+        return Vault(self.home.work(self.number))
+
+    @cached_property
+    def run(self) -> str:
+        """The run whose models are looked after."""
+        return self.home.federation.run
+
+    @property
+    def course(self) -> Course:
+        """How far it has come."""
+        return Course(self.journal.entry(self.number), tuple(self.journal.transitions(self.number)))
+
+    @property
+    def plan(self) -> Plan:
+        """What is followed."""
+        return self.home.plan(self.course.plan)
+
+    @property
+    def step(self) -> Step:
+        """The rung that is taken."""
+        return self.plan.ladder[self.course.rung]
+
+    def serving(self) -> Model:
+        """Return the registered model that serves."""
+        found = self.registry.serving(self.run)
+        if found is None:
+            raise RecordError(f"run {self.run!r} has no serving model in {self.home.registry}")
+        return found
+
+    def model(self, digest: str) -> dict[str, Tensor]:
+        """Return a model that was put into service, where the engine takes it."""
+        state, _ = states.load(self.home.model(digest))
+        if states.digest(state) != digest:
+            raise StateError(f"{self.home.model(digest)}: not the model that was registered")
+        return states.to(state, self.ground.device)
+
+    def kept(self, name: str) -> tuple[State, State]:
+        """Return a state of this erasure and its method's memory, where the engine takes them."""
+        state, memory = self.vault.get(name)
+        return states.to(state, self.ground.device), states.to(memory, self.ground.device)
+
+    def server(self, plan: Plan) -> Server:
+        """Return what a method finds."""
+        state = self.model(plan.model)
+        found = self.ground.server(plan.client, plan.retained, state, plan.answer_seconds)
+        return replace(found, mean=by_name(plan.mean))
+
+    def numbers(self, names: tuple[str, ...]) -> list[int]:
+        """Return clients' numbers in the engine."""
+        unknown = sorted(set(names) - self.ground.clients.keys())
+        if unknown:
+            raise ConfigError(f"client {unknown[0]!r} is registered but not in the federation")
+        return [self.ground.clients[name] for name in names]
+
+    def move(self, state: str, details: Mapping[str, Any]) -> None:
+        """Take the request to its next state: journal, lease, ledger."""
+        now = self.clock()
+        added = self.journal.append(
+            self.number, state, details, now, holder=self.holder, allowed=courses.ALLOWED
+        )
+        if state not in courses.TERMINAL:
+            self.journal.lease(self.number, self.holder, now, SECONDS)
+        self._copy(self.course, added)
+        self.tell(_words(added))
+
+    def catch_up(self) -> None:
+        """Append what the ledger lacks of the journal, as a kill may have left it."""
+        course, request = self.course, self.request
+        body = RequestBody(
+            request=course.entry.digest,
+            client=request.client,
+            trigger=request.trigger,
+            model=request.model,
+            issued=request.issued,
+            expires=request.expires,
+            due=stamp(deadline.due(course.entry.received)),
+        )
+        self.ledger.append_once("request", body, course.entry.received)
+        for transition in course.way:
+            self._copy(course, transition)
+
+    def _copy(self, course: Course, transition: Transition) -> None:
+        for body in self._rows(course, transition):
+            self.ledger.append_once(KINDS[type(body)], body, transition.at)
+
+    def _rows(self, course: Course, transition: Transition) -> Iterator[Document]:
+        """Yield what the ledger holds of a transition; it follows from the journal alone."""
+        details, digest = transition.details, course.entry.digest
+        if transition.state == courses.PLANNED:
+            yield self.home.plan(details["plan"]).body(0)
+        if transition.state == courses.ESCALATED and details["next"] is not None:
+            yield self.home.plan(details["plan"]).body(details["next"])
+        if transition.state == courses.POST_TRAINING:  # they counted with it, or train from it
+            names = self.home.plan(details["plan"]).retained
+            for start in range(0, len(names), NAMES):
+                part = names[start : start + NAMES]
+                yield DeliveredBody(model=details["model"], clients=part)
+        yield TransitionBody(
+            request=digest,
+            number=transition.number,
+            state=transition.state,
+            model=details.get("model"),
+            scalars=dict(details.get("scalars", {})),
+        )
+
+
+def _words(transition: Transition) -> str:
+    """Say what happened in a line."""
+    details, said = transition.details, transition.state.replace("-", " ")
+    if transition.state == courses.POST_TRAINING:
+        accuracy = details["scalars"].get("accuracy")
+        told = "" if accuracy is None else f": retained clients answer {accuracy:.1%} right"
+        return f"{said} round {details['round']}{told}"
+    more = [str(details[key]) for key in ("method", "outcome", "reason") if details.get(key)]
+    return f"{said}: {', '.join(more)}" if more else said

@@ -1,0 +1,82 @@
+"""What an erasure stands on: the little that a workflow needs of a federation.
+
+The simulator implements it, and so does a live federation. Nothing here reaches into a client:
+what clients know comes through the engine, as a state and some scalars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from secede.erasure import gate
+from secede.erasure.gate import Counts
+from secede.erasure.predicate import Scope, Software
+from secede.erasure.scores import Score
+from secede.federation.cost import Cost
+from secede.federation.engine import Engine, OwnState
+from secede.state import State
+from secede.unlearning.method import Server
+from secede.unlearning.methods import Situation
+
+
+class Ground(Protocol):
+    """A federation that can be erased from. Whatever is random in it hangs on a fixed seed."""
+
+    engine: Engine
+    device: torch.device  # where the engine takes states
+    clients: Mapping[str, int]  # names, and their numbers in the engine
+    classes: int
+    scenario: str  # what is known about the leaver's data, "" for nothing: some methods need it
+    training_rounds: int  # that the model took, and retraining takes
+
+    def situation(self, client: str) -> Situation:
+        """Say what there is to erase `client` with."""
+        ...
+
+    def scope(self, client: str) -> Scope:
+        """Say what `client` has put in."""
+        ...
+
+    def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
+        """Return what a method finds; its engine raises SilentError if the leaver is silent."""
+        ...
+
+    def last(self, client: str) -> OwnState | None:
+        """Return the client's last update, if the server has it: not under secure aggregation."""
+        ...
+
+    def fresh_model(self, number: int) -> nn.Module:
+        """Return the n-th freshly initialised model, the same on every call."""
+        ...
+
+    def count(self, clients: Sequence[int], state: State) -> tuple[Counts, Cost]:
+        """Let clients count their right answers by class."""
+        return gate.count(self.engine, clients, state)
+
+    def scores(self, client: str, before: State, after: State) -> tuple[Score, ...]:
+        """Return what else the server can measure: held-out samples, probes. It may be nothing."""
+        return ()
+
+    def software(self) -> Software:
+        """Return versions and environment."""
+        ...
+
+    def holdings(self, client: str) -> tuple[str, ...]:
+        """Return what the server keeps of `client` alone: some of the words in `issuing.WORDS`."""
+        ...
+
+    def roll_back(self) -> None:
+        """Forget what rounds that led nowhere left at the clients, where they are told so."""
+        return
+
+    def settle(self, client: str, trained_from: str | None) -> None:
+        """Go on with the new model and without `client`; destroy all holdings of it.
+
+        `trained_from` is the digest that the last round started from, None if there was none.
+        Called again after a kill, it changes nothing.
+        """
+        ...

@@ -1,0 +1,110 @@
+"""Who works in a home: one process at a time, named to whoever comes second.
+
+A lock of the file system, which ends with its process, and the journal's lease, which also counts
+for those who reach the journal from another machine. A killed process leaves its lease behind; who
+gets the lock on the same machine knows that it is dead and gives its lease back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+from secede.erasure.entries import Holder
+from secede.erasure.fields import stamp
+from secede.erasure.journal import Journal
+from secede.errors import RecordError, StorageError
+
+SECONDS = 600  # that a lease lasts; every transition renews it
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """Who has the lock, or had it last."""
+
+    host: str
+    pid: int
+    token: str
+    request: int
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A home's lock, held by this process."""
+
+    descriptor: int
+    path: Path
+
+    def last(self) -> _Worker | None:
+        """Return who the lock's file names; None if it is new, or was being written."""
+        try:
+            found = json.loads(os.pread(self.descriptor, 4096, 0))
+            return _Worker(
+                str(found["host"]), int(found["pid"]), str(found["token"]), int(found["request"])
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def name(self, worker: _Worker) -> None:
+        """Write down who holds it."""
+        try:
+            os.ftruncate(self.descriptor, 0)
+            os.pwrite(self.descriptor, json.dumps(asdict(worker)).encode(), 0)
+        except OSError as error:
+            raise StorageError(f"cannot write {self.path}: {error.strerror}") from error
+
+
+@contextmanager
+def locked(folder: Path, journal: Path) -> Iterator[Lock]:
+    """Hold the home; RecordError names the process that has it, and until when its lease lasts."""
+    path = folder / "erasing.lock"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+    lock = Lock(descriptor, path)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RecordError(
+                f"{folder} is worked on by {_words(lock.last(), journal)}: wait until it is "
+                "done; if that process is killed, the next one goes on at once"
+            ) from None
+        yield lock
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def leased(
+    lock: Lock, journal: Journal, number: int, clock: Callable[[], datetime]
+) -> Iterator[Holder]:
+    """Lease request `number` for as long as the block lasts."""
+    holder, host = Holder(), socket.gethostname()
+    # In this order no kill leaves a lease that the lock's file does not name.
+    before = lock.last()
+    if before is not None and before.host == host:  # it would have the lock if it lived
+        journal.release(before.request, Holder(before.pid, before.token))
+    lock.name(_Worker(host, holder.pid, holder.token, number))
+    journal.lease(number, holder, clock(), SECONDS)
+    try:
+        yield holder
+    finally:
+        journal.release(number, holder)
+
+
+def _words(found: _Worker | None, path: Path) -> str:
+    if found is None:
+        return "another process"
+    with Journal(path, read_only=True) as journal:
+        until = journal.leased_until(found.request)
+    lease = f", lease until {stamp(until)}" if until else ""
+    return f"process {found.pid} on {found.host} (request {found.request}{lease})"

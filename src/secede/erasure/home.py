@@ -1,0 +1,139 @@
+"""A federation's home folder at the server: who takes part, and where everything is kept.
+
+federation.json                          name, run, clients and what each put in
+journal.sqlite ledger.sqlite models.sqlite   requests, ledger, registry of models
+keys/       server.key, and the public keys of all who sign
+models/     states in service, by digest         plans/     plans, by digest
+work/       states of erasures in progress       receipts/  receipts and their pages
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from secede import files
+from secede.erasure.canonical import canonical, parse, read
+from secede.erasure.fields import Count, Digest, Document, Name, faults
+from secede.erasure.keys import Keyring, PrivateKey, load_private
+from secede.erasure.plan import Plan
+from secede.erasure.predicate import Scope
+from secede.erasure.receipt import SERVER
+from secede.errors import ConfigError, RecordError, StorageError, TrustError, did_you_mean
+
+_LIMIT = 64 << 20
+_PLAN_LIMIT = 4 << 20
+
+
+class Client(Document):
+    """A client: its name, its number in the engine, and what it put in while training."""
+
+    name: Name
+    number: Count
+    scope: Scope
+
+
+class Federation(Document):
+    """Who takes part, under which name, and the run that trained the first model."""
+
+    version: Literal[1] = 1
+    name: Name
+    run: Name
+    clients: Annotated[tuple[Client, ...], Field(min_length=2, max_length=100_000)]
+    recipe: Digest  # of what the engine is put up from
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Federation:
+        for key in ("name", "number"):
+            if len({getattr(client, key) for client in self.clients}) < len(self.clients):
+                raise ValueError(f"two clients have the same {key}")
+        return self
+
+    def client(self, name: str) -> Client:
+        """Return a client by its name."""
+        found = {client.name: client for client in self.clients}
+        if name not in found:
+            raise ConfigError(
+                f"no client {name!r} in federation {self.name!r}: {did_you_mean(name, found)}"
+                f"expected one of {', '.join(sorted(found)[:20])}"
+            )
+        return found[name]
+
+
+class Home:
+    """The folder; its databases are opened by whoever needs them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.journal, self.ledger = path / "journal.sqlite", path / "ledger.sqlite"
+        self.registry, self.keys = path / "models.sqlite", path / "keys"
+        self.receipts = path / "receipts"
+
+    @property
+    def federation(self) -> Federation:
+        """Who takes part."""
+        path = self.path / "federation.json"
+        if not path.is_file():
+            raise ConfigError(
+                f"{self.path} is no federation's home: expected a folder that "
+                "`secede federation init` made"
+            )
+        try:
+            return Federation.model_validate_json(canonical(parse(read(path, _LIMIT), _LIMIT)))
+        except (TrustError, ValidationError) as error:
+            told = faults(error) if isinstance(error, ValidationError) else error
+            raise RecordError(f"{path}: damaged ({told}); restore it from a backup") from error
+
+    def describe(self, federation: Federation) -> None:
+        """Write down who takes part; it makes the folder a home, so it comes last."""
+        content = canonical(federation.model_dump(mode="json"))
+        files.write_bytes(self.path / "federation.json", content + b"\n")
+
+    def keyring(self) -> Keyring:
+        """Return the public keys of all who sign."""
+        return Keyring.load(self.keys)
+
+    def server_key(self) -> PrivateKey:
+        """Return the key that signs receipts."""
+        return load_private(self.keys / f"{SERVER}.key")
+
+    def model(self, digest: str) -> Path:
+        """Return where a model that was put into service lies."""
+        return self.path / "models" / f"{digest}.safetensors"
+
+    def work(self, number: int) -> Path:
+        """Return the folder for the states of request `number`, which go when it ends."""
+        return self.path / "work" / str(number)
+
+    def receipt(self, request: str) -> Path:
+        """Return where the receipt for a request lies, by the request's digest."""
+        return self.receipts / f"{request[:16]}.json"
+
+    def keep_plan(self, plan: Plan) -> str:
+        """Write a plan down and return its digest."""
+        files.write_bytes(self._plan(plan.digest()), plan.content() + b"\n")
+        return plan.digest()
+
+    def plan(self, digest: str) -> Plan:
+        """Return a plan that was written down."""
+        path = self._plan(digest)
+        try:
+            plan = Plan.model_validate_json(canonical(parse(read(path, _PLAN_LIMIT), _PLAN_LIMIT)))
+        except (TrustError, ConfigError, ValidationError) as error:
+            raise RecordError(f"{path}: the plan is missing or damaged") from error
+        if plan.digest() != digest:
+            raise RecordError(f"{path}: not the plan that was written down")
+        return plan
+
+    def sweep(self) -> None:
+        """Remove what a kill left half written; whoever calls holds the home."""
+        try:
+            for leftover in self.path.rglob(".*.part"):
+                leftover.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot write to {self.path}: {error.strerror}") from error
+
+    def _plan(self, digest: str) -> Path:
+        return self.path / "plans" / f"{digest}.json"

@@ -1,0 +1,155 @@
+"""The plan of an erasure: the ladder of methods, what each takes, who takes part, the margins.
+
+It is made before anybody is asked for anything, printed by a dry run, and followed to the letter:
+its digest is in the ledger. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from rich import box
+from rich.table import Table
+from rich.text import Text as Plain
+
+from secede.erasure.bodies import PlanBody, Rung
+from secede.erasure.canonical import canonical, digest
+from secede.erasure.certificate import in_bytes
+from secede.erasure.fields import Count, Digest, Document, Moment, Name, Number, Scalar, Share, Text
+from secede.erasure.keys import is_name
+from secede.erasure.predicate import Setting
+
+Mean = Literal["mean", "trimmed", "median"]
+MEAN_LIMITS: dict[str, tuple[str, ...]] = {
+    "mean": ("one malicious retained client can drag the mean anywhere, unless the gate sees it",),
+    "trimmed": (
+        "it leaves out a fifth of the clients at each end, at least one: more break it",
+        "clients count alike, whatever samples they have",
+        "where clients' data differ it is biased towards what most have",
+    ),
+    "median": (
+        "it holds while fewer than half of the retained clients are malicious",
+        "clients count alike, whatever samples they have",
+        "where clients' data differ it is biased towards what most have",
+    ),
+}
+
+
+class Step(Document):
+    """One rung: a method with every parameter, and what it is predicted to take."""
+
+    rung: Rung
+    method: Name
+    settings: Annotated[dict[Name, Setting | tuple[Setting, ...]], Field(max_length=64)]
+    parameters: Annotated[dict[Name, Setting], Field(max_length=64)]
+    needs: Annotated[tuple[Text, ...], Field(max_length=8)]
+    rounds: Count  # of post-training at most, or of retraining
+    least_rounds: Count  # to take however good the model is before: all of them, for retraining
+    upload_bytes: Count  # for all of these rounds, counting included
+    download_bytes: Count
+
+
+class Omitted(Document):
+    """A rung that is not possible here, and why."""
+
+    rung: Rung
+    reason: Text
+
+
+class Margins(Document):
+    """What may be lost: the gate's margins, and the verdict's."""
+
+    overall: Share = 0.05
+    of_class: Share = 0.1
+    minimum: Annotated[int, Field(ge=1)] = 30  # samples of a class that is judged
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    points: Annotated[float, Field(ge=0, le=100)] = 5.0  # from retraining, where there is one
+
+
+class Plan(Document):
+    """What is going to be done for one request."""
+
+    version: Literal[1] = 1
+    request: Digest
+    federation: Name
+    client: Name
+    model: Digest  # that serves now
+    ladder: Annotated[tuple[Step, ...], Field(min_length=1, max_length=8)]
+    omitted: Annotated[tuple[Omitted, ...], Field(max_length=8)]
+    retained: Annotated[tuple[Name, ...], Field(min_length=1, max_length=100_000)]
+    mean: Mean
+    margins: Margins
+    answer_seconds: Annotated[Number, Field(gt=0)]  # that the leaver has for one answer
+    asked_until: Moment | None  # silence before is waited out; None: the next rung at once
+    backups_until: Moment | None
+
+    def content(self) -> bytes:
+        """Return the plan as it is written down and hashed."""
+        return canonical(self.model_dump(mode="json"))
+
+    def digest(self) -> str:
+        """Return what tells this plan from every other."""
+        return digest(self.model_dump(mode="json"))
+
+    def body(self, rung: int) -> PlanBody:
+        """Return the ledger's row for a rung."""
+        step = self.ladder[rung]
+        settings: dict[str, Scalar] = {
+            name: value
+            for name, value in step.parameters.items()
+            if not isinstance(value, str) or is_name(value)  # free text stays out of the ledger
+        }
+        return PlanBody(
+            request=self.request,
+            rung=step.rung,
+            method=step.method,
+            settings=settings,
+            clients=self.retained[:4096],
+            rounds=step.rounds,
+            upload_bytes=step.upload_bytes,
+            download_bytes=step.download_bytes,
+        )
+
+    def show(self) -> Table:
+        """Return the plan as a table for people: one row for each rung."""
+        table = Table(
+            title=f"Plan: erase {self.client} from {self.federation}, model {self.model[:12]}",
+            title_justify="left",
+            caption="\n".join(self._notes()),
+            caption_justify="left",
+            box=box.SIMPLE,
+        )
+        for name in ("", "rung", "method", "needs", "rounds", "up", "down"):
+            table.add_column(name, overflow="fold", no_wrap=name in ("rung", "method", "rounds"))
+        for number, step in enumerate(self.ladder, start=1):
+            cells = (
+                str(number),
+                step.rung,
+                step.method,
+                ", ".join(step.needs) or "nothing",
+                str(step.rounds)
+                if step.least_rounds == step.rounds
+                else f"{step.least_rounds} to {step.rounds}",
+                in_bytes(step.upload_bytes),
+                in_bytes(step.download_bytes),
+            )
+            table.add_row(*(Plain(cell) for cell in cells))
+        return table
+
+    def _notes(self) -> list[str]:
+        names = ", ".join(self.retained[:8]) + (", …" if len(self.retained) > 8 else "")
+        margins = self.margins
+        notes = [
+            f"Who takes part: {names} ({len(self.retained)}); the leaver on a local step only.",
+            f"Gate: at most {100 * margins.overall:g} points of all samples, "
+            f"{100 * margins.of_class:g} of a class with {margins.minimum} or more.",
+            f"Mean of the updates: {self.mean} ({'; '.join(MEAN_LIMITS[self.mean])}).",
+            "The next rung is taken if the leaver is silent, its state is refused or the gate "
+            "fails; after the last one the old model stays.",
+        ]
+        if self.ladder[0].rung == "local-step":
+            wait = f", again until {self.asked_until}" if self.asked_until else ""
+            notes.append(f"The leaver has {self.answer_seconds:g} seconds to answer{wait}.")
+        notes += [f"Not possible: {left.rung}: {left.reason}." for left in self.omitted]
+        return notes

@@ -1,0 +1,202 @@
+"""Makes the plan: which rungs are possible here, with which method, and what each will take.
+
+Nobody is asked for anything. What a rung takes is computed from the model's size and who takes
+part: a local step is one model down and one state up, a round one each way for every retained
+client, and counting right answers one down and some numbers up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from secede import state as states
+from secede.erasure.bodies import Rung
+from secede.erasure.fields import stamp
+from secede.erasure.ground import Ground
+from secede.erasure.keys import check_name
+from secede.erasure.plan import Margins, Mean, Omitted, Plan, Step
+from secede.erasure.predicate import Setting
+from secede.erasure.request import Request
+from secede.errors import ConfigError, RequestError
+from secede.state import State
+from secede.unlearning import methods
+from secede.unlearning.create import create
+from secede.unlearning.method import AtLeaver, Method
+from secede.unlearning.methods import Entry, Situation
+
+RUNGS: tuple[Rung, ...] = ("local-step", "server-side", "retraining")
+# Their rounds take each update for itself, so that no other mean can stand in.
+OWN_MEAN = ("orthogonal-descent", "rapid-retrain")
+RETRAINING = ("retrain", "rapid-retrain")
+ANSWER_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What whoever runs the erasure asks for; the defaults suit most."""
+
+    methods: tuple[str, ...] = ()  # each instead of its rung's usual one
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    distrust: bool = False  # take nothing from the leaver
+    rounds: int = 5  # of post-training at most, after a local step
+    server_rounds: int = 10  # after a server-side method
+    least_rounds: int = 0  # with none, the leaver's own state may be what serves in the end
+    mean: Mean = "mean"
+    margins: Margins = field(default_factory=Margins)
+    answer_seconds: float = ANSWER_SECONDS
+    wait: timedelta = timedelta(0)  # for a silent leaver, before the next rung
+    backups_until: datetime | None = None
+
+
+def make(
+    ground: Ground,
+    request: Request,
+    *,
+    model: State,
+    retained: Sequence[str],
+    wishes: Wishes,
+    now: datetime,
+) -> Plan:
+    """Return the plan for `request`; with no rung possible it is refused."""
+    situation = ground.situation(request.client)
+    taken, omitted = _ladder(situation, wishes, ground.scenario)
+    if not taken:
+        raise RequestError(f"no rung is possible: {'; '.join(o.reason for o in omitted)}")
+    size = _Size(states.size_bytes(model), len(retained), ground.classes, situation.leaver_online)
+    steps = []
+    for rung, entry, method in taken:
+        rounds = {
+            "local-step": wishes.rounds,
+            "server-side": wishes.server_rounds,
+            "retraining": ground.training_rounds,
+        }[rung]
+        up, down = size.predict(entry, rounds, whole=rung == "retraining")
+        steps.append(
+            Step(
+                rung=rung,
+                method=check_name(entry.name, "method"),
+                settings=_settings(wishes.settings.get(entry.name, {})),
+                parameters=parameters(method),
+                needs=entry.needs.words(),
+                rounds=rounds,
+                least_rounds=rounds if rung == "retraining" else min(wishes.least_rounds, rounds),
+                upload_bytes=up,
+                download_bytes=down,
+            )
+        )
+    _check_mean(wishes.mean, steps, situation, len(retained))
+    return Plan(
+        request=request.digest(),
+        federation=request.federation,
+        client=request.client,
+        model=states.digest(model),
+        ladder=tuple(steps),
+        omitted=tuple(omitted),
+        retained=tuple(retained),
+        mean=wishes.mean,
+        margins=wishes.margins,
+        answer_seconds=wishes.answer_seconds,
+        asked_until=stamp(now + wishes.wait) if wishes.wait else None,
+        backups_until=stamp(wishes.backups_until) if wishes.backups_until else None,
+    )
+
+
+def rung_of(entry: Entry) -> Rung:
+    """Return the rung that a method belongs to."""
+    if entry.name in RETRAINING:
+        return "retraining"
+    return "local-step" if entry.needs.leaver_online else "server-side"
+
+
+def parameters(method: Method) -> dict[str, Setting]:
+    """Return every parameter of a method by name, as a receipt states it."""
+    made: Any = method.step if isinstance(method, AtLeaver) else method
+    if not dataclasses.is_dataclass(made):
+        return {}
+    values = {f.name: getattr(made, f.name) for f in dataclasses.fields(made) if f.init}
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _ladder(
+    situation: Situation, wishes: Wishes, scenario: str
+) -> tuple[list[tuple[Rung, Entry, Method]], list[Omitted]]:
+    named: dict[Rung, list[str]] = {rung: [] for rung in RUNGS}
+    for name in wishes.methods:
+        entry, _ = create(name, wishes.settings.get(name))
+        methods.check_possible(entry, situation, scenario)
+        named[rung_of(entry)].append(name)
+    usual: dict[Rung, str] = {
+        "local-step": "second-choice",
+        "server-side": "federaser"
+        if situation.history and situation.single_updates
+        else "weight-negation",
+        "retraining": "retrain",
+    }
+    taken, omitted = list[tuple[Rung, Entry, Method]](), list[Omitted]()
+    for rung in RUNGS:
+        if rung == "local-step" and wishes.distrust:
+            omitted.append(Omitted(rung=rung, reason="nothing is taken from the leaver here"))
+            continue
+        for name in named[rung] or [usual[rung]]:
+            entry, method = create(name, wishes.settings.get(name))
+            if lacking := situation.lacks(entry.needs):
+                reason = f"{name} needs {' and '.join(lacking)}, which is not there"
+                omitted.append(Omitted(rung=rung, reason=reason))
+            else:
+                taken.append((rung, entry, method))
+    if strangers := wishes.settings.keys() - {entry.name for _, entry, _ in taken}:
+        raise ConfigError(f"settings for {min(strangers)!r}, which is not on the ladder")
+    return taken, omitted
+
+
+def _check_mean(mean: Mean, steps: Sequence[Step], situation: Situation, retained: int) -> None:
+    if mean == "mean":
+        return
+    if not situation.single_updates:
+        raise ConfigError(
+            f"mean {mean!r} needs single updates, which secure aggregation hides: use 'mean'"
+        )
+    if retained < 3:
+        raise ConfigError(
+            f"mean {mean!r} needs three retained clients or more, there are {retained}"
+        )
+    for step in steps:
+        if step.method in OWN_MEAN or ":" in step.method:
+            raise ConfigError(
+                f"method {step.method!r} has a mean of its own: mean {mean!r} cannot be used"
+            )
+
+
+@dataclass(frozen=True)
+class _Size:
+    """What decides how many bytes travel."""
+
+    state: int
+    retained: int
+    classes: int
+    online: bool  # the leaver counts, too, in the end
+
+    def predict(self, entry: Entry, rounds: int, *, whole: bool) -> tuple[int, int]:
+        """Return the bytes up and down for all of a rung's rounds."""
+        asked = {"leaver": 1, "everyone": self.retained + 1, "server": 0}[entry.runs_at]
+        models = asked + rounds * self.retained
+        counting = self.retained * (2 if whole else rounds + 2) + 2 * self.online
+        counts = 2 * 8 * self.classes
+        return models * self.state + counting * counts, (models + counting) * self.state
+
+
+def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+
+
+def _plain(value: object) -> Setting:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return str(value)[:300] or "none"

@@ -1,0 +1,63 @@
+"""The states of an erasure in progress: safetensors files, each named by its digest.
+
+A file is whole or absent. What a method remembers between rounds lies in the same file.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from secede import state as states
+from secede.errors import StateError, StorageError
+from secede.state import State
+
+_MEMORY = "memory::"  # begins the names of what a method remembers
+
+
+class Vault:
+    """A folder of states that goes with its erasure."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, state: State, memory: Mapping[str, Tensor] | None = None) -> str:
+        """Keep a state and what goes with it; return the name under which it is found again."""
+        whole = {**state, **{f"{_MEMORY}{name}": v for name, v in (memory or {}).items()}}
+        name = states.digest(whole)
+        states.save(whole, self._path(name))
+        return name
+
+    def get(self, name: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return a kept state and what goes with it; StateError if it is lost or damaged."""
+        found, _ = states.load(self._path(name))
+        if states.digest(found) != name:
+            raise StateError(f"{self._path(name)}: its values are not those that were written")
+        memory = {n.removeprefix(_MEMORY): v for n, v in found.items() if n.startswith(_MEMORY)}
+        return {n: v for n, v in found.items() if not n.startswith(_MEMORY)}, memory
+
+    def drop(self, name: str) -> None:
+        """Remove one state."""
+        try:
+            self._path(name).unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot delete {self._path(name)}: {error.strerror}") from error
+
+    def destroy(self) -> None:
+        """Remove all of it, and what a kill left half written."""
+        try:
+            if self._folder.exists():
+                shutil.rmtree(self._folder)
+        except OSError as error:
+            raise StorageError(
+                f"cannot delete the states in {self._folder}: {error.strerror}"
+            ) from error
+
+    def _path(self, name: str) -> Path:
+        if not re.fullmatch("[0-9a-f]{64}", name):
+            raise StateError(f"a kept state cannot be called {name[:80]!r}")
+        return self._folder / f"{name}.safetensors"

@@ -1,0 +1,152 @@
+"""Founds a simulated federation: trains it and sets up its home, ready for requests.
+
+Doing it again after a kill gives the same home. The description is written last and makes it one.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from secede import files
+from secede import state as states
+from secede.data.samples import Samples
+from secede.erasure import commitment, keys
+from secede.erasure.bodies import DeliveredBody, ModelBody
+from secede.erasure.commitment import Commitment
+from secede.erasure.home import Client, Home
+from secede.erasure.home import Federation as Record
+from secede.erasure.journal import Journal
+from secede.erasure.keys import check_name
+from secede.erasure.ledger import Ledger
+from secede.erasure.lineage import Lineage
+from secede.erasure.newfile import write_new
+from secede.erasure.predicate import Scope
+from secede.erasure.receipt import SERVER
+from secede.erasure.registry import Candidate
+from secede.errors import ConfigError, StorageError
+from secede.experiments import config as configs
+from secede.experiments.arms import TRAINING
+from secede.experiments.config import Config
+from secede.experiments.setup import Federation, resolve_device
+from secede.experiments.simulated import Recipe
+from secede.experiments.sites import Sites
+from secede.federation.engine import aggregate
+from secede.state import State
+
+Tell = Callable[[str], None]
+
+
+def found(
+    path: Path,
+    config: Config,
+    *,
+    name: str,
+    seed: int = 0,
+    search: Path | None = None,
+    now: datetime,
+    tell: Tell = lambda _: None,
+) -> Home:
+    """Train the federation of `config` and register it in the folder `path`."""
+    check_name(name, "federation")
+    home = Home(path)
+    if (path / "federation.json").exists():
+        raise ConfigError(f"{path} is a federation's home already: take another folder")
+    config = configs.override(config, {"device": resolve_device(config.device)})
+    recipe = Recipe(config=config, seed=seed, search=None if search is None else str(search))
+    content = recipe.model_dump_json(indent=1).encode()
+    files.write_bytes(path / "recipe.json", content)
+    federation = recipe.put_up()
+    names = tuple(f"site-{number}" for number in federation.everyone)
+    state = _train(home, recipe, federation, tell)
+    _make_keys(home, names)
+    clients = _clients(home, federation, names, config.training.rounds)
+    _register(home, name, names, state, config.training.rounds, now)
+    home.describe(
+        Record(name=name, run=name, clients=clients, recipe=files.digest(path / "recipe.json"))
+    )
+    return home
+
+
+def _train(home: Home, recipe: Recipe, federation: Federation, tell: Tell) -> State:
+    engine, rounds = federation.engine, recipe.config.training.rounds
+    state: State = engine.initial_state("initial")
+    history = recipe.history(home)
+    if history is not None:
+        history.delete()  # of an attempt that was cut short
+        size, everyone = states.size_bytes(state), len(federation.everyone)
+        history.check_fits(state_bytes=size, clients=everyone, rounds=rounds)
+    for number in range(1, rounds + 1):
+        reply = engine.train_round(state, federation.everyone, phase=TRAINING, number=number)
+        if history is not None:
+            history.keep(number, state, reply.updates)
+        state = aggregate(reply.updates)
+        tell(f"training round {number} of {rounds}")
+    if history is not None:
+        history.write(history.sums)
+    return state
+
+
+def _make_keys(home: Home, names: tuple[str, ...]) -> None:
+    """Make the server's keys, and each client's, whose public half goes to the server."""
+    if not (home.keys / f"{SERVER}.pub").exists():
+        (home.keys / f"{SERVER}.key").unlink(missing_ok=True)
+        keys.generate(home.keys, SERVER)
+    sites = home.path / "sites"
+    for name in names:
+        if not (sites / f"{name}.pub").exists():
+            (sites / f"{name}.key").unlink(missing_ok=True)
+            keys.generate(sites, name)
+        try:
+            shutil.copyfile(sites / f"{name}.pub", home.keys / f"{name}.pub")
+        except OSError as error:
+            raise StorageError(f"cannot write to {home.keys}: {error.strerror}") from error
+
+
+def _clients(
+    home: Home, federation: Federation, names: tuple[str, ...], rounds: int
+) -> tuple[Client, ...]:
+    """Keep each client's last state at its site; return what each put in."""
+    sites, found = Sites(home.path / "sites"), []
+    for number, name in enumerate(names):
+        own = federation.engine.own[number]
+        sites.save(name, own, "")
+        scope = Scope(
+            first_round=1,
+            last_round=rounds,
+            rounds=rounds,
+            weight=own.weight,
+            commitment=_commit(home, name, federation.engine.clients[number]),
+        )
+        found.append(Client(name=name, number=number, scope=scope))
+    return tuple(found)
+
+
+def _commit(home: Home, name: str, samples: Samples) -> Commitment:
+    """Commit to a client's samples; the salt stays at its site."""
+    path = home.path / "sites" / f"{name}.salt"
+    if not path.exists():
+        write_new(path, commitment.new_salt(), 0o600)
+    inputs, labels = samples.x.cpu().contiguous().numpy(), samples.y.cpu().numpy()
+    rows = (x.tobytes() + y.tobytes() for x, y in zip(inputs, labels, strict=True))
+    return commitment.commit(rows, path.read_bytes())
+
+
+def _register(
+    home: Home, run: str, names: tuple[str, ...], state: State, rounds: int, now: datetime
+) -> None:
+    """Put the trained model into service, and into the ledger who received it."""
+    digest = states.digest(state)
+    states.save(state, home.model(digest))
+    with Journal(home.journal), Lineage(home.registry) as registry:
+        registry.promote(
+            Candidate(digest=digest, parent=None, run=run, round=rounds, clients=names), now
+        )
+    with Ledger(home.ledger) as ledger:
+        body = ModelBody(model=digest, parent=None, run=run, round=rounds, status="serving")
+        ledger.append_once("model", body, now)
+        for start in range(0, len(names), 4096):
+            part = DeliveredBody(model=digest, clients=names[start : start + 4096])
+            ledger.append_once("delivered", part, now)

@@ -1,0 +1,114 @@
+"""A simulated federation's clients over time: what each keeps on its own disk, and who answers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from secede import state as states
+from secede.errors import SilentError, StorageError
+from secede.federation.cost import Cost
+from secede.federation.engine import ClientSide, OwnState, ReplyT, RoundReply
+from secede.federation.simulator import Simulator
+from secede.state import State
+
+_FROM = "trained_from"
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Each client's last own state, in a file of its own."""
+
+    folder: Path
+
+    def save(self, name: str, own: OwnState, trained_from: str, *, beside: bool = False) -> None:
+        """Keep a client's last state; `beside` the one in use until it is settled."""
+        metadata = {"weight": repr(own.weight), _FROM: trained_from}
+        states.save(own.state, self._path(name, ".next" if beside else ""), metadata)
+
+    def load(self, name: str) -> OwnState | None:
+        """Return a client's last state; None if none belongs to the serving model."""
+        if not self._path(name).exists():
+            return None
+        state, metadata = states.load(self._path(name))
+        return OwnState(state, float(metadata["weight"]))
+
+    def settle(self, name: str, trained_from: str | None) -> None:
+        """Take the state of the round that began at `trained_from`, which made the new model.
+
+        If there was none, what the client has got no share in the new model.
+        """
+        beside = self._path(name, ".next")
+        if trained_from is not None and self._origin(beside) == trained_from:
+            try:
+                os.replace(beside, self._path(name))
+            except OSError as error:
+                raise StorageError(f"cannot move {beside}: {error.strerror}") from error
+        self.drop(name)
+        own = self.load(name)
+        if own is not None and self._origin(self._path(name)) != trained_from and own.weight:
+            self.save(name, OwnState(own.state, 0.0), "")
+
+    def drop(self, name: str) -> None:
+        """Remove what lies beside the state in use."""
+        self._remove(self._path(name, ".next"))
+
+    def forget(self, name: str) -> None:
+        """Remove what is kept of a client."""
+        self.drop(name)
+        self._remove(self._path(name))
+
+    def _remove(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot delete {path}: {error.strerror}") from error
+
+    def _origin(self, path: Path) -> str | None:
+        return states.load(path)[1].get(_FROM) if path.exists() else None
+
+    def _path(self, name: str, ending: str = "") -> Path:
+        return self.folder / f"{name}{ending}.safetensors"
+
+
+@dataclass(frozen=True)
+class HomeEngine:
+    """The simulator, with clients that are gone, slow, or keep their states on the disk."""
+
+    simulator: Simulator
+    sites: Sites
+    names: Mapping[int, str]
+    gone: frozenset[int] = frozenset()
+    seconds: Mapping[int, float] = field(default_factory=dict)  # that a client has to answer
+
+    def train_round(
+        self, state: State, clients: Sequence[int], *, phase: str, number: int
+    ) -> RoundReply:
+        """Train; each client keeps its own state beside the one that belongs to the old model."""
+        reply = self.simulator.train_round(state, clients, phase=phase, number=number)
+        begun, total = states.digest(state), sum(update.samples for update in reply.updates)
+        for update in reply.updates:
+            own = OwnState(update.state, update.samples / total)
+            self.sites.save(self.names[update.client], own, begun, beside=True)
+        return reply
+
+    def ask(
+        self,
+        client: int,
+        task: Callable[[ClientSide], ReplyT],
+        *,
+        global_state: State,
+        number: int = 0,
+    ) -> tuple[ReplyT, Cost]:
+        """Ask a client that is there; an answer that comes too late is not looked at."""
+        if client in self.gone:
+            raise SilentError(f"client {self.names[client]!r} does not answer")
+        started = time.monotonic()
+        reply = self.simulator.ask(client, task, global_state=global_state, number=number)
+        if time.monotonic() - started > self.seconds.get(client, float("inf")):
+            most = self.seconds[client]
+            raise SilentError(f"client {self.names[client]!r} took more than {most:g} seconds")
+        return reply

@@ -1,0 +1,227 @@
+"""A federation whose erasure takes a fraction of a second, in a home folder of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+import tiny
+from secede.erasure import keys, workflow
+from secede.erasure import request as requests
+from secede.erasure.course import Course
+from secede.erasure.entries import Entry
+from secede.erasure.home import Home
+from secede.erasure.journal import Journal
+from secede.erasure.ledger import Ledger
+from secede.erasure.lineage import Lineage
+from secede.erasure.planning import Wishes
+from secede.erasure.receipt import PAYLOAD_TYPE
+from secede.erasure.workflow import Outcome
+from secede.experiments import presets
+from secede.experiments.founding import found
+from secede.experiments.simulated import Simulated
+from secede.federation.cost import Cost
+from secede.federation.engine import ClientSide, ReplyT, RoundReply, Update
+from secede.state import State
+from secede.unlearning.local import LocalResult
+from secede.unlearning.method import Server
+
+NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
+NAME = "north"
+CONFIG = """
+data = "tiny.npz"
+model = "erasure.small:build"
+clients.count = 4
+device = "cpu"
+executor = "loop"
+scenario = { name = "backdoor", share = 0.5 }
+training = { rounds = 4, batch_size = 16, learning_rate = 0.1 }
+"""
+Tamper = Callable[[State], State]
+# A step that moves little: what is tested is the way, not the method.
+STEP = {"epochs": 1, "batch_size": 16, "learning_rate": 0.1, "stop_distance": 100.0}
+
+
+def wishes(**changes: Any) -> Wishes:
+    """Return wishes with that local step."""
+    return Wishes(methods=("projected-ascent",), settings={"projected-ascent": STEP}, **changes)
+
+
+def build(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return a linear model."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+
+def make(folder: Path, config: str = CONFIG) -> Home:
+    """Train the federation into `folder`/home."""
+    path = tiny.write(folder, config)
+    return found(folder / "home", presets.load(str(path)), name=NAME, now=NOW)
+
+
+def copy(home: Home, to: Path) -> Home:
+    """Return the same home in another folder."""
+    shutil.copytree(home.path, to)
+    return Home(to)
+
+
+def serving(home: Home) -> str:
+    with Lineage(home.registry, read_only=True) as registry:
+        model = registry.serving(NAME)
+    assert model is not None
+    return model.digest
+
+
+def ask(home: Home, client: str = "site-0", *, model: str | None = None) -> bytes:
+    """Return a client's signed request."""
+    made = requests.new(
+        federation=NAME,
+        client=client,
+        trigger="objection",
+        model=model or serving(home),
+        now=NOW,
+    )
+    return requests.sign(made, keys.load_private(home.path / "sites" / f"{client}.key"))
+
+
+def receive(home: Home, client: str = "site-0") -> Entry:
+    return workflow.receive(home, ask(home, client), NOW)
+
+
+def erase(
+    home: Home,
+    number: int,
+    *,
+    ground: Simulated | None = None,
+    how: Wishes | None = None,
+    now: datetime = NOW,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    return workflow.erase(
+        home,
+        ground or Simulated(home),
+        number,
+        key=home.server_key(),
+        clock=lambda: now,
+        wishes=how or wishes(),
+        tell=tell,
+    )
+
+
+def course(home: Home, number: int = 1) -> Course:
+    with Journal(home.journal, read_only=True) as journal:
+        return Course(journal.entry(number), tuple(journal.transitions(number)))
+
+
+def way(home: Home, number: int = 1) -> list[str]:
+    """Return a request's states in order."""
+    return [transition.state for transition in course(home, number).way]
+
+
+def told(home: Home, number: int = 1) -> dict[str, Any]:
+    """Return a receipt's predicate."""
+    from secede.erasure import envelope, receipt
+
+    with Journal(home.journal, read_only=True) as journal:
+        path = home.receipt(journal.entry(number).digest)
+    payload = envelope.unverified(path.read_bytes(), PAYLOAD_TYPE, limit=receipt.LIMIT)
+    found: dict[str, Any] = json.loads(payload)["predicate"]
+    return found
+
+
+def timeless(home: Home, number: int = 1) -> dict[str, Any]:
+    """Return everything that an erasure leaves, without times: equal for equal erasures."""
+    with Ledger(home.ledger, read_only=True) as ledger:
+        ledger.verify()
+        rows = [(row.kind, row.body) for row in ledger.rows()]
+    predicate = told(home, number) if way(home, number)[-1] == "promoted" else {}
+    times = {"request": ("received", "acknowledged", "completed")}
+    for part, names in {**times, "costs": ("seconds",), "ledger": ("hash",)}.items():
+        for key in names:
+            predicate.get(part, {}).pop(key, None)
+    for thing in predicate.get("destroyed", ()):
+        del thing["at"]
+    # The receipt's digest covers its times.
+    rows = [(kind, {k: v for k, v in body.items() if k != "receipt"}) for kind, body in rows]
+    for _, body in rows:
+        body.get("scalars", {}).pop("receipt", None)
+    return {
+        "serving": serving(home),
+        "predicate": predicate,
+        "ledger": rows,
+        "way": way(home, number),
+        "files": sorted(
+            str(path.relative_to(home.path))
+            for path in home.path.rglob("*")
+            if path.is_file() and not path.name.endswith(("-wal", "-shm"))
+        ),
+    }
+
+
+class Hostile(Simulated):
+    """A federation whose leaver, or whose last retained clients, send something else."""
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        leaver: Tamper | None = None,
+        retained: Callable[[Update, State], State] | None = None,
+        malicious: int = 1,
+        silent: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(home, **options)
+        self.leaver_sends, self.retained_send = leaver, retained
+        self.malicious, self.silent = malicious, silent
+
+    def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
+        plain = super().server(client, retained, state, seconds)
+        return replace(plain, engine=_Wire(self, plain))
+
+
+class _Wire:
+    """An engine that lets hostile clients change what they send."""
+
+    def __init__(self, ground: Hostile, server: Server) -> None:
+        self.ground, self.inner, self.leaver = ground, server.engine, server.leaver
+
+    def train_round(
+        self, state: State, clients: Sequence[int], *, phase: str, number: int
+    ) -> RoundReply:
+        reply = self.inner.train_round(state, clients, phase=phase, number=number)
+        if self.ground.retained_send is None:
+            return reply
+        updates = list(reply.updates)
+        for place in range(-self.ground.malicious, 0):
+            evil = updates[place]
+            sent = self.ground.retained_send(evil, state)
+            updates[place] = Update(evil.client, sent, evil.samples)
+        return RoundReply(tuple(updates), reply.cost)
+
+    def ask(
+        self,
+        client: int,
+        task: Callable[[ClientSide], ReplyT],
+        *,
+        global_state: State,
+        number: int = 0,
+    ) -> tuple[ReplyT, Cost]:
+        from secede.errors import SilentError
+
+        if self.ground.silent and client == self.leaver:
+            raise SilentError("client 'site-0' does not answer")
+        reply, cost = self.inner.ask(client, task, global_state=global_state, number=number)
+        if isinstance(reply, LocalResult) and self.ground.leaver_sends is not None:
+            reply = replace(reply, state=self.ground.leaver_sends(reply.state))
+        return reply, cost
+
+
+def later(**parts: float) -> datetime:
+    return NOW + timedelta(**parts)

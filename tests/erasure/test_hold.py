@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from erasure.asking import NOW, later, people
+from secede.erasure.entries import Holder
+from secede.erasure.hold import SECONDS, leased, locked
+from secede.erasure.journal import Journal
+from secede.errors import RecordError, StorageError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A journal with one request."""
+    path = tmp_path / "journal.sqlite"
+    who = people(tmp_path / "keys", "north")
+    with Journal(path) as journal:
+        who.send(journal, who.ask("north"))
+    return path
+
+
+@contextmanager
+def hold(path: Path, now: datetime = NOW) -> Iterator[Holder]:
+    with (
+        locked(path.parent, path) as lock,
+        Journal(path) as journal,
+        leased(lock, journal, 1, lambda: now) as holder,
+    ):
+        yield holder
+
+
+def left_behind(path: Path, host: str) -> None:
+    """Leave a lease and a lock's file as a killed process does."""
+    dead = Holder(pid=4_000_000, token="ab" * 16)
+    with Journal(path) as journal:
+        journal.lease(1, dead, NOW, SECONDS)
+    told = {"host": host, "pid": dead.pid, "token": dead.token, "request": 1}
+    (path.parent / "erasing.lock").write_text(json.dumps(told))
+
+
+def test_the_lease_lasts_as_long_as_the_block(path: Path) -> None:
+    with locked(path.parent, path) as lock, Journal(path) as journal:
+        with leased(lock, journal, 1, lambda: NOW) as holder:
+            assert journal.leased_until(1) == later(seconds=SECONDS)
+            assert holder.pid == os.getpid()
+        assert journal.leased_until(1) is None
+    assert (path.parent / "erasing.lock").stat().st_mode & 0o177 == 0
+
+
+def test_a_dead_process_of_this_machine_does_not_block(path: Path) -> None:
+    left_behind(path, socket.gethostname())
+    with hold(path):
+        pass
+
+
+def test_a_lease_of_another_machine_is_waited_for(path: Path) -> None:
+    left_behind(path, "elsewhere")
+    words = r"process 4000000 until 2026-11-15T12:10:00Z"
+    with pytest.raises(RecordError, match=words), hold(path):
+        pass
+
+
+def test_after_that_it_is_given_to_the_next(path: Path) -> None:
+    left_behind(path, "elsewhere")
+    with hold(path, later(seconds=SECONDS + 1)):
+        pass
+
+
+def test_a_torn_lock_file_is_no_hindrance(path: Path) -> None:
+    for content in (b"", b'{"host": "a", "pi', b"[]", b"\xff\xfe"):
+        (path.parent / "erasing.lock").write_bytes(content)
+        with hold(path):
+            pass
+
+
+def test_a_folder_that_is_not_there_is_a_storage_error(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StorageError, match="cannot write"),
+        locked(tmp_path / "absent", tmp_path / "journal.sqlite"),
+    ):
+        pass

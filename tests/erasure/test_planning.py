@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from erasure import small
+from erasure.small import CONFIG, NOW
+from secede import state as states
+from secede.erasure import request as requests
+from secede.erasure import workflow
+from secede.erasure.home import Home
+from secede.erasure.plan import MEAN_LIMITS, Plan
+from secede.erasure.planning import Wishes, parameters, rung_of
+from secede.errors import ConfigError, RecordError
+from secede.experiments.simulated import Simulated
+from secede.federation.robust import MEANS
+from secede.unlearning.create import create
+from secede.unlearning.methods import METHODS
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return small.make(tmp_path_factory.mktemp("planned"))
+
+
+def plan(home: Home, *, gone: bool = False, **wishes: object) -> Plan:
+    request = requests.unverified(small.ask(home))
+    ground = Simulated(home, gone=["site-0"] if gone else [])
+    return workflow.foresee(home, ground, request, wishes=Wishes(**wishes), now=NOW)  # type: ignore[arg-type]
+
+
+def test_the_ladder_is_local_step_server_side_retraining(home: Home) -> None:
+    found = plan(home)
+    assert [(s.rung, s.method) for s in found.ladder] == [
+        ("local-step", "second-choice"),
+        ("server-side", "weight-negation"),
+        ("retraining", "retrain"),
+    ]
+    assert found.omitted == ()
+    assert found.retained == ("site-1", "site-2", "site-3")
+    assert found.ladder[0].needs == ("the leaver online",)
+    assert [s.least_rounds for s in found.ladder] == [0, 0, 4]
+    assert found.ladder[2].rounds == 4
+
+
+def test_bytes_are_predicted_by_hand_arithmetic(home: Home) -> None:
+    size = 4 * (64 * 3 + 3)
+    counts = 2 * 8 * 3
+    assert states.size_bytes(states.load(home.model(small.serving(home)))[0]) == size
+    local, negation, retrain = plan(home, rounds=2).ladder
+    # One exchange with the leaver and two rounds of three; counted before, and after 0, 1, 2
+    # rounds, by three clients; and twice by the leaver.
+    assert local.upload_bytes == (1 + 2 * 3) * size + (4 * 3 + 2) * counts
+    assert local.download_bytes == (1 + 2 * 3 + 4 * 3 + 2) * size
+    assert negation.upload_bytes == 10 * 3 * size + (12 * 3 + 2) * counts
+    assert retrain.download_bytes == (4 * 3 + 2 * 3 + 2) * size
+
+
+def test_what_is_not_possible_is_left_out_and_said(home: Home) -> None:
+    gone = plan(home, gone=True)
+    assert [s.rung for s in gone.ladder] == ["server-side", "retraining"]
+    assert gone.omitted[0].reason == ("second-choice needs the leaver online, which is not there")
+    distrusted = plan(home, distrust=True)
+    assert [s.rung for s in distrusted.ladder] == ["server-side", "retraining"]
+    with pytest.raises(
+        ConfigError, match=r"'projected-ascent' needs the leaver online.*would work"
+    ):
+        plan(home, gone=True, methods=("projected-ascent",))
+    with pytest.raises(ConfigError, match="needs stored history"):
+        plan(home, methods=("federaser",))
+
+
+def test_methods_take_their_rungs_with_every_parameter(home: Home) -> None:
+    settings = {"projected-ascent": {"epochs": 2, "stop_distance": 1.0}}
+    found = plan(home, methods=("projected-ascent", "rapid-retrain"), settings=settings)
+    assert [s.method for s in found.ladder] == [
+        "projected-ascent",
+        "weight-negation",
+        "rapid-retrain",
+    ]
+    step = found.ladder[0]
+    assert step.settings == settings["projected-ascent"]
+    made = create("projected-ascent", settings["projected-ascent"])[1]
+    assert step.parameters == parameters(made)
+    assert step.parameters["epochs"] == 2
+    assert step.parameters["clip"] == 5.0
+    with pytest.raises(ConfigError, match="settings for 'fine-tune', which is not on the ladder"):
+        plan(home, settings={"fine-tune": {}})
+    with pytest.raises(ConfigError, match="unknown key"):
+        plan(home, settings={"second-choice": {"epoch": 3}})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_rung_and_tells_its_parameters(name: str) -> None:
+    settings = {"classes": (1,)} if name == "class-pruning" else {}
+    entry, method = create(name, settings)
+    if entry.needs.leaver_online:
+        assert rung_of(entry) == "local-step"
+    found = parameters(method)
+    made: Any = getattr(method, "step", method)
+    assert found.keys() == {field.name for field in fields(made) if field.init}
+
+
+def test_robust_means_state_their_limits_and_their_needs(home: Home, tmp_path: Path) -> None:
+    assert MEAN_LIMITS.keys() == MEANS.keys()
+    assert plan(home, mean="median").mean == "median"
+    with pytest.raises(ConfigError, match="has a mean of its own"):
+        plan(home, mean="median", methods=("rapid-retrain",))
+    few = small.make(tmp_path, CONFIG.replace("count = 4", "count = 3"))
+    with pytest.raises(ConfigError, match="three retained clients or more, there are 2"):
+        plan(few, mean="trimmed")
+
+
+def test_under_secure_aggregation_there_is_no_robust_mean(tmp_path: Path) -> None:
+    home = small.make(tmp_path, CONFIG + "situation.secure_aggregation = true\n")
+    with pytest.raises(ConfigError, match="secure aggregation hides"):
+        plan(home, mean="median")
+    assert Simulated(home).last("site-0") is None
+    outcome = small.erase(home, small.receive(home).id)
+    assert outcome.state == "promoted"
+
+
+def test_kept_history_makes_the_replay_the_server_side_rung_and_goes_with_the_leaver(
+    tmp_path: Path,
+) -> None:
+    home = small.make(tmp_path, CONFIG + "situation.history = true\n")
+    assert plan(home).ladder[1].method == "federaser"
+    ground = Simulated(home, gone=["site-0"])
+    outcome = small.erase(home, small.receive(home).id, ground=ground, how=Wishes())
+    assert outcome.method == "federaser"
+    assert not (home.path / "history").exists()
+    assert any("kept while training" in d["what"] for d in small.told(home)["destroyed"])
+    again = plan_for(home, "site-1")
+    assert again.ladder[1].method == "weight-negation"
+
+
+def plan_for(home: Home, client: str) -> Plan:
+    request = requests.unverified(small.ask(home, client))
+    return workflow.foresee(home, Simulated(home), request, wishes=Wishes(), now=NOW)
+
+
+def test_a_plan_is_kept_by_its_digest_and_shown_whole(home: Home) -> None:
+    found = plan(home, wait=timedelta(hours=2), mean="trimmed")
+    digest = home.keep_plan(found)
+    assert home.plan(digest) == found
+    assert Plan.model_validate_json(found.content()).digest() == digest
+    assert found.asked_until == "2026-11-15T14:00:00Z"
+    console = Console(width=100, record=True)
+    console.print(found.show())
+    shown = " ".join(console.export_text().split())
+    for words in (
+        "second-choice",
+        "0 to 5",
+        "Who takes part: site-1, site-2, site-3 (3)",
+        "again until 2026-11-15T14:00:00Z",
+        *MEAN_LIMITS["trimmed"],
+    ):
+        assert words in shown
+    path = home.path / "plans" / f"{digest}.json"
+    path.write_bytes(path.read_bytes().replace(b"site-3", b"site-4"))
+    with pytest.raises(RecordError, match="not the plan that was written down"):
+        home.plan(digest)
+    path.unlink()
+    with pytest.raises(RecordError, match="missing or damaged"):
+        home.plan(digest)
+
+
+def test_the_ledgers_row_of_a_plan_holds_names_and_numbers_only(home: Home) -> None:
+    body = plan(home, methods=("projected-ascent",)).body(0)
+    assert body.method == "projected-ascent"
+    assert body.settings["epochs"] == 5
+    assert all(isinstance(v, str | int | float | bool | None) for v in body.settings.values())
+
+
+def test_whoever_only_reads_needs_no_torch() -> None:
+    program = (
+        "import sys\n"
+        "from secede.erasure import course, hold, home, plan\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,401 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+
+from erasure import small
+from erasure.small import NOW, Hostile
+from secede import state as states
+from secede.erasure import receipt, workflow
+from secede.erasure import request as requests
+from secede.erasure.home import Home
+from secede.erasure.issuing import WORDS
+from secede.erasure.journal import Journal
+from secede.erasure.ledger import Ledger
+from secede.erasure.lineage import Lineage
+from secede.erasure.plan import Margins
+from secede.erasure.planning import Wishes
+from secede.erasure.registry import Candidate
+from secede.erasure.verifying import ABSENT, ITSELF, NOTHING, RETURNED
+from secede.errors import GuardError, RequestError, SilentError
+from secede.experiments.simulated import Simulated
+from secede.federation.engine import Update
+from secede.state import State
+from secede.unlearning.projected_ascent import ProjectedAscent
+
+HAPPY = ["received", "planned", "local-step", "guarded"]
+
+
+@pytest.fixture(scope="module")
+def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield small.make(tmp_path_factory.mktemp("founded"))
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def home(founded: Home, tmp_path: Path) -> Home:
+    return small.copy(founded, tmp_path / "home")
+
+
+def test_a_request_ends_in_a_receipt_that_verifies_with_model_and_ledger(home: Home) -> None:
+    before, lines = small.serving(home), list[str]()
+    outcome = small.erase(home, small.receive(home).id, tell=lines.append)
+    assert (outcome.state, outcome.rung, outcome.method) == (
+        "promoted",
+        "local-step",
+        "projected-ascent",
+    )
+    assert outcome.receipt is not None
+    assert outcome.page is not None
+    assert outcome.model is not None
+    way = small.way(home)
+    rounds = way.count("post-training")
+    assert way == [*HAPPY, *["post-training"] * rounds, "verified", "promoted"]
+    after = states.digest(states.load(home.model(outcome.model))[0])
+    checked = receipt.verify(
+        outcome.receipt.read_bytes(), home.keyring(), model_digest=after, ledger=home.ledger
+    )
+    told = checked.statement.predicate
+    assert (told.models.before, told.models.after) == (before, after)
+    assert told.method.parameters.keys() == {f.name for f in fields(ProjectedAscent)}
+    assert told.scope.weight == pytest.approx(0.25, abs=0.02)
+    assert told.scope.commitment is not None
+    assert told.costs.rounds == rounds - 1
+    assert told.verification.forgotten == "undetermined"
+    assert NOTHING in told.limits
+    assert "does not carry" not in outcome.page.read_text()
+    assert lines[0] == "planned"
+    assert lines[-1] == "promoted: projected-ascent"
+
+
+def test_the_old_model_is_retired_and_nothing_of_the_leaver_stays(home: Home) -> None:
+    before = small.serving(home)
+    outcome = small.erase(home, small.receive(home).id)
+    assert not home.model(before).exists()
+    assert not home.work(1).exists()
+    assert not (home.path / "sites" / "site-0.safetensors").exists()
+    with Lineage(home.registry, read_only=True) as registry:
+        assert registry.carriers("site-0") == ()
+        old = next(m for m in registry.models() if m.digest == before)
+        assert old.status == "retired"
+        with pytest.raises(GuardError, match="was erased"):
+            registry.check_update("site-0", small.serving(home))
+        with pytest.raises(GuardError, match="retired"):
+            registry.check_update("site-1", before)
+    told = small.told(home)
+    gone = {thing["what"]: thing["digest"] for thing in told["destroyed"]}
+    assert gone[WORDS["model-before"]] == before
+    assert WORDS["leaver-state"] in gone
+    assert WORDS["last-update"] in gone
+    assert outcome.model not in gone.values()
+
+
+def test_the_ledger_has_every_transition_once_and_who_received_what(home: Home) -> None:
+    small.erase(home, small.receive(home).id)
+    course = small.course(home)
+    with Ledger(home.ledger, read_only=True) as ledger:
+        ledger.verify()
+        rows = [(row.kind, row.body) for row in ledger.rows()]
+    moved = [body for kind, body in rows if kind == "transition"]
+    assert [(b["number"], b["state"]) for b in moved] == [(t.number, t.state) for t in course.way]
+    received = {b["model"]: b["clients"] for kind, b in rows if kind == "delivered"}
+    assert received[small.serving(home)] == ["site-1", "site-2", "site-3"]
+    assert "site-0" in received[course.entry and small.told(home)["models"]["before"]]
+    returned = next(t for t in course.way if t.state == "local-step").details["model"]
+    assert returned not in received or "site-0" not in received[returned]
+
+
+def test_the_plan_predicts_the_bytes_that_are_counted(home: Home) -> None:
+    entry = small.receive(home)
+    with Journal(home.journal, read_only=True) as journal:
+        request = journal.request(entry.id)
+    ground = Simulated(home)
+    plans = [
+        workflow.foresee(home, ground, request, wishes=small.wishes(rounds=rounds), now=NOW)
+        for rounds in range(6)
+    ]
+    small.erase(home, entry.id, ground=ground)
+    told = small.told(home)
+    assert told["method"]["tried_before"] == []
+    plan = plans[told["method"]["rounds"]]
+    step = plan.ladder[0]
+    assert (told["costs"]["upload_bytes"], told["costs"]["download_bytes"]) == (
+        step.upload_bytes,
+        step.download_bytes,
+    )
+
+
+def test_doing_it_again_changes_nothing(home: Home) -> None:
+    entry = small.receive(home)
+    first = small.erase(home, entry.id)
+    left = small.timeless(home)
+    assert small.erase(home, entry.id) == first
+    assert small.timeless(home) == left
+
+
+def test_a_leaver_that_is_gone_is_erased_at_the_server(home: Home) -> None:
+    ground = Simulated(home, gone=["site-0"])
+    outcome = small.erase(home, small.receive(home).id, ground=ground, how=Wishes())
+    assert (outcome.state, outcome.rung, outcome.method) == (
+        "promoted",
+        "server-side",
+        "weight-negation",
+    )
+    assert "local-step" not in small.way(home)
+    told = small.told(home)
+    assert ABSENT in told["limits"]
+    assert told["method"]["tried_before"] == []
+
+
+def test_a_silent_leaver_is_waited_for_and_then_passed_over(home: Home) -> None:
+    entry, how = small.receive(home), small.wishes(wait=timedelta(hours=3))
+    ground = Hostile(home, silent=True)
+    with pytest.raises(SilentError, match=r"asked again until 2026-11-15T15:00:00Z"):
+        small.erase(home, entry.id, ground=ground, how=how)
+    assert small.way(home) == ["received", "planned"]
+    lines = list[str]()
+    after = small.later(hours=4)
+    outcome = small.erase(home, entry.id, ground=ground, now=after, tell=lines.append)
+    assert lines[0] == "goes on from planned, by the plan that it has"
+    assert outcome.rung == "server-side"
+    (tried,) = small.told(home)["method"]["tried_before"]
+    assert tried == {"rung": "local-step", "method": "projected-ascent", "outcome": "silent"}
+
+
+def test_a_leaver_that_answers_too_late_counts_as_silent(home: Home) -> None:
+    outcome = small.erase(home, small.receive(home).id, how=small.wishes(answer_seconds=1e-6))
+    assert outcome.rung == "server-side"
+    assert "more than 1e-06 seconds" in str(outcome.failures[0]["reason"])
+
+
+def test_a_refused_state_is_not_used_and_the_next_rung_is_taken(home: Home) -> None:
+    before = states.load(home.model(small.serving(home)))[0]
+    outcome = small.erase(
+        home, small.receive(home).id, ground=Hostile(home, leaver=lambda _: before)
+    )
+    assert outcome.rung == "server-side"
+    assert "nothing was unlearnt" in str(outcome.failures[0]["reason"])
+    assert small.way(home)[:5] == [*HAPPY[:3], "escalated", "server-step"]
+
+
+def test_what_does_not_pass_the_wire_is_never_written(home: Home) -> None:
+    def broken(state: State) -> State:
+        return {name: value * float("nan") for name, value in state.items()}
+
+    outcome = small.erase(home, small.receive(home).id, ground=Hostile(home, leaver=broken))
+    assert outcome.rung == "server-side"
+    assert small.way(home)[:3] == ["received", "planned", "escalated"]
+    assert "not finite" in str(outcome.failures[0]["reason"])
+
+
+def test_a_leaver_that_lost_its_own_state_is_passed_over(home: Home) -> None:
+    (home.path / "sites" / "site-0.safetensors").unlink()
+    outcome = small.erase(home, small.receive(home).id)
+    assert outcome.rung == "server-side"
+    assert outcome.failures[0]["outcome"] == "unable"
+    assert "last-update" not in str(small.told(home)["destroyed"])
+
+
+def test_a_damaged_history_gives_its_rung_up_and_not_the_erasure(tmp_path: Path) -> None:
+    home = small.make(tmp_path, small.CONFIG + "situation.history = true\n")
+    for path in (home.path / "history").glob("updates-*.safetensors"):
+        path.write_bytes(b"spoilt")
+    ground = Simulated(home, gone=["site-0"])
+    outcome = small.erase(home, small.receive(home).id, ground=ground, how=Wishes())
+    assert outcome.rung == "retraining"
+    assert (outcome.failures[0]["method"], outcome.failures[0]["outcome"]) == (
+        "federaser",
+        "unable",
+    )
+
+
+def test_after_an_erasure_without_rounds_the_others_can_still_leave(home: Home) -> None:
+    before = states.load(home.model(small.serving(home)))[0]
+    draw = torch.Generator().manual_seed(0)
+    noise = {n: torch.randn(v.shape, generator=draw) for n, v in before.items()}
+    start = states.shifted(before, noise, 0.05 / states.norm(noise))
+    hostile = Hostile(home, leaver=lambda _: start)
+    small.erase(home, small.receive(home).id, ground=hostile)
+    outcome = small.erase(home, small.receive(home, "site-1").id)
+    assert (outcome.state, outcome.failures[:1]) == ("promoted", ())
+
+
+def test_a_shut_gate_escalates_and_retraining_is_its_own_comparison(home: Home) -> None:
+    how = small.wishes(rounds=0, server_rounds=0)
+    outcome = small.erase(home, small.receive(home).id, how=how)
+    assert outcome.rung == "retraining"
+    assert [f["outcome"] for f in outcome.failures] == ["gate-failed", "gate-failed"]
+    told = small.told(home)
+    assert told["method"]["rounds"] == 4
+    assert told["verification"]["forgotten"] == "yes"
+    assert ITSELF in told["limits"]
+
+
+def test_an_exhausted_ladder_leaves_the_old_model_serving(home: Home) -> None:
+    before, ground = small.serving(home), Simulated(home)
+    ground.training_rounds = 0
+    how = small.wishes(rounds=0, server_rounds=0)
+    outcome = small.erase(home, small.receive(home).id, ground=ground, how=how)
+    assert outcome.state == "rolled-back"
+    assert len(outcome.failures) == 3
+    assert small.serving(home) == before
+    assert home.model(before).exists()
+    assert not home.work(1).exists()
+    assert not list((home.path / "sites").glob("*.next*"))
+    with Ledger(home.ledger, read_only=True) as ledger:
+        gone = [row.body["what"] for row in ledger.rows() if row.kind == "destroyed"]
+    assert "leaver-state" in gone
+    again = small.erase(home, workflow.receive(home, small.ask(home), NOW).id)
+    assert (again.request, again.state) == (2, "promoted")
+
+
+def test_no_round_at_all_is_needed_where_the_start_is_as_good(home: Home) -> None:
+    before = states.load(home.model(small.serving(home)))[0]
+    draw = torch.Generator().manual_seed(0)
+    noise = {n: torch.randn(v.shape, generator=draw) for n, v in before.items()}
+    start = states.shifted(before, noise, 0.05 / states.norm(noise))
+    small.erase(home, small.receive(home).id, ground=Hostile(home, leaver=lambda _: start))
+    told = small.told(home)
+    assert told["method"]["rounds"] == 0
+    assert told["models"]["after"] == states.digest(start)
+    assert RETURNED in told["limits"]
+
+
+def test_rounds_can_be_asked_for_however_good_the_start_is(home: Home) -> None:
+    before = states.load(home.model(small.serving(home)))[0]
+    draw = torch.Generator().manual_seed(0)
+    noise = {n: torch.randn(v.shape, generator=draw) for n, v in before.items()}
+    start = states.shifted(before, noise, 0.05 / states.norm(noise))
+    hostile = Hostile(home, leaver=lambda _: start)
+    small.erase(home, small.receive(home).id, ground=hostile, how=small.wishes(least_rounds=2))
+    told = small.told(home)
+    assert told["method"]["rounds"] == 2
+    assert RETURNED not in told["limits"]
+
+
+def test_a_request_for_a_client_that_the_model_lacks_is_refused(home: Home) -> None:
+    before = small.serving(home)
+    small.erase(home, small.receive(home).id)
+    for model, words in ((before, "was erased from it"), ("ab" * 32, "not one of this")):
+        entry = workflow.receive(home, small.ask(home, model=model), NOW)
+        outcome = small.erase(home, entry.id)
+        assert outcome.state == "refused"
+        assert words in str(outcome.reason)
+        with Journal(home.journal, read_only=True) as journal:
+            request = journal.request(entry.id)
+        with pytest.raises(RequestError, match=words):
+            workflow.foresee(home, Simulated(home), request, wishes=Wishes(), now=NOW)
+
+
+def test_an_erasure_is_planned_again_if_another_one_came_first(home: Home) -> None:
+    first = small.receive(home, "site-0")
+    with pytest.raises(SilentError):
+        small.erase(
+            home,
+            first.id,
+            ground=Hostile(home, silent=True),
+            how=small.wishes(wait=timedelta(hours=1)),
+        )
+    assert small.erase(home, small.receive(home, "site-1").id).state == "promoted"
+    between = small.serving(home)
+    outcome = small.erase(home, first.id)
+    assert (outcome.state, outcome.rung) == ("promoted", "local-step")
+    assert small.way(home)[:4] == ["received", "planned", "planned", "local-step"]
+    assert small.told(home)["models"]["before"] == between
+    with Lineage(home.registry, read_only=True) as registry:
+        (serving,) = [m for m in registry.models() if m.status == "serving"]
+        assert serving.clients == ("site-2", "site-3")
+        assert registry.erased() == ("site-0", "site-1")
+
+
+def test_a_promotion_that_was_cut_short_ends_whatever_serves_by_then(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, ground = small.receive(home), Simulated(home)
+
+    def cut(client: str, trained_from: str | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ground, "settle", cut)
+    with pytest.raises(KeyboardInterrupt):
+        small.erase(home, entry.id, ground=ground)
+    erased = small.serving(home)
+    others = ("site-1", "site-2", "site-3")
+    with Lineage(home.registry) as registry:  # training goes on meanwhile
+        trained = Candidate(digest="cd" * 32, parent=erased, run="north", round=9, clients=others)
+        registry.promote(trained, NOW)
+    outcome = small.erase(home, entry.id)
+    assert (outcome.state, outcome.model) == ("promoted", erased)
+    assert small.told(home)["models"]["after"] == erased
+    assert small.serving(home) == "cd" * 32
+
+
+@pytest.mark.parametrize("how", ["lost", "damaged"])
+@pytest.mark.parametrize("when", ["guarded", "verified"])
+def test_a_kept_state_that_is_damaged_is_computed_again(home: Home, how: str, when: str) -> None:
+    other = small.copy(home, home.path.parent / "other")
+    data = small.ask(home)
+    left = []
+    for place, spoil in ((home, False), (other, True)):
+        entry = workflow.receive(place, data, NOW)
+
+        seen = list[str]()
+
+        def watch(
+            line: str, place: Home = place, spoil: bool = spoil, seen: list[str] = seen
+        ) -> None:
+            seen.append(line)
+            if not spoil or seen.count(when) != 1 or line != when:
+                return
+            for path in place.work(1).glob("*.safetensors"):
+                path.unlink() if how == "lost" else path.write_bytes(b"x" + path.read_bytes()[1:])
+
+        small.erase(place, entry.id, tell=watch)
+        left.append(small.serving(place))
+    assert left[0] == left[1]
+    assert small.way(other).count("planned") == 2
+
+
+def test_a_robust_mean_holds_against_a_malicious_retained_client(home: Home) -> None:
+    def turned(update: Update, start: State) -> State:
+        return states.shifted(start, states.difference(update.state, start), -50)
+
+    other = small.copy(home, home.path.parent / "other")
+    hostile = Hostile(home, retained=turned)
+    outcome = small.erase(home, small.receive(home).id, ground=hostile)
+    assert outcome.state == "rolled-back"
+    robust = small.erase(
+        other,
+        small.receive(other).id,
+        ground=Hostile(other, retained=turned),
+        how=small.wishes(mean="median"),
+    )
+    assert (robust.state, robust.rung) == ("promoted", "local-step")
+    assert small.told(other)["method"]["mean"] == "median"
+
+
+def test_backups_and_margins_are_stated(home: Home) -> None:
+    how = small.wishes(backups_until=small.later(days=30), margins=Margins(overall=0.2, points=3.0))
+    small.erase(home, small.receive(home).id, how=how)
+    told = small.told(home)
+    (left,) = told["remaining"]
+    assert left["until"] == "2026-12-15T12:00:00Z"
+    assert told["verification"]["margin_points"] == 3.0
+
+
+def test_a_request_of_another_federation_is_refused_at_the_door(home: Home) -> None:
+    asked = requests.unverified(small.ask(home))
+    from secede.erasure import keys
+
+    key = keys.load_private(home.path / "sites" / "site-0.key")
+    stranger = requests.sign(asked.model_copy(update={"federation": "south"}), key)
+    with pytest.raises(RequestError, match="is for federation 'south'"):
+        workflow.receive(home, stranger, NOW)
+    assert workflow.receive(home, small.ask(home), NOW).acknowledged == NOW

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from erasure import small
+from secede import state as states
+from secede.erasure import commitment
+from secede.erasure.gate import count
+from secede.erasure.home import Home
+from secede.erasure.keys import Keyring, load_private
+from secede.erasure.ledger import Ledger
+from secede.erasure.lineage import Lineage
+from secede.errors import ConfigError, RecordError, SilentError
+from secede.experiments import presets
+from secede.experiments.founding import found
+from secede.experiments.simulated import Simulated
+from secede.experiments.sites import Sites
+from secede.federation.engine import OwnState
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return small.make(tmp_path_factory.mktemp("founded"))
+
+
+def test_a_home_holds_all_that_an_erasure_needs(home: Home) -> None:
+    federation = home.federation
+    names = ["site-0", "site-1", "site-2", "site-3"]
+    assert [client.name for client in federation.clients] == names
+    assert sum(client.scope.weight for client in federation.clients) == pytest.approx(1)
+    assert list(Keyring.load(home.keys)) == ["server", *names]
+    load_private(home.keys / "server.key")
+    with Lineage(home.registry, read_only=True) as registry:
+        (model,) = registry.models()
+    assert (model.status, model.round, list(model.clients)) == ("serving", 4, names)
+    assert states.digest(states.load(home.model(model.digest))[0]) == model.digest
+    with Ledger(home.ledger, read_only=True) as ledger:
+        assert [row.kind for row in ledger.rows()] == ["model", "delivered"]
+
+
+def test_founding_again_after_a_kill_gives_the_same_home(tmp_path: Path, home: Home) -> None:
+    other = small.make(tmp_path)
+    assert small.serving(other) == small.serving(home)
+    with pytest.raises(ConfigError, match="home already"):
+        small.make(tmp_path)
+    before = {p.name: p.read_bytes() for p in (other.path / "keys").iterdir()}
+    (other.path / "federation.json").unlink()  # as a kill leaves it
+    again = small.make(tmp_path)
+    assert small.serving(again) == small.serving(other)
+    assert {p.name: p.read_bytes() for p in (again.path / "keys").iterdir()} == before
+    with Ledger(again.ledger, read_only=True) as ledger:
+        assert ledger.verify().number == 2
+
+
+def test_each_client_can_show_later_what_it_was_trained_on(home: Home) -> None:
+    ground = Simulated(home)
+    for client in home.federation.clients:
+        samples = ground._simulator.clients[client.number]
+        rows = [
+            x.numpy().tobytes() + y.numpy().tobytes()
+            for x, y in zip(samples.x, samples.y, strict=True)
+        ]
+        salt = (home.path / "sites" / f"{client.name}.salt").read_bytes()
+        assert client.scope.commitment is not None
+        commitment.check(client.scope.commitment, rows, salt)
+
+
+def test_the_ground_is_the_same_on_every_start(home: Home) -> None:
+    one, other = Simulated(home), Simulated(home)
+    for name in one.clients:
+        mine, theirs = one.last(name), other.last(name)
+        assert mine is not None
+        assert theirs is not None
+        assert states.digest(mine.state) == states.digest(theirs.state)
+    assert states.digest(states.of(one.fresh_model(2))) == states.digest(
+        states.of(other.fresh_model(2))
+    )
+    state = states.load(home.model(small.serving(home)))[0]
+    assert count(one.engine, [1], state)[0] == count(other.engine, [1], state)[0]
+    assert (one.classes, one.training_rounds, one.scenario) == (3, 4, "backdoor")
+
+
+def test_who_is_gone_or_slow_is_silent(home: Home) -> None:
+    state = states.load(home.model(small.serving(home)))[0]
+    ground = Simulated(home, gone=["site-0"])
+    assert not ground.situation("site-0").leaver_online
+    assert ground.situation("site-1").leaver_online
+    with pytest.raises(SilentError, match="'site-0' does not answer"):
+        ground.count([0], state)
+    server = Simulated(home).server("site-0", ["site-1"], state, 1e-9)
+    with pytest.raises(SilentError, match="more than 1e-09 seconds"):
+        count(server.engine, [0], state)
+    count(server.engine, [1], state)
+
+
+def test_a_changed_recipe_is_found(home: Home, tmp_path: Path) -> None:
+    other = small.copy(home, tmp_path / "home")
+    path = other.path / "recipe.json"
+    recipe = json.loads(path.read_text())
+    recipe["seed"] = 1
+    path.write_text(json.dumps(recipe))
+    with pytest.raises(RecordError, match="was changed"):
+        Simulated(other)
+    (other.path / "federation.json").unlink()
+    with pytest.raises(ConfigError, match="no federation's home"):
+        Simulated(other)
+
+
+def test_a_sites_state_follows_the_model_that_was_promoted(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    old, new = ({"w": torch.tensor([value])} for value in (1.0, 2.0))
+    sites.save("a", OwnState(old, 0.5), "")
+    sites.save("a", OwnState(new, 0.25), "round-3", beside=True)
+    for _ in range(2):  # doing it again changes nothing
+        sites.settle("a", "round-3")
+        own = sites.load("a")
+        assert own is not None
+        assert (float(own.state["w"]), own.weight) == (2.0, 0.25)
+    sites.save("a", OwnState(old, 0.5), "round-1", beside=True)
+    for _ in range(2):
+        sites.settle("a", None)  # no round made the new model
+        own = sites.load("a")
+        assert own is not None
+        assert (float(own.state["w"]), own.weight) == (2.0, 0.0)
+    sites.forget("a")
+    sites.forget("a")
+    assert sites.load("a") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_cannot_be_used_is_refused_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="federation 'a b' cannot be used"):
+        found(tmp_path / "home", presets.load("demo"), name="a b", now=small.NOW)
+    assert not (tmp_path / "home").exists()

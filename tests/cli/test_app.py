@@ -106,7 +106,11 @@ def test_lists_come_as_a_table_and_as_json(command: str) -> None:
         (["run", "demo", "--rounds", "0"], 2, "--rounds"),
         (["run", "paper/emnist47-flipped-5"], 3, "SECEDE_DATA"),
         (["reproduce", "--cells", "mnist"], 2, "no cell 'mnist'"),
-        (["reproduce", "--suite", "all"], 2, "no suite 'all'; expected one of: paper, compare"),
+        (
+            ["reproduce", "--suite", "all"],
+            2,
+            "no suite 'all'; expected one of: paper, compare, history, natural",
+        ),
         (["report", "absent"], 5, "absent"),
         (["nonsense"], 2, "No such command"),
     ],

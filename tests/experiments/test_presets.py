@@ -6,6 +6,7 @@ import pytest
 
 from secede.errors import ConfigError
 from secede.experiments import presets
+from secede.unlearning.methods import METHODS, plain
 
 
 @pytest.mark.parametrize("name", presets.NAMES)
@@ -15,10 +16,10 @@ def test_every_preset_is_a_valid_config_and_named_after_itself(name: str) -> Non
     assert config.title
 
 
-@pytest.mark.parametrize("name", presets.PAPER_CELLS)
+@pytest.mark.parametrize("name", presets.PAPER)
 def test_the_papers_cells_say_what_their_name_says(name: str) -> None:
-    data, scenario, clients = name.removeprefix("paper/").split("-")
-    config = presets.load(name)
+    data, scenario, clients = name.split("-")
+    config = presets.load(f"paper/{name}")
     assert (config.data, config.scenario.name) == (data, scenario)
     assert config.clients.count == int(clients)
     assert config.share == {5: 0.66, 10: 0.80}[int(clients)]
@@ -26,7 +27,7 @@ def test_the_papers_cells_say_what_their_name_says(name: str) -> None:
 
 
 def test_every_cell_of_the_paper_is_there() -> None:
-    assert len(presets.PAPER_CELLS) == 10
+    assert len(presets.PAPER) == 10
 
 
 def test_unknown_presets_and_unreadable_files_are_refused(tmp_path: Path) -> None:
@@ -47,10 +48,27 @@ def test_a_users_file_takes_its_name_and_its_folder(tmp_path: Path) -> None:
     assert config.data == str(tmp_path.resolve() / "scans.npz")
 
 
-@pytest.mark.parametrize("cell", presets.PAPER_CELLS)
+@pytest.mark.parametrize("cell", presets.PAPER)
 def test_a_suite_changes_the_methods_of_a_cell_and_nothing_else(cell: str) -> None:
-    paper, compared = presets.load(cell), presets.load(cell.replace("paper/", "compare/"))
+    paper, compared = presets.load(f"paper/{cell}"), presets.load(f"compare/{cell}")
     assert paper.methods == ("projected-ascent", "fine-tune", "reference")
     assert compared.methods[0] == "second-choice"
     changed = {"name", "methods", "settings"}
     assert paper.model_dump(exclude=changed) == compared.model_dump(exclude=changed)
+
+
+def test_every_method_is_in_a_suite_over_the_papers_cells() -> None:
+    run = {
+        plain(method)
+        for suite in ("paper", "compare", "history")
+        for method in presets.load(f"{suite}/mnist-backdoor-5").methods
+    }
+    # Class pruning erases classes; none of the paper's leavers has any of its own.
+    assert run == METHODS.keys() - {"retrain", "class-pruning"}
+
+
+def test_natural_leavers_meet_the_methods_that_are_compared() -> None:
+    compared = presets.load("compare/mnist-backdoor-5")
+    for cell in presets.NATURAL:
+        config = presets.load(f"natural/{cell}")
+        assert (config.methods, config.settings) == (compared.methods, compared.settings)

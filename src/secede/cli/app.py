@@ -139,7 +139,11 @@ def reproduce(
         ),
     ] = None,
     suite: Annotated[
-        str, typer.Option(help="paper: its own method; compare: others beside it and ours.")
+        str,
+        typer.Option(
+            help="paper: its own method. compare: ours and others. history: those that keep "
+            "updates, or cost like retraining. natural: other leavers, ours and others."
+        ),
     ] = "paper",
     method: Methods = None,
     seeds: Seeds = 5,

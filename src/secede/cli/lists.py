@@ -98,7 +98,7 @@ def paper_cells(wanted: Sequence[str] | None, suite: str) -> tuple[str, ...]:
     if suite not in preset_files.SUITES:
         expected = ", ".join(preset_files.SUITES)
         raise ConfigError(f"no suite {suite!r}; expected one of: {expected}")
-    known = tuple(cell.removeprefix("paper/") for cell in preset_files.PAPER_CELLS)
+    known = preset_files.SUITES[suite]
     cells = tuple(cell.removeprefix(f"{suite}/") for cell in wanted or known)
     unknown = [cell for cell in cells if cell not in known]
     if unknown:

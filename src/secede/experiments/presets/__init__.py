@@ -1,7 +1,6 @@
-"""Ready experiments: the demo, every cell of the paper, and the same cells with more methods.
+"""Ready experiments: the demo, and cells of which each belongs to one suite or several.
 
-A cell's file says what is trained; `paper.toml` and `compare.toml` say which methods then erase.
-Imports no torch.
+A cell's file says what is trained; a suite's file says which methods then erase. Imports no torch.
 """
 
 from __future__ import annotations
@@ -15,30 +14,40 @@ from secede.experiments.config import Config, parse, resolve_data_path
 
 _ROOT = resources.files("secede.experiments.presets")
 
-PAPER_CELLS = (
-    "paper/mnist-backdoor-5",
-    "paper/mnist-backdoor-10",
-    "paper/emnist47-backdoor-5",
-    "paper/emnist47-backdoor-10",
-    "paper/cifar10-backdoor-5",
-    "paper/cifar10-backdoor-10",
-    "paper/mnist-flipped-5",
-    "paper/mnist-flipped-10",
-    "paper/emnist47-flipped-5",
-    "paper/emnist47-flipped-10",
+PAPER = (
+    "mnist-backdoor-5",
+    "mnist-backdoor-10",
+    "emnist47-backdoor-5",
+    "emnist47-backdoor-10",
+    "cifar10-backdoor-5",
+    "cifar10-backdoor-10",
+    "mnist-flipped-5",
+    "mnist-flipped-10",
+    "emnist47-flipped-5",
+    "emnist47-flipped-10",
 )
-SUITES = ("paper", "compare")  # each a file of its own, laid over every cell
-NAMES = (
-    "demo",
-    *(cell.replace("paper/", f"{suite}/") for suite in SUITES for cell in PAPER_CELLS),
+NATURAL = (
+    "mnist-clean-5",
+    "mnist-exclusive-5",
+    "mnist-backdoor-small",
+    "mnist-backdoor-half",
+    "mnist-backdoor-skewed",
+    "mnist-flipped-skewed",
 )
+SUITES = {
+    "paper": PAPER,  # its own method
+    "compare": PAPER,  # those that need neither history nor data at the server
+    "history": PAPER,  # those that do, and those that cost about as much as retraining
+    "natural": NATURAL,  # leavers that planted nothing, small and large ones, skewed labels
+}
+NAMES = ("demo", *(f"{suite}/{cell}" for suite, cells in SUITES.items() for cell in cells))
 
 
 def load(name_or_path: str) -> Config:
     """Return a preset by name, or the config in a TOML file."""
     if name_or_path in NAMES:
         suite, _, cell = name_or_path.rpartition("/")
-        files = (f"paper/{cell}", suite) if suite else (name_or_path,)
+        files = (f"cells/{cell}", suite) if suite else (name_or_path,)
         return parse("\n".join(map(_read, files)), name=name_or_path)
     path = Path(name_or_path)
     if not name_or_path.endswith(".toml"):

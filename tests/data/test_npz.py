@@ -71,13 +71,15 @@ def test_floats_are_kept(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["uint8", "int32", "uint16", ">i8"])
 def test_labels_may_be_any_integers_and_have_gaps(tmp_path: Path, kind: str) -> None:
-    dataset = npz.read(save(tmp_path, y_train=np.array([0, 4, 4, 0], dtype=kind)))
+    labels = {"y_train": np.array([0, 4, 4, 0], dtype=kind), "y_test": np.array([4, 0])}
+    dataset = npz.read(save(tmp_path, **labels))
     assert dataset.train.y.tolist() == [0, 4, 4, 0]
     assert dataset.classes == ("0", "1", "2", "3", "4")
 
 
-def test_classes_count_the_test_labels_too(tmp_path: Path) -> None:
-    assert len(npz.read(save(tmp_path, y_test=np.array([0, 6]))).classes) == 7
+def test_a_class_that_only_the_test_part_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="y_test has class 4, of which y_train has no sample"):
+        npz.read(save(tmp_path, y_test=np.array([0, 4])))
 
 
 @pytest.mark.parametrize(

@@ -74,3 +74,16 @@ def test_markdown_shows_the_best_in_bold_and_what_is_as_retrained() -> None:
 def test_marks_are_notes_in_csv() -> None:
     rows = list(csv.DictReader(io.StringIO(csv_text({"mine": MARKED}))))
     assert [row["note"] for row in rows] == ["late; best", "late; as retrained; best", "", ""]
+
+
+def test_a_wide_table_is_split_before_a_column_and_the_words_go_with_the_rest() -> None:
+    best = frozenset({"best"})
+    row = Row("Erased", "x", (SHARE, TWICE), words="nothing", marks=(best, frozenset()))
+    table = Table(TABLE.columns, (row,), words="needs")
+    first, second = table.split("upload_mb")
+    assert [column.key for column in first.columns] == ["clean"]
+    assert [column.key for column in second.columns] == ["upload_mb"]
+    assert (first.words, second.words) == ("", "needs")
+    assert (first.rows[0].values, second.rows[0].values) == ((SHARE,), (TWICE,))
+    assert first.rows[0].marked(0) == best
+    assert second.rows[0].marked(0) == frozenset()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import secede
 from secede import state as states
-from secede.errors import ConfigError, StateError
+from secede.errors import ConfigError, DataError, StateError
 from secede.federation.engine import Batch
 from secede.unlearning.projected_ascent import ProjectedAscent
 
@@ -238,3 +238,20 @@ def test_shared_parameters_are_saved_and_come_back(tmp_path: Path) -> None:
     secede.save_state(result.state, str(tmp_path / "state.safetensors"))
     loaded, _ = secede.load_state(tmp_path / "state.safetensors")
     assert states.digest(loaded) == states.digest(result.state)
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        ((torch.arange(4), torch.rand(4, 1, 8, 8)), "they look swapped"),
+        ((torch.rand(4, 1, 8, 8), torch.arange(3)), "expected one label for each input"),
+        ((torch.rand(1, 1, 8, 8), torch.tensor(0)), "expected one label for each input"),
+    ],
+)
+def test_batches_that_cannot_be_meant_are_refused(
+    batch: tuple[torch.Tensor, torch.Tensor], told: str
+) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(DataError, match=told):
+        secede.unlearn(model, [batch], reference=state, own_state=state)

@@ -32,6 +32,11 @@ def read(path: Path) -> Dataset:
     highest = max(int(train.y.max()), int(test.y.max()))
     if highest >= LIMIT_CLASSES:
         raise DataError(f"{path}: found label {highest}; number the classes from 0 without gaps")
+    if unseen := sorted(set(test.y.unique().tolist()) - set(train.y.unique().tolist())):
+        raise DataError(
+            f"{path}: y_test has class {unseen[0]}, of which y_train has no sample: number the "
+            "classes from 0 in both, or leave those samples out"
+        )
     if train.shape != test.shape:
         raise DataError(
             f"{path}: x_train holds samples of shape {train.shape}, x_test of {test.shape}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from secede.reports.formats import Unit, full, interval, mean
@@ -57,6 +57,18 @@ class Table:
         """Yield a row's values with the unit each is shown in."""
         for column, value in zip(self.columns, row.values, strict=True):
             yield value, row.unit or column.unit
+
+    def split(self, key: str) -> tuple[Table, Table]:
+        """Return the columns before that of `key`, and the others, which keep the words."""
+        at = [column.key for column in self.columns].index(key)
+        return replace(self._part(slice(at)), words=""), self._part(slice(at, None))
+
+    def _part(self, kept: slice) -> Table:
+        rows = (
+            replace(row, values=row.values[kept], marks=row.marks[kept] if row.marks else ())
+            for row in self.rows
+        )
+        return replace(self, columns=self.columns[kept], rows=tuple(rows))
 
     def texts(self) -> tuple[tuple[str, ...], ...]:
         """Return every row as text: its label, then mean and interval of each value."""

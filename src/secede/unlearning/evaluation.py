@@ -65,6 +65,16 @@ def checked(batch: object) -> Batch:
     ):
         raise DataError(f"a batch is {type(batch).__name__}, expected a pair (inputs, labels)")
     inputs, labels = batch
+    if not (inputs.ndim and labels.ndim) or len(inputs) != len(labels) or not len(labels):
+        raise DataError(
+            f"a batch has inputs of shape {tuple(inputs.shape)} and labels of shape "
+            f"{tuple(labels.shape)}, expected one label for each input, and at least one"
+        )
+    if labels.is_floating_point() and inputs.ndim < labels.ndim:
+        raise DataError(
+            f"a batch has inputs of shape {tuple(inputs.shape)} and labels of shape "
+            f"{tuple(labels.shape)}: they look swapped, expected (inputs, labels)"
+        )
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
         raise DataError("the leaver's inputs hold values that are not finite")
     return inputs, labels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,18 @@ FLAGS = [
     "--disable-sync",
 ]
 
+# A shell's background jobs ignore it, and so would every child of a test that interrupts one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 if not torch.cuda.is_available():
     # Triton reads this when it is first imported, and others than our kernels import it.
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--timings", type=int, default=2, help="random moments at which each fault is tried"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +54,12 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Let torch compute in one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

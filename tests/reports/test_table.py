@@ -4,7 +4,7 @@ import io
 import pytest
 
 from secede.reports.statistics import Estimate
-from secede.reports.table import Column, Row, Table, csv_text, markdown
+from secede.reports.table import Column, Mark, Row, Table, csv_text, markdown
 
 SHARE = Estimate(0.981, 0.97, 0.99, 3, "seeds")
 TWICE = Estimate(2.0, None, None, 1, "none")
@@ -77,7 +77,7 @@ def test_marks_are_notes_in_csv() -> None:
 
 
 def test_a_wide_table_is_split_before_a_column_and_the_words_go_with_the_rest() -> None:
-    best = frozenset({"best"})
+    best: frozenset[Mark] = frozenset({"best"})
     row = Row("Erased", "x", (SHARE, TWICE), words="nothing", marks=(best, frozenset()))
     table = Table(TABLE.columns, (row,), words="needs")
     first, second = table.split("upload_mb")

@@ -54,12 +54,3 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
         yield browser
         browser.close()
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Let torch compute in one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -50,6 +50,20 @@ def test_a_process_killed_in_the_middle_of_a_write_leaves_the_old_file(tmp_path:
     assert path.read_text() == "old"
 
 
+def test_private_files_and_folders_are_their_owner_s_alone(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with files.private():
+            files.write_text(tmp_path / "a" / "b" / "secret", "x")
+        files.write_text(tmp_path / "c" / "open", "x")
+    finally:
+        os.umask(before)
+    modes = {
+        str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")
+    }
+    assert modes == {"a": 0o700, "a/b": 0o700, "a/b/secret": 0o600, "c": 0o755, "c/open": 0o644}
+
+
 def test_lines_are_appended(tmp_path: Path) -> None:
     files.append_line(tmp_path / "log", "a")
     files.append_line(tmp_path / "log", "b")

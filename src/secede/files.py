@@ -1,4 +1,7 @@
-"""Files that are either whole or absent: temporary file, fsync, rename, fsync of the folder."""
+"""Files that are either whole or absent: temporary file, fsync, rename, fsync of the folder.
+
+Inside `private` they are made for their owner alone, and so are the folders that they need.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,40 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from secede.errors import StorageError
+
+_PRIVATE: ContextVar[bool] = ContextVar("private", default=False)
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """Let all files that the block makes be 0600, and new folders 0700, whatever the umask."""
+    token = _PRIVATE.set(True)
+    try:
+        yield
+    finally:
+        _PRIVATE.reset(token)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it that are missing; inside `private`, for the owner alone."""
+    missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700 if _PRIVATE.get() else 0o777, exist_ok=True)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it takes `path`'s place only if the block succeeds."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         # Made like any other file, so that it has the usual permissions without asking for the
         # umask: that is only told by changing it, for all threads.
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-        temporary.touch(exist_ok=False)
+        temporary.touch(mode=0o600 if _PRIVATE.get() else 0o666, exist_ok=False)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
     try:

@@ -27,11 +27,20 @@ COMMANDS = (
     "presets",
     "keygen",
     "request",
-    "requests",
     "erase",
     "verify",
     "countersign",
     "lineage",
+    "commitment",
+)
+GROUPED = (
+    "federation init",
+    "ledger verify",
+    "ledger export",
+    "requests list",
+    "requests extend",
+    "requests quota",
+    "requests close",
 )
 ROOT = Path(__file__).parents[2]
 
@@ -60,7 +69,7 @@ def test_help_answers_without_torch_or_matplotlib() -> None:
     assert "Exit codes" in ended.stdout
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "federation init", "ledger verify"])
+@pytest.mark.parametrize("command", [*COMMANDS, *GROUPED])
 def test_every_command_has_help_with_an_example(command: str) -> None:
     shown = CliRunner().invoke(app, [*command.split(), "--help"])
     assert shown.exit_code == 0
@@ -71,8 +80,10 @@ def test_every_command_is_documented() -> None:
     names = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
     assert names == set(COMMANDS)
     text = (ROOT / "docs" / "commands.md").read_text()
-    for name in names:
+    for name in (*names, "requests", "ledger", "federation"):
         assert f"## secede {name}" in text
+    for name in GROUPED:
+        assert name in text
 
 
 def test_every_exit_code_is_documented() -> None:

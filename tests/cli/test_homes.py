@@ -7,18 +7,23 @@ import os
 import re
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import tiny
 from erasure import small
 from secede.cli import homes
+from secede.cli import requests as commands
+from secede.cli.app import app
+from secede.erasure import acknowledging, keys, workflow
+from secede.erasure import request as requests
 from secede.erasure.home import Home
 from secede.erasure.planning import Wishes
-from secede.errors import ConfigError, RequestError, RolledBackError, SilentError
+from secede.errors import ConfigError, RequestError, RolledBackError, SilentError, TrustError
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,13 +45,13 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_the_walk_through_runs_as_written(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "erasing.md").read_text()
     commands = "".join(re.findall(r"```sh\n(.*?)```", text, re.S)).strip().splitlines()
-    assert len(commands) == 12
+    assert len(commands) == 13
     told = {}
     for command in commands:
         ended = shell(command, tmp_path)
         assert ended.returncode == 0, f"{command}: {ended.stderr}"
         told[command] = ended.stdout
-    plan, erased, listed, lineage, ledger, verified = (told[c] for c in commands[2:8])
+    plan, erased, listed, lineage, ledger, verified, committed = (told[c] for c in commands[2:9])
     assert "local-step" in plan
     assert "weight-negation" in plan
     assert "site-0 is erased: second-choice (local-step)" in erased
@@ -54,6 +59,7 @@ def test_the_walk_through_runs_as_written(tmp_path: Path) -> None:
     assert "No model in use carries 'site-0'; it was erased." in lineage
     assert "is whole" in ledger
     assert "not a byte was altered" in verified
+    assert "are what was committed to" in committed
     assert "countersigned by auditor" in told[commands[-1]]
     assert len(list((tmp_path / "home" / "receipts").glob("*.html"))) == 1
     again = shell("secede erase request.json --home home --json", tmp_path)
@@ -160,3 +166,84 @@ def test_options_that_cannot_be_used_are_named(changes: dict[str, Any], words: s
         homes.wishes_of(**(options | changes))
     found = homes.wishes_of(**(options | {"settings": ["a.b=3", 'a.c="x"', "a.d=y"]}))
     assert found.settings == {"a": {"b": 3, "c": "x", "d": "y"}}
+
+
+def test_options_that_are_not_given_leave_the_usual_wishes() -> None:
+    plain: dict[str, Any] = {"methods": (), "settings": (), "distrust": False, "mean": "mean"}
+    plain |= dict.fromkeys(("rounds", "least_rounds", "answer_seconds", "backups_until"))
+    assert homes.wishes_of(**plain, wait=timedelta(0)) == Wishes()
+    found = homes.wishes_of(
+        **{**plain, "least_rounds": 0},
+        wait=timedelta(0),
+        nearest=0.5,
+        quorum=0.9,
+        retained_seconds=9.0,
+        measure_at_leaver=True,
+    )
+    assert (found.least_rounds, found.guard.nearest, found.quorum) == (0, 0.5, 0.9)
+    assert (found.retained_seconds, found.measure_at_leaver) == (9.0, True)
+    with pytest.raises(ConfigError, match="--nearest -1 cannot be used"):
+        homes.wishes_of(**plain, wait=timedelta(0), nearest=-1)
+
+
+def test_a_request_is_extended_closed_and_a_client_given_a_quota(
+    asked: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, path = asked
+    now = datetime.now(UTC)
+    made = requests.new(
+        federation="north",
+        client="site-0",
+        trigger="objection",
+        model=small.serving(home),
+        now=now,
+    )
+    key = keys.load_private(home.path / "sites" / "site-0.key")
+    path.write_bytes(requests.sign(made, key))
+    entry = workflow.receive(home, path.read_bytes(), now)
+    runner, folder = CliRunner(), ["--home", str(home.path)]
+    extended = runner.invoke(
+        app, ["requests", "extend", "1", *folder, "--reason", "many at once", "--json"]
+    )
+    assert extended.exit_code == 0, extended.output
+    told = json.loads(extended.stdout)
+    assert told["extended_months"] == 1
+    said = acknowledging.verify(Path(told["acknowledgement"]).read_bytes(), home.keyring())
+    assert said.extended_to == told["due"]
+    assert said.due < told["due"]
+    listed = runner.invoke(app, ["requests", str(home.path), "--json"])
+    (row,) = json.loads(listed.stdout)
+    assert (row["request"], row["extended_months"], row["acknowledged"]) == (
+        entry.id,
+        1,
+        row["received"],
+    )
+    closed = runner.invoke(app, ["requests", "close", "1", *folder, "--reason", "withdrawn"])
+    assert "request 1 of site-0 is refused: withdrawn" in closed.stdout
+    quota = runner.invoke(app, ["requests", "quota", "site-0", "0", *folder])
+    assert "site-0 may make 0 requests" in quota.stdout
+    again = requests.sign(made.model_copy(update={"nonce": "ab" * 32}), key)
+    with pytest.raises(RequestError, match="at most 0 pass"):
+        workflow.receive(home, again, now)
+    with pytest.raises(ConfigError, match="no client 'nobody'"):
+        commands.quota(home.path, "nobody", 1, as_json=False)
+
+
+def test_a_commitment_is_shown_to_hold_and_another_is_not(
+    asked: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, _ = asked
+    outcome = small.erase(home, small.receive(home).id)
+    homes.commitment(home.path, "site-0", outcome.receipt, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["holds"] is True
+    assert told["samples"] == small.told(home)["scope"]["commitment"]["samples"]
+    with pytest.raises(ConfigError, match="is about 'site-0', not 'site-1'"):
+        homes.commitment(home.path, "site-1", outcome.receipt, as_json=True)
+    salt = home.path / "sites" / "site-1.salt"
+    salt.write_bytes(bytes(32))
+    with pytest.raises(TrustError, match="not the one committed to"):
+        homes.commitment(home.path, "site-1", None, as_json=True)
+    salt.unlink()
+    with pytest.raises(ConfigError, match="cannot read the salt"):
+        homes.commitment(home.path, "site-1", None, as_json=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -26,17 +27,21 @@ def folder(tmp_path: Path) -> Path:
     """Return a folder with a receipt, its keys, the model and the ledger."""
     state = {"w": torch.tensor([1.0, 2.0])}
     states.save(state, tmp_path / "model.safetensors")
+    after = states.digest(state)
     with Ledger(tmp_path / "ledger.db") as ledger:
-        head = papers.fill(ledger, receipts=False)
-        ledger.export(tmp_path / "ledger.jsonl")
+        head = papers.fill(ledger, receipts=False, after=after)
     for name in ("server", papers.LEAVER):
         private, _ = keys.generate(tmp_path / "keys", name)
         private.rename(tmp_path / private.name)
     told = json.loads(papers.statement(ledger=head).payload())
-    told["predicate"]["models"]["after"] = states.digest(state)
-    told["subject"][0]["digest"]["sha256"] = states.digest(state)
+    told["predicate"]["models"]["after"] = after
+    told["subject"][0]["digest"]["sha256"] = after
     statement = Statement.model_validate_json(json.dumps(told))
     signed = receipt.sign(statement, keys.load_private(tmp_path / "server.key"))
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        digest = hashlib.sha256(statement.payload()).hexdigest()
+        papers.issue(ledger, digest, after=after)
+        ledger.export(tmp_path / "ledger.jsonl")
     leaver = keys.load_private(tmp_path / f"{papers.LEAVER}.key")
     (tmp_path / "receipt.json").write_bytes(receipt.countersign(signed, leaver))
     return tmp_path
@@ -54,7 +59,7 @@ def test_a_receipt_is_told_in_plain_words(folder: Path, capsys: Capture) -> None
     assert "receipt.json holds: not a byte was altered" in said
     assert "signed by  server; countersigned by clinic-north" in said
     assert "model      is the erased model" in said
-    assert "ledger     whole up to row 6; holds row 6" in said
+    assert "ledger     whole up to row 10; says the same as the receipt" in said
     assert "forgotten  yes, within 3 points of retraining" in said
     assert "evidence, not proof" in said
     assert max(map(len, said.splitlines())) <= 200
@@ -74,7 +79,7 @@ def test_a_receipt_as_json_and_its_page(folder: Path, capsys: Capture) -> None:
     assert told["verified"] is True
     assert told["countersigned_by"] == [papers.LEAVER]
     assert told["model_checked"] is False
-    assert told["ledger"]["number"] == 6
+    assert told["ledger"]["number"] == 10
     assert told["statement"]["predicate"]["request"]["client"] == papers.LEAVER
     assert Path(told["page"]) == folder / "receipt.html"
     assert "Erasure of <b>clinic-north</b>" in (folder / "receipt.html").read_text()
@@ -127,20 +132,69 @@ def test_verifying_needs_no_torch_and_no_private_key(folder: Path) -> None:
 def test_a_ledger_is_verified_in_both_forms(folder: Path, name: str, capsys: Capture) -> None:
     trust.ledger_verify(folder / name, as_json=False)
     said = capsys.readouterr().out
-    assert "is whole: 6 rows" in said
+    assert "is whole: 10 rows" in said
     assert "A cut tail shows only beside a known head" in said
     head = next(line for line in said.splitlines() if line.startswith("head ")).split()[1]
     trust.ledger_verify(folder / name, expected=head, as_json=True)
     told = json.loads(capsys.readouterr().out)
-    assert told == {"whole": True, "number": 6, "hash": head.partition(":")[2]}
+    assert told == {
+        "whole": True,
+        "number": 10,
+        "hash": head.partition(":")[2],
+        "heads_compared": 1,
+        "receipts_not_usable": [],
+    }
+
+
+def test_a_ledger_is_exported_and_not_over_another_file(folder: Path, capsys: Capture) -> None:
+    out = folder / "out.jsonl"
+    trust.ledger_export(folder / "ledger.db", out, as_json=True)
+    assert json.loads(capsys.readouterr().out)["number"] == 10
+    assert out.read_bytes() == (folder / "ledger.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match="exists and is not replaced"):
+        trust.ledger_export(folder / "ledger.db", out, as_json=True)
+    with pytest.raises(ConfigError, match="no federation's home"):
+        trust.ledger_verify(folder, as_json=True)
+
+
+def countersign(folder: Path, key: Path) -> None:
+    trust.countersign(folder / "receipt.json", key, folder / "keys", as_json=False)
+
+
+def test_an_auditor_countersigns_and_the_page_says_so(folder: Path, capsys: Capture) -> None:
+    key, _ = keys.generate(folder / "keys" / "auditors", "office")
+    countersign(folder, key)
+    assert "countersigned by clinic-north, office" in capsys.readouterr().out
+    assert "countersigned by <b>clinic-north, office</b>" in (folder / "receipt.html").read_text()
+    trust.verify(
+        folder / "receipt.json",
+        folder / "keys",
+        countersigned_by=["office", papers.LEAVER],
+        ledger=folder / "ledger.db",
+        as_json=True,
+    )
+    with pytest.raises(TrustError, match="not countersigned by board"):
+        trust.verify(
+            folder / "receipt.json", folder / "keys", countersigned_by=["board"], as_json=True
+        )
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_nobody_else_can_countersign_and_nothing_is_written(folder: Path, known: bool) -> None:
+    key, _ = keys.generate(folder / ("keys" if known else "elsewhere"), "clinic-south")
+    before = (folder / "receipt.json").read_bytes()
+    with pytest.raises(TrustError, match="neither the client" if known else "not known here"):
+        countersign(folder, key)
+    assert (folder / "receipt.json").read_bytes() == before
+    assert not (folder / "receipt.html").exists()
 
 
 def test_a_cut_ledger_and_a_head_that_is_none_are_refused(folder: Path) -> None:
     path = folder / "ledger.jsonl"
     rows = path.read_bytes().splitlines(keepends=True)
-    head = f"6:{json.loads(rows[-1])['hash']}"
+    head = f"10:{json.loads(rows[-1])['hash']}"
     path.write_bytes(b"".join(rows[:4]))
-    with pytest.raises(TrustError, match="ends at row 4 but had 6"):
+    with pytest.raises(TrustError, match="ends at row 4 but had 10"):
         trust.ledger_verify(path, expected=head, as_json=False)
     with pytest.raises(ConfigError, match="give NUMBER:HASH"):
         trust.ledger_verify(path, expected="six", as_json=False)

@@ -21,6 +21,7 @@ from erasure.lab import (
     ROUNDS_OF_NEXT_RUNG,
     SEEDS,
     SMUGGLED,
+    SMUGGLED_INSIDE,
     Lab,
 )
 from secede import state as states
@@ -31,6 +32,8 @@ from secede.errors import GuardError
 from secede.federation.engine import Update
 from secede.federation.robust import by_name
 from secede.state import State
+
+CLEARED = "what no retained client moves is cleared"
 
 
 @dataclass(frozen=True)
@@ -110,45 +113,58 @@ def lazy(lab: Lab) -> Iterable[Row]:
         assert lab.erase(returned).stopped_by == "guard"
         by = f"refused by the guard; next rung, {ROUNDS_OF_NEXT_RUNG} rounds"
         yield Row(threat, measure, without, lab.success(lab.next_rung), by)
-    noisy = lab.noisy(lab.global_state, 0.05 * lab.unit)
-    outcome = lab.erase(noisy)
-    yield Row(
-        "lazy state: the global model with noise of 0.05 units",
-        measure,
-        lab.success(lab.post_train(noisy)),
-        lab.success(outcome.served),
-        f"**survives** ({outcome.stopped_by or 'neither guard nor gate objects'})",
+    for units in (0.05, 0.8):
+        yield noisy(lab, units, f"lazy state: the global model with noise of {units:g} units")
+    inside = lab.planted_inside
+    yield noisy(inside, 0.05, "the same with 0.05 units, trigger five pixels from the edge")
+
+
+def noisy(lab: Lab, units: float, threat: str) -> Row:
+    """Measure a lazy leaver that adds noise."""
+    returned = lab.noisy(lab.global_state, units * lab.unit)
+    outcome = lab.erase(returned)
+    after = lab.success(outcome.served)
+    return Row(
+        threat,
+        f"planted backdoor's success after {AFTERWARDS} rounds",
+        lab.success(lab.post_train(returned)),
+        after,
+        outcome.stopped_by or ("**survives**" if after > 0.2 else CLEARED),
     )
 
 
 def smuggled(lab: Lab) -> Iterable[Row]:
     """The leaver plants a new backdoor in what it returns."""
-    returned = lab.backdoored()
-    outcome = lab.erase(returned)
     measure = "new backdoor's success"
-    promoted = lab.success(returned, SMUGGLED)
-    words = outcome.stopped_by or "neither guard nor gate objects"
-    yield Row(
-        "backdoored state",
-        f"{measure} after {AFTERWARDS} rounds",
-        promoted,
-        lab.success(outcome.served, SMUGGLED),
-        f"**survives** ({words}); post-training weakens it",
-    )
-    yield Row(
-        "backdoored state",
-        f"{measure} after 10 rounds",
-        promoted,
-        lab.success(lab.post_train(returned, 10), SMUGGLED),
-        "**survives**; more post-training helps little",
-    )
-    yield Row(
-        "backdoored state",
-        measure,
-        promoted,
-        lab.success(lab.next_rung, SMUGGLED),
-        f"a rung that takes nothing from the leaver, {ROUNDS_OF_NEXT_RUNG} rounds",
-    )
+    for backdoor, threat in (
+        (SMUGGLED, "backdoored state"),
+        (SMUGGLED_INSIDE, "backdoored state, trigger five pixels from the edge"),
+    ):
+        returned = lab.backdoored(backdoor)
+        outcome = lab.erase(returned)
+        after = lab.success(outcome.served, backdoor)
+        yield Row(
+            threat,
+            f"{measure} after {AFTERWARDS} rounds",
+            lab.success(lab.post_train(returned), backdoor),
+            after,
+            outcome.stopped_by or ("**survives**" if after > 0.2 else CLEARED),
+        )
+        more = lab.success(lab.post_train(returned, 10, clear=True), backdoor)
+        yield Row(
+            threat,
+            f"{measure} after 10 rounds",
+            lab.success(lab.post_train(returned, 10), backdoor),
+            more,
+            "**survives**; more post-training helps little" if more > 0.2 else CLEARED,
+        )
+        yield Row(
+            threat,
+            measure,
+            lab.success(returned, backdoor),
+            lab.success(lab.next_rung, backdoor),
+            f"a rung that takes nothing from the leaver, {ROUNDS_OF_NEXT_RUNG} rounds",
+        )
 
 
 # Malicious retained clients, one or two of five, in post-training after an honest step.

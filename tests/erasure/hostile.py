@@ -23,6 +23,7 @@ from erasure.lab import (
     ROUNDS_OF_NEXT_RUNG,
     SEEDS,
     SMUGGLED,
+    SMUGGLED_INSIDE,
     Lab,
     network,
 )
@@ -59,7 +60,7 @@ class HomeLab(Lab):
     """The lab's federation in a home folder, and its erasure by the real workflow."""
 
     def __init__(self, folder: Path, seed: int = 0) -> None:
-        self.seed, self._folder = seed, folder
+        self.seed, self._folder, self.planted = seed, folder, PLANTED
         self.home = found(
             folder / "home",
             parse(CONFIG, name="hostile"),
@@ -130,6 +131,10 @@ def table(lab: HomeLab) -> Iterable[attacks.Row]:
     smuggled = lab.backdoored()
     yield row(lab, "backdoored state", smuggled, SMUGGLED)
     yield row(lab, "backdoored state, `--distrust`", smuggled, SMUGGLED, distrust)
+    inside = lab.backdoored(SMUGGLED_INSIDE)
+    threat = "backdoored state, trigger five pixels from the edge"
+    yield row(lab, threat, inside, SMUGGLED_INSIDE)
+    yield row(lab, f"{threat}, `--distrust`", inside, SMUGGLED_INSIDE, distrust)
     yield row(lab, "nothing: an honest leaver", None)
 
 

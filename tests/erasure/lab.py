@@ -15,8 +15,11 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.data import catalog, partition
 from secede.data.samples import Dataset, Samples
+from secede.erasure.attending import unmoved
 from secede.erasure.gate import Counts, Failed, Gate, Passed, count
 from secede.erasure.guard import Guard
+from secede.erasure.plan import Limits
+from secede.erasure.rounds import without_unmoved
 from secede.errors import GuardError, StateError
 from secede.federation.engine import Update, aggregate
 from secede.federation.robust import Mean
@@ -35,6 +38,9 @@ SEEDS = (0, 1, 2)  # of the table; the tests take the first
 LEAVER, RETAINED = 0, tuple(range(1, CLIENTS))
 PLANTED = Backdoor(share=0.5, target=9)  # by the leaver, while it trained
 SMUGGLED = Backdoor(share=0.5, target=3, distance=25)  # by the leaver, in what it returns
+# The same where the others' images have ink now and then: who knows the defence puts it there.
+PLANTED_INSIDE = Backdoor(share=0.5, target=9, distance=5)
+SMUGGLED_INSIDE = Backdoor(share=0.5, target=3, distance=5)
 
 Tamper = Callable[[Update, State], State]  # what a malicious client sends, given its start
 
@@ -64,15 +70,15 @@ class Outcome:
 class Lab:
     """A trained federation, its erasure, and what can be measured on it."""
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+    def __init__(self, seed: int = 0, planted: Backdoor = PLANTED) -> None:
+        self.seed, self.planted = seed, planted
         dataset: Dataset = catalog.load("mnist-10k")
         self.test = dataset.test.take(torch.arange(0, len(dataset.test), 2))
         sizes = [IMAGES] * CLIENTS
         parts = partition.by_sizes(len(dataset.train), sizes, generator(seed, "partition"))
         clients = [dataset.train.take(part) for part in parts]
         self.honest_samples = clients[LEAVER]
-        clients[LEAVER] = PLANTED.transform(clients[LEAVER], generator(seed, "scenario"))
+        clients[LEAVER] = planted.transform(clients[LEAVER], generator(seed, "scenario"))
         self.engine = Simulator(
             clients,
             network,
@@ -98,6 +104,7 @@ class Lab:
             fresh_model=lambda number: self.engine.fresh_model("guard", number),
             last=None if hidden else self.last,
             radius=radius,
+            ball=Limits().ball,
         )
 
     @cached_property
@@ -119,8 +126,12 @@ class Lab:
         mean: Mean = aggregate,
         tamper: Tamper | None = None,
         malicious: int = 1,
+        clear: bool = False,
     ) -> State:
-        """Let the retained clients train; the last ones send what `tamper` makes of it."""
+        """Let the retained clients train; the last ones send what `tamper` makes of it.
+
+        With `clear`, what nobody moves in the first round is set to zero, as in a real erasure.
+        """
         for number in range(1, rounds + 1):
             reply = self.engine.train_round(state, RETAINED, phase=POST_TRAINING, number=number)
             updates = list(reply.updates)
@@ -128,7 +139,10 @@ class Lab:
                 for place in range(-malicious, 0):
                     evil = updates[place]
                     updates[place] = Update(evil.client, tamper(evil, state), evil.samples)
-            state = mean(updates)
+            before, state = state, mean(updates)
+            if clear and number == 1:
+                still = unmoved(before, updates)
+                state, _ = without_unmoved(state, still, frozenset(state))
         return state
 
     def erase(self, returned: State, *, radius: float | None = None) -> Outcome:
@@ -137,7 +151,7 @@ class Lab:
             start, _ = self.guard(radius=radius).check(returned)
         except GuardError:
             return Outcome(self.global_state, "guard")
-        after = self.post_train(start)
+        after = self.post_train(start, clear=True)
         if isinstance(self.gate(after), Failed):
             return Outcome(self.global_state, "gate")
         return Outcome(after)
@@ -173,19 +187,21 @@ class Lab:
         noise = {n: torch.randn(v.shape, generator=draw) for n, v in state.items()}
         return states.shifted(state, noise, distance / states.norm(noise))
 
-    def backdoored(self) -> State:
+    def backdoored(self, backdoor: Backdoor = SMUGGLED) -> State:
         """Return the reference, taught a new backdoor with the leaver's own images.
 
         It begins at the reference because that is where post-training has the least to change.
         """
-        return self.taught(self.reference, self.honest_samples, epochs=10)
+        return self.taught(self.reference, self.honest_samples, epochs=10, backdoor=backdoor)
 
-    def taught(self, state: State, samples: Samples, epochs: int) -> State:
+    def taught(
+        self, state: State, samples: Samples, epochs: int, backdoor: Backdoor = SMUGGLED
+    ) -> State:
         """Return `state` trained on `samples`, half of them with the new trigger."""
         model = network()
         states.load_into(model, state)
         how = LocalTraining(learning_rate=0.02, batch_size=32)
-        poisoned = SMUGGLED.transform(samples, generator(self.seed, "smuggled"))
+        poisoned = backdoor.transform(samples, generator(self.seed, "smuggled"))
         draw = generator(self.seed, "orders")
         orders = [torch.randperm(len(samples), generator=draw) for _ in range(epochs)]
         train(model, poisoned, how, orders=orders)
@@ -196,9 +212,9 @@ class Lab:
     def accuracy(self, state: State) -> float:
         return evaluate(self.engine.model(state), self.test).accuracy().value
 
-    def success(self, state: State, backdoor: Backdoor = PLANTED) -> float:
-        """Return the share of test images that the trigger turns into the target."""
-        probe = backdoor.probe(self.test)
+    def success(self, state: State, backdoor: Backdoor | None = None) -> float:
+        """Return the share of test images that a trigger turns into its target."""
+        probe = (backdoor or self.planted).probe(self.test)
         evidence = evaluate(self.engine.model(state), probe.samples)
         return evidence.accuracy(probe.measures["attack_success"]).value
 
@@ -214,14 +230,19 @@ class Lab:
         return evaluate(self.engine.model(state), inputs).logits.softmax(dim=1).amax(dim=1)
 
     @cached_property
+    def planted_inside(self) -> Lab:
+        """The same federation, whose leaver put its trigger where others' images have ink."""
+        return Lab(self.seed, PLANTED_INSIDE)
+
+    @cached_property
     def erased(self) -> State:
         """The model after an honest erasure."""
-        return self.post_train(self.honest)
+        return self.post_train(self.honest, clear=True)
 
     @cached_property
     def next_rung(self) -> State:
         """The model after a rung that takes nothing from the leaver: weight negation."""
-        return self.post_train(self.local("weight-negation"), ROUNDS_OF_NEXT_RUNG)
+        return self.post_train(self.local("weight-negation"), ROUNDS_OF_NEXT_RUNG, clear=True)
 
     def trusting(self, returned: State) -> float:
         """Return the test accuracy without guard and gate."""

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from secede.erasure import commitment, receipt
 from secede.erasure.bodies import (
@@ -18,9 +19,11 @@ from secede.erasure.bodies import (
     TransitionBody,
 )
 from secede.erasure.chain import START, Head
+from secede.erasure.gone import WORDS
 from secede.erasure.keys import PrivateKey, PublicKey, generate, load_private, load_public
 from secede.erasure.ledger import Ledger
 from secede.erasure.predicate import (
+    Computed,
     Costs,
     Destroyed,
     MethodPart,
@@ -28,13 +31,14 @@ from secede.erasure.predicate import (
     Remaining,
     RequestPart,
     Scope,
-    Software,
 )
 from secede.erasure.scores import Reference, Score, Verification
 from secede.erasure.statement import Statement
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
+COMPLETED = NOW + timedelta(hours=1)
 REQUEST, BEFORE, AFTER, WITHOUT = ("11" * 32, "ab" * 32, "cd" * 32, "ef" * 32)
+PLAN = "33" * 32
 LEAVER, OTHERS = "clinic-north", ("clinic-south", "clinic-west")
 
 
@@ -53,8 +57,8 @@ def publics(*names: str) -> dict[str, PublicKey]:
     return {name: key_pair(name)[1] for name in names}
 
 
-def fill(ledger: Ledger, *, receipts: bool = True) -> Head:
-    """Append one row of every kind, the receipt's last."""
+def fill(ledger: Ledger, *, receipts: bool = True, after: str = AFTER) -> Head:
+    """Append one row of every kind at least, the receipt's last."""
     bodies = (
         RequestBody(
             request=REQUEST,
@@ -67,32 +71,55 @@ def fill(ledger: Ledger, *, receipts: bool = True) -> Head:
         ),
         PlanBody(
             request=REQUEST,
+            plan=PLAN,
             rung="local-step",
             method="projected-ascent",
-            settings={"radius": 1.5, "epochs": 5, "clip": None, "momentum": 0.0},
+            settings={"radius": 4.2, "epochs": 5, "clip": None, "learning_rate": 0.01},
             clients=OTHERS,
+            taking_part=2,
             rounds=2,
             upload_bytes=10,
             download_bytes=12,
         ),
-        TransitionBody(request=REQUEST, number=0, state="guarded", scalars={"distance": 0.25}),
-        ModelBody(model=AFTER, parent=BEFORE, run="cardio", round=2, status="serving"),
-        DeliveredBody(model=AFTER, clients=OTHERS),
-        DestroyedBody(request=REQUEST, what="leaver-state", digest=WITHOUT),
-        ReceiptBody(
+        TransitionBody(
             request=REQUEST,
-            receipt="22" * 32,
-            before=BEFORE,
-            after=AFTER,
-            rung="local-step",
-            forgotten="yes",
-            useful="yes",
+            number=0,
+            state="local-step",
+            scalars={"rung": "local-step", "method": "projected-ascent", "distance": 0.25},
+        ),
+        TransitionBody(
+            request=REQUEST, number=1, state="verified", model=after, scalars={"rounds": 2}
+        ),
+        ModelBody(model=after, parent=BEFORE, run="cardio", round=2, status="serving"),
+        ModelBody(model=BEFORE, parent=None, run="cardio", round=0, status="retired"),
+        DeliveredBody(model=after, clients=OTHERS),
+        DestroyedBody(
+            request=REQUEST, what="leaver-state", digest=WITHOUT, backups_until=REMAINING[0].until
+        ),
+        DestroyedBody(
+            request=REQUEST, what="model-before", digest=BEFORE, backups_until=REMAINING[0].until
         ),
     )
-    for minutes, body in enumerate(bodies if receipts else bodies[:-1]):
+    for minutes, body in enumerate(bodies):
         kind = type(body).__name__.removesuffix("Body").lower()
         ledger.append(kind, body, NOW + timedelta(minutes=minutes))  # type: ignore[arg-type]
-    return ledger.head()
+    head = ledger.head()
+    return issue(ledger, "22" * 32) if receipts else head
+
+
+def issue(ledger: Ledger, receipt: str, **changes: Any) -> Head:
+    """Append the row that names a receipt."""
+    told = {
+        "request": REQUEST,
+        "receipt": receipt,
+        "before": BEFORE,
+        "after": AFTER,
+        "rung": "local-step",
+        "method": "projected-ascent",
+        "forgotten": "yes",
+        "useful": "yes",
+    }
+    return ledger.append("receipt", ReceiptBody(**{**told, **changes}), COMPLETED).head
 
 
 SCOPE = Scope(
@@ -106,6 +133,10 @@ METHOD = MethodPart(
     rung="local-step",
     name="projected-ascent",
     parameters={"radius": 4.2, "epochs": 5, "learning_rate": 0.01, "clip": None},
+    plan=PLAN,
+    settings={"margins.overall": 0.05, "least_rounds": 1, "most_rounds": 5, "answer_seconds": 60.0},
+    training={"learning_rate": 0.1, "batch_size": 16, "seed": 0},
+    guard={"distance": 0.25, "farthest": 1.25},
     rounds=2,
     retained=4,
 )
@@ -148,8 +179,8 @@ VERIFICATION = Verification(
 
 
 DESTROYED = (
-    Destroyed(what="the client's unlearned state", at="2026-11-15T11:00:00Z"),
-    Destroyed(what="the model from before", at="2026-11-15T11:30:00Z", digest=BEFORE),
+    Destroyed(what=WORDS["model-before"], at="2026-11-15T12:08:00Z", digest=BEFORE),
+    Destroyed(what=WORDS["leaver-state"], at="2026-11-15T12:07:00Z", digest=WITHOUT),
 )
 REMAINING = (Remaining(what="the model from before", until="2026-12-15T00:00:00Z"),)
 
@@ -173,13 +204,17 @@ def statement(
             received="2026-11-03T10:00:00Z",
             acknowledged="2026-11-03T10:00:01Z",
             due="2026-12-03T10:00:00Z",
-            completed="2026-11-15T12:00:00Z",
+            promoted="2026-11-15T12:00:00Z",
+            completed="2026-11-15T13:00:00Z",
         ),
         scope=SCOPE,
         method=method,
-        software=Software(
-            versions={"secede": "0.1.0", "torch": "2.13.0", "python": "3.11.7"},
-            environment={"device": "cpu", "precision": "float32"},
+        software=(
+            Computed(
+                versions={"secede": "0.1.0", "torch": "2.13.0", "python": "3.11.7"},
+                environment={"device": "cpu", "precision": "float32"},
+                steps=("local-step", "verified"),
+            ),
         ),
         models=Models(before=BEFORE, after=AFTER),
         destroyed=destroyed,

@@ -141,7 +141,7 @@ def timeless(home: Home, number: int = 1) -> dict[str, Any]:
         ledger.verify()
         rows = [(row.kind, row.body) for row in ledger.rows()]
     predicate = told(home, number) if way(home, number)[-1] == "promoted" else {}
-    times = {"request": ("received", "acknowledged", "completed")}
+    times = {"request": ("received", "acknowledged", "promoted", "completed")}
     for part, names in {**times, "costs": ("seconds",), "ledger": ("hash",)}.items():
         for key in names:
             predicate.get(part, {}).pop(key, None)

@@ -65,7 +65,7 @@ def test_the_guards_ball_bounds_a_destructive_state(lab: Lab) -> None:
 
 def test_tensors_swapped_on_the_wire_are_refused_by_shape_or_by_distance(lab: Lab) -> None:
     by_shape = attacks.swapped(lab.honest, "1.weight", "3.weight")
-    with pytest.raises(GuardError, match="has shape"):
+    with pytest.raises(GuardError, match="has another shape"):
         unpack(pack(by_shape), lab.global_state)
     by_distance = attacks.swapped(lab.honest, "3.weight", "5.weight")
     with pytest.raises(GuardError, match="from the reference, expected at most"):
@@ -80,25 +80,38 @@ def test_nan_is_refused_on_the_wire(lab: Lab) -> None:
         lab.post_train(broken, 1)
 
 
-def test_a_lazy_leaver_is_refused_unless_it_adds_noise(lab: Lab) -> None:
-    *refused, noisy = attacks.lazy(lab)
+def test_a_lazy_leaver_is_refused_or_its_trigger_is_cleared(lab: Lab) -> None:
+    *refused, little, much, inside = attacks.lazy(lab)
     for row in refused:
         assert row.without > 0.9
         assert row.defended < 0.05
         assert "refused" in row.by
-    # Known and documented: the guard has no samples, so noise passes for unlearning.
-    assert noisy.defended > 0.9
-    assert "survives" in noisy.by
+    for row in (little, much):  # noise passes for unlearning, but nobody else's images are there
+        assert row.without > 0.9
+        assert row.defended < 0.1
+    # Known and documented: a trigger where others' images have ink now and then stays.
+    assert inside.defended > 0.5
+    assert "survives" in inside.by
 
 
-def test_a_smuggled_backdoor_is_weakened_and_only_another_rung_removes_it(lab: Lab) -> None:
-    rows = list(attacks.smuggled(lab))
-    assert rows[0].without > 0.95
+def test_a_smuggled_backdoor_is_cleared_unless_others_images_reach_its_trigger(lab: Lab) -> None:
+    edge, edge_later, edge_gone, inside, _, inside_gone = attacks.smuggled(lab)
+    assert edge.without > 0.3
+    assert edge.defended < 0.05
+    assert edge_later.defended < 0.05
     # Known and documented: nobody sees a backdoor without its trigger.
-    assert 0.3 < rows[0].defended < rows[0].without
-    assert "survives" in rows[0].by
-    assert rows[-1].defended < 0.05
+    assert inside.defended > 0.2
+    assert "survives" in inside.by
+    for gone in (edge_gone, inside_gone):
+        assert gone.without > 0.95
+        assert gone.defended < 0.05
     assert lab.success(lab.erased, SMUGGLED) < 0.05
+
+
+def test_clearing_what_nobody_moves_costs_an_honest_erasure_nothing(lab: Lab) -> None:
+    plain = lab.post_train(lab.honest)
+    assert lab.accuracy(lab.erased) > lab.accuracy(plain) - 0.01
+    assert lab.success(lab.erased) < lab.success(plain)
 
 
 def test_robust_means_stop_one_malicious_client_in_five_and_the_median_two(lab: Lab) -> None:

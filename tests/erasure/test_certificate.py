@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -30,7 +31,7 @@ def verified(**changes: object) -> Verified:
     return receipt.verify(papers.signed(**changes), papers.publics("server", papers.LEAVER))
 
 
-def crowded() -> Verified:
+def crowded(limits: int = 11) -> Verified:
     """Return a receipt with more of everything than fits on a sheet."""
     reference = papers.VERIFICATION.scores[0].reference
     score = Score(
@@ -50,17 +51,18 @@ def crowded() -> Verified:
     method = papers.METHOD.model_copy(
         update={"parameters": parameters, "tried_before": (attempt,) * 16, "name": "n" * 64}
     )
-    limits = tuple(f"{index} {'limit ' * 45}" for index in range(20))
+    said = tuple(f"{index} {'limit ' * 49}"[:300] for index in range(limits))
     return verified(
         verification=scores,
         method=method,
         destroyed=tuple(
-            item.model_copy(update={"what": "the state of " * 20}) for item in papers.DESTROYED * 8
+            papers.DESTROYED[0].model_copy(update={"what": f"{n % 8} {'the state of ' * 20}"})
+            for n in range(16)
         ),
         remaining=tuple(
             item.model_copy(update={"what": "the state of " * 20}) for item in papers.REMAINING * 8
         ),
-        further_limits=limits,
+        further_limits=said,
     )
 
 
@@ -119,9 +121,47 @@ def test_names_are_escaped() -> None:
 
 def test_what_does_not_fit_is_counted() -> None:
     html = certificate.render(crowded(), "receipt.json")
-    assert "60 more scores in the signed file" in html
-    assert "94 more in the signed file" in html
-    assert "19 further limits in the signed file" in html
+    assert "62 more scores in the signed file" in html
+    assert "98 more in the signed file" in html
+
+
+def test_the_limits_of_this_erasure_come_first_and_whole() -> None:
+    own = ("What the client returned is what serves. " + "x" * 250, "It was not there to measure.")
+    html = certificate.render(verified(further_limits=own), "receipt.json")
+    listed = html.split("What this does not show")[1].split("</section>")[0]
+    places = [listed.index(limit.replace("'", "&#39;")) for limit in (*own, *LIMITS)]
+    assert places == sorted(places)
+    assert "in the signed file" not in listed
+
+
+@pytest.mark.parametrize(
+    ("models", "said"),
+    [
+        (("retrained", "before"), "How close to retraining"),
+        (("before", "chance"), "Beside the model from before the erasure"),
+        (("chance",), "Beside guessing"),
+        ((None,), "Measured, with nothing to compare with"),
+    ],
+)
+def test_the_heading_names_what_is_compared_with(models: tuple[Any, ...], said: str) -> None:
+    score = papers.VERIFICATION.scores[0]
+    assert score.reference is not None
+    scores = [
+        score.model_copy(
+            update={"reference": model and score.reference.model_copy(update={"model": model})}
+        )
+        for model in models
+    ]
+    assert certificate.heading(scores) == said
+
+
+def test_what_was_destroyed_is_told_by_kind_the_old_model_first() -> None:
+    old, returned = papers.DESTROYED
+    earlier = old.model_copy(update={"at": "2026-11-14T12:08:00Z"})
+    html = certificate.render(verified(destroyed=(old, earlier, returned)), "receipt.json")
+    first, second = re.findall(r"<li>Destroyed (.*?)</li>", html)
+    assert first == f"15 November 2026: {old.what} (2)"
+    assert second == f"15 November 2026: {returned.what}"
 
 
 def test_the_page_lies_beside_the_receipt(tmp_path: Path) -> None:
@@ -153,9 +193,9 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("content", ["plain", "crowded"])
+@pytest.mark.parametrize("content", ["plain", "crowded", "nearly"])
 def test_it_prints_on_one_sheet_of_a4(page: Page, tmp_path: Path, content: str) -> None:
-    found = crowded() if content == "crowded" else verified()
+    found = verified() if content == "plain" else crowded(11 if content == "crowded" else 2)
     file = certificate.write(found, tmp_path / "receipt.json")
     page.goto(file.as_uri())
     pdf = page.pdf(prefer_css_page_size=True, print_background=True)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from secede import state as states
 from secede.erasure import gate as gates
 from secede.erasure.gate import Counts, Failed, Gate, Passed, count, lost
-from secede.errors import ConfigError, GuardError
+from secede.errors import ConfigError, GuardError, SilentError
 from secede.federation.engine import ClientSide
 from secede.federation.simulator import Simulator
 from secede.federation.training import LocalTraining
@@ -45,7 +46,7 @@ def test_clients_count_their_own_samples_by_class() -> None:
     assert found == Counts((0, by_class[1], 0), tuple(by_class))
     assert sum(found.samples) == 30 + 18
     # Two vectors of three 64-bit counts from each of two clients, and nothing else.
-    assert (cost.rounds, cost.upload_bytes, cost.gradient_samples) == (1, 2 * 2 * 3 * 8, 0)
+    assert (cost.rounds, cost.upload_bytes, cost.gradient_samples) == (0, 2 * 2 * 3 * 8, 0)
 
 
 def test_answers_that_are_not_finite_are_wrong() -> None:
@@ -78,9 +79,54 @@ def test_counts_that_do_not_add_up_are_refused(
         state = {"right": torch.tensor(right), "samples": torch.tensor(samples)}
         return Reply(state=state, gradient_samples=0, samples=side.samples)
 
-    monkeypatch.setattr(gates, "_count", lie)
-    with pytest.raises(GuardError, match="client 1's counts do not add up to its 30 samples"):
+    monkeypatch.setattr(gates, "CountRight", lambda: lie)
+    with pytest.raises(GuardError, match="client 1's counts cannot be used: malformed"):
         count(engine(), (1,), constant(0))
+    found = gates.tally(engine(), (1, 2), constant(0))
+    assert (dict(found.counts), dict(found.left_out)) == ({}, {1: "malformed", 2: "malformed"})
+
+
+def test_who_is_silent_is_left_out_of_the_tally() -> None:
+    class Half:
+        def ask(self, client: int, *task: Any, **how: Any) -> Any:
+            if client == 1:
+                raise SilentError("client 1 does not answer")
+            return engine().ask(client, *task, **how)
+
+    found = gates.tally(Half(), (1, 2), constant(1))  # type: ignore[arg-type]
+    assert dict(found.left_out) == {1: "silent"}
+    assert sum(found.counts[2].samples) == 18
+
+
+def test_sums_of_counts_do_not_overflow() -> None:
+    most = counts((2**62, 2**62))
+    assert gates.total([most] * 4) == counts((2**64, 2**64))
+
+
+HELD_OUT = counts((190, 200), (190, 200), (190, 200))
+RETAINED = counts((950, 1000), (950, 1000), (0, 0))
+
+
+def test_held_out_samples_veto_a_sure_loss_only() -> None:
+    gate = Gate()
+    assert gate.veto(HELD_OUT, HELD_OUT, RETAINED) is None
+    assert gate.veto(HELD_OUT, counts((176, 200), (190, 200), (190, 200)), RETAINED) is None
+    objection = gate.veto(HELD_OUT, counts((100, 200), (190, 200), (190, 200)), RETAINED)
+    assert objection is not None
+    # Half of the retained clients' samples are of class 0: 45 points there are 22.5 in all.
+    assert "held-out samples: accuracy fell by 22.5%" in objection.reason
+
+
+def test_a_class_that_only_the_leaver_held_may_fall_at_the_server_too() -> None:
+    assert Gate().veto(HELD_OUT, counts((190, 200), (190, 200), (0, 200)), RETAINED) is None
+
+
+def test_few_held_out_samples_do_not_veto() -> None:
+    assert (
+        Gate().veto(counts((9, 9), (9, 9)), counts((0, 9), (0, 9)), counts((5, 9), (5, 9))) is None
+    )
+    with pytest.raises(GuardError, match="different numbers of classes"):
+        Gate().veto(HELD_OUT, HELD_OUT, counts((5, 9)))
 
 
 def test_the_losss_interval_matches_newcombes_example() -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.erasure import canonical
 from secede.erasure.guard import Guard
+from secede.erasure.sketches import Sketches
 from secede.errors import ConfigError, GuardError
 from secede.federation.engine import OwnState
 from secede.seeding import seeded
@@ -31,16 +34,14 @@ REFERENCE = states.reference(GLOBAL, OWN, weight=0.25)
 MOVABLE = [name for name, _ in network().named_parameters()]
 
 
-def guard(
-    *, hidden: bool = False, radius: float | None = None, nearest_line: float = 0.0002
-) -> Guard:
+def guard(*, hidden: bool = False, radius: float | None = None, **limits: Any) -> Guard:
     last = None if hidden else OwnState(OWN, 0.25)
     return Guard(
         global_state=GLOBAL,
         fresh_model=fresh,
         last=last,
         radius=radius,
-        nearest_line=nearest_line,
+        **limits,
     )
 
 
@@ -128,7 +129,45 @@ def test_under_secure_aggregation_only_the_global_model_is_known() -> None:
 
 
 def test_the_line_can_be_allowed_where_the_leaver_alone_held_its_classes() -> None:
-    guard(nearest_line=0).check(moved(REFERENCE, 1e-6))
+    guard(nearest_line=0, nearest=0).check(moved(REFERENCE, 1e-6))
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [(GLOBAL, "the global model"), (REFERENCE, "the reference"), (OWN, "the leaver's last update")],
+)
+def test_a_neighbour_of_any_known_state_is_refused(known: State, words: str) -> None:
+    unit = guard().check(moved(REFERENCE, 0.5))[1].unit
+    with pytest.raises(GuardError, match=f"from {words}, expected at least"):
+        guard().check(moved(known, 0.0008 * unit))
+    guard().check(moved(known, 0.002 * unit))
+
+
+def test_a_model_that_served_before_is_refused_by_digest_and_by_sketch(tmp_path: Path) -> None:
+    old = states.of(fresh(7))
+    near, far = moved(old, 0.001), moved(REFERENCE, 0.5)
+    sketches = Sketches(tmp_path)
+    sketches.keep(states.digest(old), old, MOVABLE)
+    wide: dict[str, Any] = {
+        "farthest": 99.0,
+        "registered": [states.digest(old)],
+        "sketches": sketches,
+    }
+    for returned in (old, near):
+        with pytest.raises(GuardError, match="served before"):
+            guard(**wide).check(returned)
+    assert guard(**wide).check(far)[1].known == 1
+
+
+def test_the_guards_ball_pulls_back_where_the_method_has_none() -> None:
+    returned = moved(REFERENCE, 1.1 * guard().check(moved(REFERENCE, 0.5))[1].unit)
+    safe, report = guard(ball=1.0).check(returned)
+    assert (report.projections, report.ball, report.radius) == (1, "guard", report.unit)
+    moved_by = states.distance({n: safe[n] for n in MOVABLE}, {n: REFERENCE[n] for n in MOVABLE})
+    assert moved_by == pytest.approx(report.unit, rel=1e-4)
+    own = guard(ball=1.0, radius=0.2).check(returned)[1]
+    assert (own.projections, own.ball, own.radius) == (1, "method", 0.2)
+    assert guard().check(returned)[1].ball is None
 
 
 def test_the_distance_to_the_line_matches_the_hand_sum() -> None:

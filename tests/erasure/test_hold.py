@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -79,6 +80,40 @@ def test_a_torn_lock_file_is_no_hindrance(path: Path) -> None:
         (path.parent / "erasing.lock").write_bytes(content)
         with hold(path):
             pass
+
+
+def test_who_lost_a_request_cannot_renew_it_even_if_it_is_free_again(path: Path) -> None:
+    other = Holder(pid=4711)
+    with hold(path) as holder, Journal(path) as journal:
+        journal.renew(1, holder, later(seconds=SECONDS - 1), SECONDS)
+        after = later(seconds=2 * SECONDS)
+        journal.lease(1, other, after, SECONDS)
+        with pytest.raises(RecordError, match="not by process"):
+            journal.renew(1, holder, after, SECONDS)
+        journal.release(1, other)
+        with pytest.raises(RecordError, match="leased by nobody"):
+            journal.renew(1, holder, after, SECONDS)
+
+
+def test_a_long_round_does_not_lose_the_lease(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secede.erasure.hold.BEAT", 0.01)
+    now = [NOW]
+    with (
+        locked(path.parent, path) as lock,
+        Journal(path) as journal,
+        leased(lock, journal, 1, lambda: now[0]),
+    ):
+        for minutes in (9, 18, 27):  # each longer after the last than a lease lasts from the first
+            now[0] = later(minutes=minutes)
+            expected = later(minutes=minutes + SECONDS // 60)
+            ends = time.monotonic() + 20
+            while journal.leased_until(1) != expected:
+                assert time.monotonic() < ends, "nobody renewed it"
+                time.sleep(0.01)
+        with pytest.raises(RecordError, match="worked on by"):
+            journal.lease(1, Holder(pid=4711), later(minutes=30), SECONDS)
+    with Journal(path) as journal:
+        assert journal.leased_until(1) is None
 
 
 def test_a_folder_that_is_not_there_is_a_storage_error(tmp_path: Path) -> None:

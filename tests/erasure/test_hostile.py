@@ -11,7 +11,7 @@ import torch
 from erasure import attacks, small
 from erasure.asking import FEDERATION, NOW, people
 from erasure.hostile import HomeLab, row
-from erasure.lab import PLANTED, SMUGGLED
+from erasure.lab import PLANTED, SMUGGLED, SMUGGLED_INSIDE
 from secede.erasure import request as requests
 from secede.erasure.entries import AlreadyAccepted
 from secede.erasure.journal import Journal
@@ -59,14 +59,23 @@ def test_a_lazy_leaver_loses_its_backdoor_on_the_next_rung(lab: HomeLab) -> None
 
 
 @pytest.mark.slow
-def test_distrust_removes_what_guard_and_gate_let_by(lab: HomeLab) -> None:
-    distrust = Wishes(distrust=True, server_rounds=10)
+def test_a_trigger_that_nobody_elses_images_touch_is_cleared(lab: HomeLab) -> None:
     noisy = lab.noisy(lab.global_state, 0.05 * lab.unit)
     for returned, backdoor in ((noisy, PLANTED), (lab.backdoored(), SMUGGLED)):
-        trusting = row(lab, "trusting", returned, backdoor)
-        assert trusting.by.startswith("local-step")  # known and documented: it survives
-        assert trusting.defended > 0.2
-        assert row(lab, "distrusting", returned, backdoor, distrust).defended < 0.05
+        found = row(lab, "trusting", returned, backdoor)
+        assert found.by.startswith("local-step")
+        assert found.without > 0.3
+        assert found.defended < 0.1
+
+
+@pytest.mark.slow
+def test_distrust_removes_what_guard_and_gate_let_by(lab: HomeLab) -> None:
+    distrust = Wishes(distrust=True, server_rounds=10)
+    returned = lab.backdoored(SMUGGLED_INSIDE)
+    trusting = row(lab, "trusting", returned, SMUGGLED_INSIDE)
+    assert trusting.by.startswith("local-step")  # known and documented: it survives
+    assert trusting.defended > 0.1
+    assert row(lab, "distrusting", returned, SMUGGLED_INSIDE, distrust).defended < 0.05
 
 
 def test_forged_requests_are_never_accepted(tmp_path: Path) -> None:

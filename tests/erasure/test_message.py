@@ -80,10 +80,10 @@ def test_values_that_are_not_finite_are_refused(value: float) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"layer.bias": torch.zeros(3)}, r"has shape \[3\], expected \[2\]"),
-        ({"layer.bias": torch.zeros(2).double()}, "has dtype F64, expected F32"),
-        ({"layer.bias": torch.zeros(2).int()}, "has dtype I32, expected F32"),
-        ({"extra": torch.zeros(1)}, "missing none, unexpected 'extra'"),
+        ({"layer.bias": torch.zeros(3)}, r"has another shape than \[2\], which is"),
+        ({"layer.bias": torch.zeros(2).double()}, "has another dtype than F32"),
+        ({"layer.bias": torch.zeros(2).int()}, "has another dtype than F32"),
+        ({"extra": torch.zeros(1)}, "missing none, 1 unexpected"),
     ],
 )
 def test_another_schema_is_refused(change: dict[str, Tensor], words: str) -> None:
@@ -93,7 +93,7 @@ def test_another_schema_is_refused(change: dict[str, Tensor], words: str) -> Non
 
 def test_missing_entries_are_refused() -> None:
     less = {name: value for name, value in LIKE.items() if name != "half"}
-    with pytest.raises(GuardError, match="missing 'half', unexpected none"):
+    with pytest.raises(GuardError, match="missing 'half', 0 unexpected"):
         unpack(pack(less), LIKE)
 
 
@@ -103,12 +103,15 @@ def test_metadata_is_refused() -> None:
         unpack(safetensors.torch.save(tensors, {"format": "pt"}), LIKE)
 
 
-def test_long_and_many_names_do_not_fill_the_error() -> None:
-    bad = {"x" * 200 + str(i): torch.zeros(()) for i in range(5)}
-    with pytest.raises(GuardError, match="and 2 more") as caught:
+def test_no_word_of_the_sender_gets_into_the_error() -> None:
+    bad = {f"Jane Doe, born in {1970 + i}": torch.zeros(()) for i in range(5)}
+    with pytest.raises(GuardError, match="5 unexpected") as caught:
         unpack(pack(bad), LIKE, limit=10_000)
-    assert len(str(caught.value)) < 600
-    assert "\n" not in str(caught.value)
+    assert "Jane" not in str(caught.value)
+    told = entry(0, 4, dtype="Jane Doe")
+    with pytest.raises(GuardError, match="another dtype") as caught:
+        unpack(message({"a": told, "b": entry(4, 8)}, bytes(8)), ONE)
+    assert "Jane" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +157,9 @@ def entry(begin: object, end: object, **other: object) -> dict[str, object]:
         (entry(0, 5), entry(4, 8), 8, "'a' has 5 bytes of values, expected 4"),
         (entry(False, 4), entry(4, 8), 8, "not two whole numbers"),
         (entry(0.0, 4), entry(4, 8), 8, "not two whole numbers"),
-        (entry(0, 4, shape=[True]), entry(4, 8), 8, r"has shape \[True\], expected \[1\]"),
-        (entry(0, 4, shape=[1.0]), entry(4, 8), 8, r"has shape \[1.0\], expected \[1\]"),
-        (entry(0, 4, dtype=["F32"]), entry(4, 8), 8, "has dtype"),
+        (entry(0, 4, shape=[True]), entry(4, 8), 8, r"another shape than \[1\]"),
+        (entry(0, 4, shape=[1.0]), entry(4, 8), 8, r"another shape than \[1\]"),
+        (entry(0, 4, dtype=["F32"]), entry(4, 8), 8, "another dtype"),
         (entry(0, 4, more=1), entry(4, 8), 8, "not described by dtype"),
         ([], entry(4, 8), 8, "not described by dtype"),
     ],

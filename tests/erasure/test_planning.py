@@ -16,7 +16,7 @@ from secede import state as states
 from secede.erasure import request as requests
 from secede.erasure import workflow
 from secede.erasure.home import Home
-from secede.erasure.plan import MEAN_LIMITS, Plan
+from secede.erasure.plan import MEAN_LIMITS, Limits, Plan
 from secede.erasure.planning import Wishes, parameters, rung_of
 from secede.errors import ConfigError, RecordError
 from secede.experiments.simulated import Simulated
@@ -46,7 +46,9 @@ def test_the_ladder_is_local_step_server_side_retraining(home: Home) -> None:
     assert found.omitted == ()
     assert found.retained == ("site-1", "site-2", "site-3")
     assert found.ladder[0].needs == ("the leaver online",)
-    assert [s.least_rounds for s in found.ladder] == [0, 0, 4]
+    assert [s.least_rounds for s in found.ladder] == [1, 0, 4]
+    assert [s.least_rounds for s in plan(home, least_rounds=0).ladder] == [0, 0, 4]
+    assert (found.quorum, found.retained_seconds, found.guard) == (0.5, 3600, Limits())
     assert found.ladder[2].rounds == 4
 
 
@@ -56,11 +58,15 @@ def test_bytes_are_predicted_by_hand_arithmetic(home: Home) -> None:
     assert states.size_bytes(states.load(home.model(small.serving(home)))[0]) == size
     local, negation, retrain = plan(home, rounds=2).ladder
     # One exchange with the leaver and two rounds of three; counted before, and after 0, 1, 2
-    # rounds, by three clients; and twice by the leaver.
-    assert local.upload_bytes == (1 + 2 * 3) * size + (4 * 3 + 2) * counts
-    assert local.download_bytes == (1 + 2 * 3 + 4 * 3 + 2) * size
-    assert negation.upload_bytes == 10 * 3 * size + (12 * 3 + 2) * counts
-    assert retrain.download_bytes == (4 * 3 + 2 * 3 + 2) * size
+    # rounds, by three clients.
+    assert local.upload_bytes == (1 + 2 * 3) * size + 4 * 3 * counts
+    assert local.download_bytes == (1 + 2 * 3 + 4 * 3) * size
+    assert negation.upload_bytes == 10 * 3 * size + 12 * 3 * counts
+    assert retrain.download_bytes == (4 * 3 + 2 * 3) * size
+    # And twice by the leaver, where it is asked to.
+    measured = plan(home, rounds=2, measure_at_leaver=True).ladder[0]
+    assert measured.upload_bytes == local.upload_bytes + 2 * counts
+    assert measured.download_bytes == local.download_bytes + 2 * size
 
 
 def test_what_is_not_possible_is_left_out_and_said(home: Home) -> None:
@@ -157,7 +163,9 @@ def test_a_plan_is_kept_by_its_digest_and_shown_whole(home: Home) -> None:
     shown = " ".join(console.export_text().split())
     for words in (
         "second-choice",
-        "0 to 5",
+        "1 to 5",
+        "Quorum: 50 % of the retained clients' samples",
+        "what the leaver returned is not what serves",
         "Who takes part: site-1, site-2, site-3 (3)",
         "again until 2026-11-15T14:00:00Z",
         *MEAN_LIMITS["trimmed"],

@@ -5,7 +5,6 @@ import json
 import time
 import tracemalloc
 from base64 import b64decode, b64encode
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,10 +14,7 @@ from hypothesis import strategies as st
 
 from erasure import papers
 from secede.erasure import envelope, receipt
-from secede.erasure.bodies import ModelBody, ReceiptBody
 from secede.erasure.canonical import canonical
-from secede.erasure.chain import Head
-from secede.erasure.ledger import Ledger
 from secede.errors import SecedeError, TrustError
 
 SERVER, LEAVER = "server", papers.LEAVER
@@ -30,21 +26,8 @@ def data() -> bytes:
     return papers.signed()
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    """Return a ledger that does not name a receipt yet."""
-    with Ledger(tmp_path / "ledger.db") as opened:
-        papers.fill(opened, receipts=False)
-    return tmp_path / "ledger.db"
-
-
 def verify(data: bytes, *names: str, **checks: Any) -> receipt.Verified:
     return receipt.verify(data, papers.publics(*(names or (SERVER, LEAVER))), **checks)
-
-
-def head_of(path: Path) -> Head:
-    with Ledger(path) as opened:
-        return opened.head()
 
 
 def test_a_receipt_holds_with_public_keys_alone(data: bytes) -> None:
@@ -105,14 +88,28 @@ def test_a_forger_s_key_does_not_pass_as_the_server_s() -> None:
         verify(canonical(told))
 
 
-def test_countersignatures_can_be_demanded(data: bytes) -> None:
+def test_countersignatures_are_demanded_by_name(data: bytes) -> None:
     single = receipt.sign(papers.statement(), papers.private(SERVER))
     assert verify(single, SERVER).countersigned_by == ()
-    with pytest.raises(TrustError, match="countersigned by 0, expected 1 or more"):
-        verify(single, countersignatures=1)
+    with pytest.raises(TrustError, match="not countersigned by clinic-north, but by nobody"):
+        verify(single, countersigned_by=[LEAVER])
     both = receipt.countersign(data, papers.private("auditor"))
-    found = verify(both, SERVER, LEAVER, "auditor", countersignatures=2)
+    auditors = papers.publics("auditor")
+    found = verify(both, auditors=auditors, countersigned_by=["auditor", LEAVER])
     assert found.countersigned_by == ("auditor", LEAVER)
+    with pytest.raises(TrustError, match="not countersigned by auditor, but by clinic-north"):
+        verify(data, auditors=auditors, countersigned_by=["auditor"])
+
+
+def test_only_the_leaver_and_auditors_may_have_signed_too(data: bytes) -> None:
+    other = papers.OTHERS[0]
+    both = receipt.countersign(data, papers.private(other))
+    with pytest.raises(TrustError, match="'clinic-south' signed the receipt too, who is neither"):
+        verify(both, SERVER, LEAVER, other)
+    with pytest.raises(TrustError, match="not known here"):
+        verify(both, SERVER, LEAVER)
+    with pytest.raises(TrustError, match="a client or the server, and an auditor"):
+        verify(both, SERVER, LEAVER, other, auditors=papers.publics(other))
 
 
 def test_nobody_countersigns_what_is_no_receipt(data: bytes) -> None:
@@ -152,46 +149,6 @@ def test_the_model_must_be_the_erased_one(data: bytes) -> None:
         verify(data, model_digest=papers.BEFORE)
     with pytest.raises(TrustError, match="is about model cdcdcdcdcdcd…, this one is 7777"):
         verify(data, model_digest="7" * 64)
-
-
-def test_the_ledger_must_hold_the_receipt_s_head_and_request(ledger: Path) -> None:
-    head = head_of(ledger)
-    data = papers.signed(ledger=head)
-    assert verify(data, ledger=ledger).ledger == head
-    with Ledger(ledger) as opened:
-        opened.export(ledger.with_suffix(".jsonl"))
-    assert verify(data, ledger=ledger.with_suffix(".jsonl")).ledger == head
-    rows = ledger.with_suffix(".jsonl").read_bytes().splitlines(keepends=True)
-    cut = ledger.with_name("cut.jsonl")
-    cut.write_bytes(b"".join(rows[:-1]))
-    with pytest.raises(TrustError, match="its tail is missing"):
-        verify(data, ledger=cut)
-    with pytest.raises(TrustError, match="rewritten, or it is another one"):
-        verify(papers.signed(ledger=Head(number=head.number, hash="7" * 64)), ledger=ledger)
-
-
-def test_a_whole_ledger_without_the_request_is_refused(tmp_path: Path, ledger: Path) -> None:
-    with Ledger(ledger) as opened:
-        body = next(row for row in opened.rows() if row.kind == "model")
-    with Ledger(tmp_path / "other.db") as other:
-        head = other.append("model", ModelBody.model_validate(body.body), papers.NOW).head
-    with pytest.raises(TrustError, match="request is not in it"):
-        verify(papers.signed(ledger=head), ledger=tmp_path / "other.db")
-
-
-def test_the_ledger_names_the_receipt_that_was_issued(ledger: Path) -> None:
-    data = papers.signed(ledger=head_of(ledger))
-    told = {"request": papers.REQUEST, "before": papers.BEFORE, "after": papers.AFTER}
-    told |= {"rung": "local-step", "forgotten": "yes", "useful": "yes"}
-    other = ReceiptBody.model_validate({**told, "receipt": "7" * 64})
-    with Ledger(ledger) as opened:
-        opened.append("receipt", other, papers.NOW)
-    with pytest.raises(TrustError, match="names another receipt"):
-        verify(data, ledger=ledger)
-    issued = ReceiptBody.model_validate({**told, "receipt": verify(data).digest})
-    with Ledger(ledger) as opened:
-        grown = opened.append("receipt", issued, papers.NOW).head
-    assert verify(data, ledger=ledger).ledger == grown
 
 
 def test_a_receipt_is_made_of_parts_that_fit() -> None:

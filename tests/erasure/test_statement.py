@@ -165,8 +165,12 @@ def copied(part: Document, **changes: object) -> Any:
 def test_parts_that_contradict_each_other_are_refused() -> None:
     told = papers.statement().predicate
     score = told.verification.scores[0]
-    with pytest.raises(ValidationError, match="completed before it was received"):
-        copied(told.request, completed="2026-11-01T00:00:00Z")
+    for change in ({"completed": "2026-11-15T11:59:59Z"}, {"promoted": "2026-11-03T09:59:59Z"}):
+        with pytest.raises(ValidationError, match="not in this order"):
+            copied(told.request, **change)
+    late = papers.DESTROYED[0].model_copy(update={"at": "2026-11-15T13:00:01Z"})
+    with pytest.raises(ValidationError, match="before the receipt of the request, or after"):
+        copied(told, destroyed=(late,))
     with pytest.raises(ValidationError, match="last round is before the first"):
         Scope(first_round=2, last_round=1, rounds=0, weight=0.1)
     with pytest.raises(ValidationError, match="more rounds than"):

@@ -13,15 +13,15 @@ from erasure.small import NOW, Hostile
 from secede import state as states
 from secede.erasure import receipt, workflow
 from secede.erasure import request as requests
+from secede.erasure.gone import WORDS
 from secede.erasure.home import Home
-from secede.erasure.issuing import WORDS
 from secede.erasure.journal import Journal
 from secede.erasure.ledger import Ledger
 from secede.erasure.lineage import Lineage
 from secede.erasure.plan import Margins
 from secede.erasure.planning import Wishes
 from secede.erasure.registry import Candidate
-from secede.erasure.verifying import ABSENT, ITSELF, NOTHING, RETURNED
+from secede.erasure.verifying import ABSENT, ITSELF, NOT_SENT, NOTHING, RETURNED, SPARED
 from secede.errors import GuardError, RequestError, SilentError
 from secede.experiments.simulated import Simulated
 from secede.federation.engine import Update
@@ -70,7 +70,9 @@ def test_a_request_ends_in_a_receipt_that_verifies_with_model_and_ledger(home: H
     assert told.costs.rounds == rounds - 1
     assert told.verification.forgotten == "undetermined"
     assert NOTHING in told.limits
-    assert "does not carry" not in outcome.page.read_text()
+    page = outcome.page.read_text()
+    assert NOTHING in page
+    assert "How close to retraining" not in page
     assert lines[0] == "planned"
     assert lines[-1] == "promoted: projected-ascent"
 
@@ -105,9 +107,12 @@ def test_the_ledger_has_every_transition_once_and_who_received_what(home: Home) 
         rows = [(row.kind, row.body) for row in ledger.rows()]
     moved = [body for kind, body in rows if kind == "transition"]
     assert [(b["number"], b["state"]) for b in moved] == [(t.number, t.state) for t in course.way]
-    received = {b["model"]: b["clients"] for kind, b in rows if kind == "delivered"}
-    assert received[small.serving(home)] == ["site-1", "site-2", "site-3"]
-    assert "site-0" in received[course.entry and small.told(home)["models"]["before"]]
+    received: dict[str, set[str]] = {}
+    for kind, body in rows:
+        if kind == "delivered":
+            received.setdefault(body["model"], set()).update(body["clients"])
+    assert received[small.serving(home)] == {"site-1", "site-2", "site-3"}
+    assert "site-0" in received[small.told(home)["models"]["before"]]
     returned = next(t for t in course.way if t.state == "local-step").details["model"]
     assert returned not in received or "site-0" not in received[returned]
 
@@ -150,8 +155,14 @@ def test_a_leaver_that_is_gone_is_erased_at_the_server(home: Home) -> None:
     )
     assert "local-step" not in small.way(home)
     told = small.told(home)
-    assert ABSENT in told["limits"]
+    assert NOT_SENT in told["limits"]
     assert told["method"]["tried_before"] == []
+
+
+def test_a_leaver_that_is_gone_cannot_measure_in_the_end(home: Home) -> None:
+    ground, how = Simulated(home, gone=["site-0"]), Wishes(measure_at_leaver=True)
+    small.erase(home, small.receive(home).id, ground=ground, how=how)
+    assert ABSENT in small.told(home)["limits"]
 
 
 def test_a_silent_leaver_is_waited_for_and_then_passed_over(home: Home) -> None:
@@ -200,7 +211,9 @@ def test_a_leaver_that_lost_its_own_state_is_passed_over(home: Home) -> None:
     outcome = small.erase(home, small.receive(home).id)
     assert outcome.rung == "server-side"
     assert outcome.failures[0]["outcome"] == "unable"
-    assert "last-update" not in str(small.told(home)["destroyed"])
+    gone = [thing["what"] for thing in small.told(home)["destroyed"]]
+    assert WORDS["model-before"] in gone
+    assert WORDS["last-update"] not in gone
 
 
 def test_a_damaged_history_gives_its_rung_up_and_not_the_erasure(tmp_path: Path) -> None:
@@ -238,6 +251,14 @@ def test_a_shut_gate_escalates_and_retraining_is_its_own_comparison(home: Home) 
     assert ITSELF in told["limits"]
 
 
+def test_retraining_forgets_by_definition_and_nothing_is_compared_with_itself(home: Home) -> None:
+    ground = Simulated(home, gone=["site-0"])
+    small.erase(home, small.receive(home).id, ground=ground, how=Wishes(server_rounds=0))
+    told = small.told(home)["verification"]
+    assert (told["forgotten"], told["by_definition"]) == ("yes", True)
+    assert not any(s["reference"]["model"] == "retrained" for s in told["scores"])
+
+
 def test_an_exhausted_ladder_leaves_the_old_model_serving(home: Home) -> None:
     before, ground = small.serving(home), Simulated(home)
     ground.training_rounds = 0
@@ -256,16 +277,49 @@ def test_an_exhausted_ladder_leaves_the_old_model_serving(home: Home) -> None:
     assert (again.request, again.state) == (2, "promoted")
 
 
-def test_no_round_at_all_is_needed_where_the_start_is_as_good(home: Home) -> None:
+def near(home: Home) -> State:
+    """Return a state that is as good as the serving model, and not it."""
     before = states.load(home.model(small.serving(home)))[0]
     draw = torch.Generator().manual_seed(0)
     noise = {n: torch.randn(v.shape, generator=draw) for n, v in before.items()}
-    start = states.shifted(before, noise, 0.05 / states.norm(noise))
-    small.erase(home, small.receive(home).id, ground=Hostile(home, leaver=lambda _: start))
+    return states.shifted(before, noise, 0.05 / states.norm(noise))
+
+
+def test_no_round_at_all_is_taken_where_none_is_needed_and_none_is_asked_for(home: Home) -> None:
+    start = near(home)
+    hostile = Hostile(home, leaver=lambda _: start)
+    small.erase(home, small.receive(home).id, ground=hostile, how=small.wishes(least_rounds=0))
     told = small.told(home)
     assert told["method"]["rounds"] == 0
     assert told["models"]["after"] == states.digest(start)
     assert RETURNED in told["limits"]
+
+
+def test_what_the_leaver_returned_does_not_serve_and_the_receipt_says_what_was_needed(
+    home: Home,
+) -> None:
+    start = near(home)
+    small.erase(home, small.receive(home).id, ground=Hostile(home, leaver=lambda _: start))
+    told = small.told(home)
+    assert told["method"]["rounds"] == 1
+    assert SPARED.format(rounds="one was") in told["limits"]
+    assert RETURNED not in told["limits"]
+    verified = small.course(home).way[-2]
+    assert verified.details["scalars"]["rounds_needed"] == 0
+    assert states.digest(start) in [thing["digest"] for thing in told["destroyed"]]
+
+
+def test_what_no_retained_client_moves_is_cleared_in_the_first_round(home: Home) -> None:
+    # The images' corners are black but for the leaver's trigger.
+    seen = sum(Simulated(home)._simulator.clients[n].x.abs().sum(dim=0) for n in (1, 2, 3))
+    dark = (torch.as_tensor(seen) == 0).flatten()
+    before = states.load(home.model(small.serving(home)))[0]
+    small.erase(home, small.receive(home).id, how=small.wishes(least_rounds=2))
+    after = states.load(home.model(small.serving(home)))[0]
+    cleared = [t.details.get("scalars", {}).get("zeroed") for t in small.course(home).way]
+    assert bool((before["1.weight"][:, dark] != 0).all())
+    assert bool((after["1.weight"][:, dark] == 0).all())
+    assert [n for n in cleared if n is not None] == [3 * int(dark.sum()), 0]
 
 
 def test_rounds_can_be_asked_for_however_good_the_start_is(home: Home) -> None:

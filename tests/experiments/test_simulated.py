@@ -20,6 +20,7 @@ from secede.experiments.founding import found
 from secede.experiments.simulated import Simulated
 from secede.experiments.sites import Sites
 from secede.federation.engine import OwnState
+from secede.unlearning.tasks import CountRight
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +91,26 @@ def test_who_is_gone_or_slow_is_silent(home: Home) -> None:
     assert not ground.situation("site-0").leaver_online
     assert ground.situation("site-1").leaver_online
     with pytest.raises(SilentError, match="'site-0' does not answer"):
-        ground.count([0], state)
+        ground.engine.ask(0, CountRight(), global_state=state)
+    assert dict(ground.tally([0], state).left_out) == {0: "silent"}
     server = Simulated(home).server("site-0", ["site-1"], state, 1e-9)
     with pytest.raises(SilentError, match="more than 1e-09 seconds"):
-        count(server.engine, [0], state)
+        server.engine.ask(0, CountRight(), global_state=state)
     count(server.engine, [1], state)
+    ground.hurry(1e-9)
+    assert dict(ground.tally([1], state).left_out) == {1: "silent"}
+    reply = ground.engine.train_round(state, [0, 1], phase="post-training", number=1)
+    assert [update.client for update in reply.updates] == [1]
+
+
+def test_the_server_counts_on_its_own_samples_by_class(home: Home) -> None:
+    ground = Simulated(home)
+    state = states.load(home.model(small.serving(home)))[0]
+    found = ground.held_out(state)
+    assert sum(found.samples) == 60
+    (score,) = (s for s in ground.scores("site-1", state, state) if s.about == "usefulness")
+    assert score.value == pytest.approx(sum(found.right) / 60)
+    assert ground.samples("site-1") == len(ground._simulator.clients[1])
 
 
 def test_a_changed_recipe_is_found(home: Home, tmp_path: Path) -> None:

@@ -62,11 +62,15 @@ def test_a_broken_update_is_named() -> None:
         median(updates([1], [float("nan")], [3]))
 
 
+def test_two_updates_that_are_left_have_their_plain_mean() -> None:
+    for mean in (TrimmedMean(), median):
+        torch.testing.assert_close(mean(updates([1], [2]))["w"], torch.tensor([1.5]))
+
+
 def test_too_few_updates_are_refused() -> None:
-    with pytest.raises(ConfigError, match="there are 2 updates: expected at least three"):
-        TrimmedMean()(updates([1], [2]))
-    with pytest.raises(ConfigError, match="no updates"):
-        median([])
+    for mean in (TrimmedMean(), median):
+        with pytest.raises(ConfigError, match="no updates"):
+            mean([])
     with pytest.raises(StateError, match="cannot cut 1 at each end of 2 states"):
         states.trimmed_mean([u.state for u in updates([1], [2])], 1)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from secede.cli import erasure, lists
+from secede.cli import asking, erasure, flower, lists
 from secede.cli import federation as federations
 from secede.cli.options import (
     Device,
@@ -244,12 +244,14 @@ def list_presets(json: Json = False) -> None:
 for command in (
     erasure.keygen,
     erasure.request,
-    erasure.requests,
     federations.erase,
     erasure.verify,
     federations.countersign,
     erasure.lineage,
+    asking.commitment,
 ):
     app.command()(command)
+app.add_typer(asking.group, name="requests")
 app.add_typer(erasure.ledger_group, name="ledger")
 app.add_typer(federations.group, name="federation")
+app.add_typer(flower.group, name="flower")

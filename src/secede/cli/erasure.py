@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from secede.cli.options import Json
+from secede.cli.options import Auditors, Json
 
 
 def keygen(
@@ -72,21 +72,6 @@ def request(
     )
 
 
-def requests(
-    journal: Annotated[Path, typer.Argument(help="The server's journal of requests.")],
-    json: Json = False,
-) -> None:
-    """List requests to be erased, with the days left.
-
-    A request is due a month after its receipt (GDPR Art. 12), or later where it was extended.
-
-    Example: secede requests journal.sqlite
-    """
-    from secede.cli import requests as bodies
-
-    bodies.requests(journal, now=datetime.now(UTC), as_json=json)
-
-
 def verify(
     receipt: Annotated[Path, typer.Argument(help="The receipt's file.")],
     keys: Annotated[Path, typer.Option(help="Folder with the signers' public keys.")] = Path(
@@ -97,15 +82,18 @@ def verify(
     ] = None,
     ledger: Annotated[Path | None, typer.Option(help="Compare the ledger.")] = None,
     server: Annotated[str, typer.Option(help="The name of the server's key.")] = "server",
-    countersignatures: Annotated[
-        int, typer.Option(min=0, help="How many besides the server must have signed.")
-    ] = 0,
+    auditor: Auditors = None,
+    countersigned_by: Annotated[
+        list[str] | None,
+        typer.Option("--countersigned-by", help="Who must have signed too; may be repeated."),
+    ] = None,
     page: Annotated[bool, typer.Option("--page", help="Write its HTML page beside it.")] = False,
     json: Json = False,
 ) -> None:
     """Check a receipt of an erasure, offline.
 
-    Public keys are all it takes. Every altered byte is found.
+    Public keys are all it takes. Every altered byte is found. The server must have signed it; only
+    the client that left and auditors, whose keys lie in KEYS/auditors, may have signed it too.
 
     Example: secede verify receipt.json --keys keys --ledger ledger.sqlite
     """
@@ -117,7 +105,8 @@ def verify(
         model=model,
         ledger=ledger,
         server=server,
-        countersignatures=countersignatures,
+        auditors=auditor or (),
+        countersigned_by=countersigned_by or (),
         page=page,
         as_json=json,
     )
@@ -140,7 +129,9 @@ def lineage(
 
 
 def ledger_verify(
-    ledger: Annotated[Path, typer.Argument(help="The ledger, or its export in JSON lines.")],
+    ledger: Annotated[
+        Path, typer.Argument(help="A home, a ledger's file, or its export in JSON lines.")
+    ],
     expected: Annotated[
         str | None, typer.Option(help="A row that it must hold, as NUMBER:HASH.")
     ] = None,
@@ -148,15 +139,32 @@ def ledger_verify(
 ) -> None:
     """Find any altered, removed or reordered row.
 
-    A cut tail shows only beside a known head: give a receipt's as --expected.
+    In a home the journal and the receipts name heads that it must hold, so that a cut tail shows
+    too. For a file alone, give a receipt's head as --expected.
 
-    Example: secede ledger verify ledger.sqlite
+    Example: secede ledger verify home
     """
     from secede.cli import trust
 
     trust.ledger_verify(ledger, expected=expected, as_json=json)
 
 
+def ledger_export(
+    ledger: Annotated[Path, typer.Argument(help="A home, or a ledger's file.")],
+    out: Annotated[Path, typer.Argument(help="The file of JSON lines to write.")],
+    json: Json = False,
+) -> None:
+    """Write the ledger as JSON lines, to hand it on.
+
+    It is verified on the way; whoever has the file can verify it too, without SQLite.
+
+    Example: secede ledger export home ledger.jsonl
+    """
+    from secede.cli import trust
+
+    trust.ledger_export(ledger, out, as_json=json)
+
+
 ledger_group = typer.Typer(help="Look after the ledger of erasures.", no_args_is_help=True)
-ledger_group.callback()(lambda: None)  # so that `verify` keeps its name although it is the only one
 ledger_group.command("verify")(ledger_verify)
+ledger_group.command("export")(ledger_export)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from secede.cli.options import Device, Json, Limit, Rounds
+from secede.cli.options import Auditors, Device, Json, Limit, Rounds
 
 
 def federation_init(
@@ -58,8 +58,9 @@ def erase(
         int | None, typer.Option(min=0, help="Most rounds of post-training on a rung.")
     ] = None,
     least_rounds: Annotated[
-        int, typer.Option(min=0, help="Least rounds; with 0 the leaver's state may be served.")
-    ] = 0,
+        int | None,
+        typer.Option(min=0, help="Least rounds; 1. With 0 the leaver's state may be served."),
+    ] = None,
     mean: Annotated[
         str, typer.Option(help="Of the updates: mean, trimmed or median; see docs/threats.md.")
     ] = "mean",
@@ -75,6 +76,21 @@ def erase(
     wait_hours: Annotated[
         float, typer.Option(min=0, help="To go on asking a silent leaver before the next rung.")
     ] = 0,
+    nearest: Annotated[
+        float | None,
+        typer.Option(min=0, help="Least way from known states, in units; see docs/threats.md."),
+    ] = None,
+    quorum: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Share of the retained clients' samples that must answer."),
+    ] = None,
+    retained_seconds: Annotated[
+        float | None, typer.Option(min=0.001, help="That a retained client has to answer; an hour.")
+    ] = None,
+    measure_at_leaver: Annotated[
+        bool,
+        typer.Option("--measure-at-leaver", help="Send it the new model, to count on its samples."),
+    ] = False,
     backups_until: Annotated[
         datetime | None,
         typer.Option(formats=["%Y-%m-%d"], help="When backups of what is destroyed end."),
@@ -101,6 +117,10 @@ def erase(
         mean=mean,
         answer_seconds=answer_seconds,
         wait=timedelta(hours=wait_hours),
+        nearest=nearest,
+        quorum=quorum,
+        retained_seconds=retained_seconds,
+        measure_at_leaver=measure_at_leaver,
         backups_until=backups_until,
     )
     homes.erase(request, home, wishes=wishes, gone=gone, dry_run=dry_run, as_json=json)
@@ -113,17 +133,19 @@ def countersign(
         "keys"
     ),
     server: Annotated[str, typer.Option(help="The name of the server's key.")] = "server",
+    auditor: Auditors = None,
     json: Json = False,
 ) -> None:
     """Sign a receipt too, as the leaver or an auditor.
 
-    The receipt is verified first, and not signed unless it holds.
+    It is verified before and after; nothing is written unless it holds with your signature: you
+    are the client that left, or your public key is among the auditors'. Its page is renewed.
 
     Example: secede countersign receipt.json --key auditor.key --keys keys
     """
-    from secede.cli import homes
+    from secede.cli import trust
 
-    homes.countersign(receipt, key, keys, server=server, as_json=json)
+    trust.countersign(receipt, key, keys, server=server, auditors=auditor or (), as_json=json)
 
 
 group = typer.Typer(help="Set up a federation to erase from.", no_args_is_help=True)

@@ -1,4 +1,4 @@
-"""Found a federation, erase from it, countersign what came of it."""
+"""Found a federation, erase from it, close requests, show what was committed to."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Console
 
-from secede import files
 from secede.erasure import receipt as receipts
 from secede.erasure import request as requests
 from secede.erasure import workflow
 from secede.erasure.canonical import read
+from secede.erasure.fields import faults
 from secede.erasure.home import Home
-from secede.erasure.keys import Keyring, load_private
 from secede.erasure.lineage import Lineage
-from secede.erasure.plan import Mean
+from secede.erasure.plan import Limits, Mean
 from secede.erasure.planning import Wishes
 from secede.erasure.workflow import Outcome
 from secede.errors import ConfigError, RecordError, RequestError, RolledBackError, StoppedError
 from secede.experiments.config import Config
-from secede.experiments.founding import found
+from secede.experiments.founding import check_commitment, found
 from secede.experiments.simulated import Simulated
 
 
@@ -75,6 +75,7 @@ def erase(
     key = home.server_key()  # before any work is done
     entry = workflow.receive(home, data, now)
     say(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
+    say(f"acknowledgement for {entry.client}: {home.acknowledgement(entry.digest)}")
     try:
         outcome = workflow.erase(
             home,
@@ -90,16 +91,42 @@ def erase(
     _tell(outcome, as_json=as_json)
 
 
-def countersign(path: Path, key: Path, keys: Path, *, server: str, as_json: bool) -> None:
-    """Add a signature to a receipt that holds."""
-    data = read(path, receipts.LIMIT)
-    receipts.verify(data, Keyring.load(keys), server=server)
-    signer = load_private(key)
-    files.write_bytes(path, receipts.countersign(data, signer))
+def close(folder: Path, number: int, reason: str, *, as_json: bool) -> None:
+    """End an open request without erasing."""
+    home = Home(folder)
+    outcome = workflow.close(
+        home,
+        Simulated(home),
+        number,
+        reason,
+        key=home.server_key(),
+        clock=lambda: datetime.now(UTC),
+    )
     if as_json:
-        print(json.dumps({"receipt": str(path), "key_id": signer.public_key.keyid}, indent=2))
+        told = {"request": number, "client": outcome.client, "state": outcome.state}
+        print(json.dumps({**told, "reason": outcome.reason}, indent=2))
         return
-    print(f"{path}  countersigned with key {signer.public_key.keyid}")
+    print(f"request {number} of {outcome.client} is {outcome.state}: {outcome.reason}")
+
+
+def commitment(folder: Path, client: str, receipt: Path | None, *, as_json: bool) -> None:
+    """Compute a client's commitment again from its samples and its salt, and compare."""
+    home = Home(folder)
+    pinned = home.federation.client(client).scope.commitment
+    if receipt is not None:
+        verified = receipts.verify(read(receipt, receipts.LIMIT), home.keyring())
+        told = verified.statement.predicate
+        if told.request.client != client:
+            raise ConfigError(f"{receipt} is about {told.request.client!r}, not {client!r}")
+        pinned = told.scope.commitment
+    if pinned is None:
+        raise ConfigError(f"nothing was committed to for {client!r}")
+    check_commitment(home, client, pinned)
+    if as_json:
+        print(json.dumps({"holds": True, "client": client, **pinned.model_dump()}, indent=2))
+        return
+    print(f"{client}: the samples and the salt at its site are what was committed to")
+    print(f"root {pinned.root}, {pinned.samples:,} samples")
 
 
 def wishes_of(
@@ -108,11 +135,15 @@ def wishes_of(
     settings: Sequence[str],
     distrust: bool,
     rounds: int | None,
-    least_rounds: int,
+    least_rounds: int | None,
     mean: str,
     answer_seconds: float | None,
     wait: timedelta,
     backups_until: datetime | None,
+    nearest: float | None = None,
+    quorum: float | None = None,
+    retained_seconds: float | None = None,
+    measure_at_leaver: bool = False,
 ) -> Wishes:
     """Return what the options ask for."""
     if mean not in ("mean", "trimmed", "median"):
@@ -125,12 +156,23 @@ def wishes_of(
         distrust=distrust,
         rounds=plain.rounds if rounds is None else rounds,
         server_rounds=plain.server_rounds if rounds is None else rounds,
-        least_rounds=least_rounds,
+        least_rounds=plain.least_rounds if least_rounds is None else least_rounds,
         mean=chosen,
         answer_seconds=answer_seconds or plain.answer_seconds,
         wait=wait,
+        guard=plain.guard if nearest is None else _limits(nearest),
+        quorum=plain.quorum if quorum is None else quorum,
+        retained_seconds=retained_seconds or plain.retained_seconds,
+        measure_at_leaver=measure_at_leaver,
         backups_until=backups_until and backups_until.replace(tzinfo=UTC),
     )
+
+
+def _limits(nearest: float) -> Limits:
+    try:
+        return Limits(nearest=nearest, nearest_line=min(nearest, Limits().nearest_line))
+    except ValidationError as error:
+        raise ConfigError(f"--nearest {nearest} cannot be used: {faults(error)}") from error
 
 
 def say(line: str) -> None:

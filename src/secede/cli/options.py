@@ -36,3 +36,7 @@ Methods = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+Auditors = Annotated[
+    list[Path] | None,
+    typer.Option("--auditor", help="An auditor's NAME.pub besides KEYS/auditors; repeat it."),
+]

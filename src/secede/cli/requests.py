@@ -89,8 +89,42 @@ def addressed(home: Path | None, federation: str | None, model: str | None) -> t
     return federation or found.federation.name, model or (serving.digest if serving else "")
 
 
+def extend(
+    folder: Path, number: int, months: int, reason: str, *, now: datetime, as_json: bool
+) -> None:
+    """Put a request's due date off, and sign for its client that it was."""
+    from secede.erasure.acknowledging import make_out
+    from secede.erasure.home import Home
+
+    home = Home(folder)
+    home.server_key()  # before anything is changed
+    with Journal(home.journal) as journal:
+        entry = make_out(home, journal, journal.extend(number, months, reason, now), now)
+    told = home.acknowledgement(entry.digest)
+    if as_json:
+        print(json.dumps({**_row(Listed(entry, None)), "acknowledgement": str(told)}, indent=2))
+        return
+    print(f"request {number} of {entry.client} is due {stamp(entry.due)[:10]}")
+    print(f"{told}  give it to {entry.client}")
+
+
+def quota(folder: Path, client: str, most: int, *, as_json: bool) -> None:
+    """Allow a client so many requests in 30 days."""
+    from secede.erasure.home import Home
+
+    home = Home(folder)
+    home.federation.client(client)
+    with Journal(home.journal) as journal:
+        journal.set_quota(client, most)
+    if as_json:
+        print(json.dumps({"client": client, "requests_in_30_days": most}, indent=2))
+        return
+    print(f"{client} may make {most} requests in 30 days")
+
+
 def requests(journal: Path, *, now: datetime, as_json: bool) -> None:
     """Print the requests in a journal, with the days left for those that are open."""
+    journal = journal / "journal.sqlite" if journal.is_dir() else journal
     if not journal.is_file():
         raise ConfigError(f"no journal at {journal}: expected the file of a server's requests")
     with Journal(journal, read_only=True) as opened:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -14,27 +15,54 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from secede import files
 from secede.erasure import certificate, ledger, receipt
 from secede.erasure.canonical import read
 from secede.erasure.chain import Head
-from secede.erasure.keys import Keyring
+from secede.erasure.home import Home
+from secede.erasure.journal import Journal
+from secede.erasure.keys import load_private
 from secede.erasure.lineage import Lineage
 from secede.erasure.predicate import LIMITS
 from secede.erasure.receipt import Verified
 from secede.erasure.registry import Model
+from secede.erasure.signers import Signers
 from secede.errors import ConfigError
 
 
 def ledger_verify(path: Path, *, expected: str | None = None, as_json: bool) -> None:
-    """Check a ledger's chain, and that it holds the row `expected`, given as NUMBER:HASH."""
-    head = ledger.verify(path, None if expected is None else _head(expected))
+    """Check a ledger's chain, and that it holds the row `expected`, given as NUMBER:HASH.
+
+    In a home it must also hold the heads that the journal and the receipts there name.
+    """
+    file, known, broken = _heads(path)
+    given = [] if expected is None else [_head(expected)]
+    head = ledger.verify(file, *known, *given)
     if as_json:
-        print(json.dumps({"whole": True, **head.model_dump()}, indent=2))
+        told = {"whole": True, **head.model_dump(), "heads_compared": len(known) + len(given)}
+        print(json.dumps({**told, "receipts_not_usable": list(map(str, broken))}, indent=2))
         return
-    print(f"{path} is whole: {head.number:,} rows, each continues the one before")
+    print(f"{file} is whole: {head.number:,} rows, each continues the one before")
     print(f"head {head.number}:{head.hash}")
-    if expected is None:
-        print("A cut tail shows only beside a known head, such as a receipt's: give --expected.")
+    if known:
+        print(f"It holds the {len(known)} heads that the journal and the receipts beside it name.")
+    elif expected is None:
+        print("A cut tail shows only beside a known head: give a home, or --expected.")
+    for receipt_file in broken:
+        print(f"{receipt_file} does not verify; what it says of the ledger was not used.")
+
+
+def ledger_export(path: Path, out: Path, *, as_json: bool) -> None:
+    """Write a ledger as JSON lines, verified on the way."""
+    file, known, _ = _heads(path)
+    if out.exists():
+        raise ConfigError(f"{out} exists and is not replaced: name another file")
+    head = ledger.export(ledger.rows_of(file), out, *known)
+    if as_json:
+        print(json.dumps({"file": str(out), **head.model_dump()}, indent=2))
+        return
+    print(f"{out}  {head.number:,} rows")
+    print(f"head {head.number}:{head.hash}")
 
 
 def verify(
@@ -44,7 +72,8 @@ def verify(
     model: Path | None = None,
     ledger: Path | None = None,
     server: str = receipt.SERVER,
-    countersignatures: int = 0,
+    auditors: Sequence[Path] = (),
+    countersigned_by: Sequence[str] = (),
     page: bool = False,
     as_json: bool,
 ) -> None:
@@ -52,13 +81,15 @@ def verify(
 
     With `page`, the HTML page for people is written beside it.
     """
+    signers = Signers.load(keys, auditors)
     verified = receipt.verify(
         read(path, receipt.LIMIT),
-        Keyring.load(keys),
+        signers.keys,
+        auditors=signers.auditors,
         model_digest=None if model is None else _digest(model),
         ledger=ledger,
         server=server,
-        countersignatures=countersignatures,
+        countersigned_by=countersigned_by,
     )
     written = certificate.write(verified, path) if page else None
     if as_json:
@@ -67,6 +98,35 @@ def verify(
     _say(path, verified)
     if written is not None:
         print(f"page       {written}")
+
+
+def countersign(
+    path: Path,
+    key: Path,
+    keys: Path,
+    *,
+    server: str = receipt.SERVER,
+    auditors: Sequence[Path] = (),
+    as_json: bool,
+) -> None:
+    """Add the leaver's or an auditor's signature to a receipt that holds, and renew its page.
+
+    Nothing is written unless the receipt still holds with it.
+    """
+    signers, data = Signers.load(keys, auditors), read(path, receipt.LIMIT)
+    receipt.verify(data, signers.keys, auditors=signers.auditors, server=server)
+    signed = receipt.countersign(data, load_private(key))
+    verified = receipt.verify(signed, signers.keys, auditors=signers.auditors, server=server)
+    with files.private():
+        files.write_bytes(path, signed)
+        page = certificate.write(verified, path)
+    names = list(verified.countersigned_by)
+    if as_json:
+        told = {"receipt": str(path), "page": str(page), "countersigned_by": names}
+        print(json.dumps(told, indent=2))
+        return
+    print(f"{path}  countersigned by {', '.join(names)}")
+    print(f"{page}  its page says so")
 
 
 def lineage(path: Path, client: str | None = None, *, as_json: bool) -> None:
@@ -94,7 +154,7 @@ def _say(path: Path, verified: Verified) -> None:
     if verified.ledger is None:
         whole = "not compared (--ledger FILE)"
     else:
-        whole = f"whole up to row {verified.ledger.number:,}; holds row {told.ledger.number:,}"
+        whole = f"whole up to row {verified.ledger.number:,}; says the same as the receipt"
     lines = {
         "signed by": verified.server + (f"; countersigned by {others}" if others else ""),
         "client": f"{told.request.client}, federation {told.request.federation}",
@@ -153,6 +213,20 @@ def _table(models: tuple[Model, ...]) -> Table:
         )
         table.add_row(*(Text(cell) for cell in cells))  # names such as :no: are no emoji
     return table
+
+
+def _heads(path: Path) -> tuple[Path, list[Head], list[Path]]:
+    """Return a ledger's file, the heads that are known beside it, and receipts that do not hold."""
+    folder = path if path.is_dir() else path.parent
+    file, journal = (folder / "ledger.sqlite" if path.is_dir() else path), folder / "journal.sqlite"
+    if path.is_dir() and not journal.is_file():
+        raise ConfigError(f"{path} is no federation's home: give one, or a ledger's file")
+    if not journal.is_file() or file.name != "ledger.sqlite":
+        return file, [], []
+    with Journal(journal, read_only=True) as opened:
+        kept = opened.head()
+    heads, broken = Home(folder).heads()
+    return file, [head for head in (kept, *heads) if head is not None], broken
 
 
 def _head(text: str) -> Head:

@@ -33,13 +33,18 @@ class RequestBody(Document):
 
 
 class PlanBody(Document):
-    """What is going to be done: the rung, its method and what it is predicted to take."""
+    """What is going to be done: the rung, its method and what it is predicted to take.
+
+    Where there are more clients than fit, the plan's own file has the rest: `plan` is its digest.
+    """
 
     request: Digest
+    plan: Digest
     rung: Rung
     method: Name
     settings: Scalars = Field(default_factory=dict)
     clients: Names
+    taking_part: Count  # all of them, listed here or not
     rounds: Count
     upload_bytes: Count
     download_bytes: Count
@@ -89,6 +94,7 @@ class ReceiptBody(Document):
     before: Digest
     after: Digest
     rung: Rung
+    method: Name
     forgotten: Reply
     useful: Reply
 

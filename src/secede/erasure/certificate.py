@@ -1,11 +1,13 @@
 """The receipt for people: one self-contained HTML page that prints on one sheet of A4.
 
 It is made from a verified receipt only and is no document by itself: it names the signed file,
-which counts. Long lists are cut where the sheet ends, and the page says so.
+which counts. Long lists are cut where the sheet ends, and the page says so; what this erasure does
+not show is never cut, and stands before what no receipt shows.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +17,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from secede import files
 from secede.erasure.fields import moment
-from secede.erasure.predicate import Predicate, RequestPart
+from secede.erasure.predicate import LIMITS, Destroyed, Predicate, RequestPart
 from secede.erasure.receipt import Verified
 from secede.erasure.scores import Interval, Score
 from secede.errors import ConfigError
 
-SCORES, PARAMETERS, ITEMS, LIMITS, TEXT = 4, 6, 2, 6, 60  # what fits on the sheet
+SCORES, PARAMETERS, KINDS, ITEMS, TEXT = 4, 4, 3, 1, 60  # what fits on the sheet
+LONG = 700  # characters of an erasure's own limits; where there are more, less of the rest fits
 
 TRIGGERS = {
     "consent-withdrawn": "consent was withdrawn",
@@ -39,6 +42,8 @@ FORGOTTEN = {
     "no": "Measured further than {margin:g} points from a model retrained without the client.",
     "undetermined": "Whether it forgot as retraining would is undetermined.",
 }
+RETRAINED = "The model was retrained without the client: none of its updates went into it."
+MARKS = {"yes": "as retraining", "no": "not as retraining", "undetermined": "undetermined"}
 USEFUL = {
     "yes": "It stays useful within the stated margin.",
     "no": "It is less useful than the stated margin allows.",
@@ -69,21 +74,26 @@ def render(verified: Verified, receipt_name: str) -> str:
         percent=percent, bytes=in_bytes, day=day, cut=cut, plural=plural, short=short
     )
     told = verified.statement.predicate
+    dense = sum(map(len, told.own_limits)) > LONG
     return environment.get_template("certificate.html.j2").render(
         verified=verified,
         told=told,
         receipt_name=receipt_name,
         headline=headline(told),
+        mark="retrained" if _is_retrained(told) else MARKS[told.verification.forgotten],
+        heading=heading(told.verification.scores),
         trigger=TRIGGERS[told.request.trigger],
         rung=RUNGS[told.method.rung],
         clock=clock(told.request),
         models=MODELS,
         compare=compare,
-        scores=_fit(told.verification.scores, SCORES),
-        parameters=_fit(tuple(told.method.parameters.items()), PARAMETERS),
-        destroyed=_fit(told.destroyed, ITEMS),
+        scores=_fit(told.verification.scores, SCORES // 2 if dense else SCORES),
+        parameters=_fit(tuple(told.method.parameters.items()), 2 if dense else PARAMETERS),
+        destroyed=_fit(kinds(told.destroyed), 1 if dense else KINDS),
         remaining=_fit(told.remaining, ITEMS),
-        limits=_fit(told.limits, LIMITS),
+        dense=dense,
+        own_limits=told.own_limits,
+        standing_limits=LIMITS,
     )
 
 
@@ -100,7 +110,28 @@ def headline(told: Predicate) -> str:
     """Return both answers in words."""
     answers = told.verification
     forgotten = FORGOTTEN[answers.forgotten].format(margin=answers.margin_points)
-    return f"{forgotten} {USEFUL[answers.useful]}"
+    return f"{RETRAINED if _is_retrained(told) else forgotten} {USEFUL[answers.useful]}"
+
+
+def heading(scores: Sequence[Score]) -> str:
+    """Return what the scores show, by what they are compared with."""
+    compared = {score.reference.model for score in scores if score.reference is not None}
+    if "retrained" in compared:
+        return "How close to retraining"
+    if "before" in compared:
+        return "Beside the model from before the erasure"
+    return "Beside guessing" if compared else "Measured, with nothing to compare with"
+
+
+def kinds(destroyed: Sequence[Destroyed]) -> tuple[Destroyed, ...]:
+    """Return one entry for each kind of thing, with the last day and how many there were."""
+    counts, last = Counter(thing.what for thing in destroyed), dict[str, str]()
+    for thing in destroyed:
+        last[thing.what] = max(thing.at, last.get(thing.what, thing.at))
+    return tuple(
+        Destroyed(what=what if counts[what] == 1 else f"{cut(what)} ({counts[what]})", at=at)
+        for what, at in last.items()
+    )
 
 
 def compare(score: Score) -> str:
@@ -158,6 +189,10 @@ def plural(count: int, noun: str) -> str:
 def short(digest: str) -> str:
     """Return the first digits of a digest."""
     return f"{digest[:12]}…"
+
+
+def _is_retrained(told: Predicate) -> bool:
+    return told.method.rung == "retraining" and told.verification.forgotten == "yes"
 
 
 def _overlap(one: Interval, other: Interval) -> bool:

@@ -2,7 +2,7 @@
 
 Each row holds the hash of the one before it, so altering, removing, swapping or doubling any of
 them breaks the chain there. Whoever rewrites all rows after a point gets a whole chain again, and
-a cut tail leaves one: both are found by an expected head, which every receipt carries.
+a cut tail leaves one: both are found by an expected head, as journal and receipts carry it.
 """
 
 from __future__ import annotations
@@ -94,30 +94,33 @@ def lines(file: BinaryIO) -> Iterator[Row]:
         yield row
 
 
-def walk(rows: Iterable[Row], expected: Head | None = None) -> Iterator[Row]:
+def walk(rows: Iterable[Row], *expected: Head | None) -> Iterator[Row]:
     """Yield each row once it continues the one before; raise at the first that does not.
 
-    With `expected`, a ledger that ends before it, or has another row there, is refused too.
+    A ledger that ends before any of the `expected` heads, or has another row there, is refused too.
     """
-    head = START
+    known = [one for one in expected if one is not None]
+    head, named = START, {one.number: one for one in known}
+    if named.get(0, START) != START or len(set(known)) != len(named):
+        raise TrustError("the expected heads contradict each other: one of them was altered")
     for row in rows:
         _check_next(head, row)
         head = row.head
-        if expected is not None and head.number == expected.number and head != expected:
+        if named.get(head.number, head) != head:
             raise TrustError(
                 f"row {head.number} is not the one that the expected head names: the ledger was "
                 "rewritten, or it is another one"
             )
         yield row
-    if expected is not None and head.number < expected.number:
+    if head.number < max(named, default=0):
         raise TrustError(
-            f"the ledger ends at row {head.number} but had {expected.number}: its tail is missing"
+            f"the ledger ends at row {head.number} but had {max(named)}: its tail is missing"
         )
 
 
-def end(rows: Iterable[Row], expected: Head | None = None) -> Head:
+def end(rows: Iterable[Row], *expected: Head | None) -> Head:
     """Walk along all rows and return the head."""
-    last = deque(walk(rows, expected), maxlen=1)
+    last = deque(walk(rows, *expected), maxlen=1)
     return last[0].head if last else START
 
 

@@ -31,11 +31,12 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     GUARDED: (POST_TRAINING, ESCALATED, PLANNED, REFUSED),
     POST_TRAINING: (POST_TRAINING, VERIFIED, ESCALATED, PLANNED, REFUSED),
     ESCALATED: (LOCAL_STEP, SERVER_STEP, ESCALATED, ROLLED_BACK, PLANNED, REFUSED),
-    VERIFIED: (PROMOTED, PLANNED, REFUSED),
+    VERIFIED: (PROMOTED, PLANNED, REFUSED, ROLLED_BACK),
     PROMOTED: (),
     ROLLED_BACK: (),
     REFUSED: (),
 }
+COMPUTED = (LOCAL_STEP, SERVER_STEP, GUARDED, POST_TRAINING, VERIFIED)  # by some software
 TERMINAL = tuple(state for state, following in ALLOWED.items() if not following)
 
 
@@ -89,9 +90,9 @@ class Course:
 
     @property
     def before(self) -> Mapping[str, Any] | None:
-        """What the retained clients counted with the model from before, if they have."""
-        found = (t.details["before"] for t in self.since_plan if "before" in t.details)
-        return next(found, None)
+        """What the retained clients counted with the model from before; the last time counts."""
+        found = [t.details["before"] for t in self.since_plan if "before" in t.details]
+        return found[-1] if found else None
 
     @property
     def failures(self) -> tuple[Mapping[str, Any], ...]:

@@ -6,12 +6,14 @@ and triggers it was made with: a dropped trigger or a view in a table's place is
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from secede import files
 from secede.errors import RecordError, SecedeError, StorageError
 
 VALUE_BYTES = 1 << 21  # a longer text or blob is damage
@@ -95,10 +97,11 @@ class Database:
             log = self.path.resolve().with_name(f"{self.path.resolve().name}-wal")
             address += "?mode=ro" if log.exists() else "?mode=ro&immutable=1"
         else:
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:  # for its owner alone; SQLite makes the log beside it alike
+                files.make_folder(self.path.parent)
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             except OSError as error:
-                raise StorageError(f"cannot write {self.path}: {error.strerror}") from error
+                raise StorageError(f"cannot use {self.path}: {error.strerror}") from error
         connection = sqlite3.connect(
             address, uri=True, timeout=WAIT_SECONDS, isolation_level=None, cached_statements=16
         )

@@ -16,9 +16,10 @@ from typing import Any
 from torch import Tensor
 
 from secede import state as states
+from secede.erasure import absence, deadline, sharing
 from secede.erasure import course as courses
-from secede.erasure import deadline
 from secede.erasure.bodies import KINDS, DeliveredBody, RequestBody, TransitionBody
+from secede.erasure.chain import Row
 from secede.erasure.course import Course
 from secede.erasure.entries import Holder, Transition
 from secede.erasure.fields import Document, stamp
@@ -119,14 +120,36 @@ class Desk:
             raise ConfigError(f"client {unknown[0]!r} is registered but not in the federation")
         return [self.ground.clients[name] for name in names]
 
+    def hold(self) -> None:
+        """Renew the lease before what cannot be undone; RecordError if another had it since."""
+        self.journal.renew(self.number, self.holder, self.clock(), SECONDS)
+
+    def write(self, body: Document) -> Row:
+        """Append a row to the ledger unless it is there, stamped with the time that it is now."""
+        self.hold()
+        row = self.ledger.append_once(KINDS[type(body)], body, self.clock())
+        self.note_head()
+        return row
+
+    def note_head(self) -> None:
+        """Keep in the journal how far the ledger goes."""
+        head = self.ledger.head()
+        if self.journal.head() != head:
+            self.journal.keep_head(head)
+
     def move(self, state: str, details: Mapping[str, Any]) -> None:
         """Take the request to its next state: journal, lease, ledger."""
         now = self.clock()
         added = self.journal.append(
-            self.number, state, details, now, holder=self.holder, allowed=courses.ALLOWED
+            self.number,
+            state,
+            {**details, **self._circumstances(state)},
+            now,
+            holder=self.holder,
+            allowed=courses.ALLOWED,
         )
         if state not in courses.TERMINAL:
-            self.journal.lease(self.number, self.holder, now, SECONDS)
+            self.journal.renew(self.number, self.holder, now, SECONDS)
         self._copy(self.course, added)
         self.tell(_words(added))
 
@@ -146,9 +169,22 @@ class Desk:
         for transition in course.way:
             self._copy(course, transition)
 
+    def _circumstances(self, state: str) -> dict[str, Any]:
+        """Return what the receipt will say about a transition besides its own details."""
+        found = dict[str, Any]()
+        if state in courses.COMPUTED:
+            found["software"] = self.ground.software().model_dump(mode="json")
+        if state == courses.VERIFIED:
+            client = self.plan.client
+            trained = self.ground.scope(client)
+            scope = sharing.scope(self.home, self.journal, self.registry, trained, client)
+            found |= {"scope": scope.model_dump(mode="json"), "training": self.ground.training()}
+        return found
+
     def _copy(self, course: Course, transition: Transition) -> None:
         for body in self._rows(course, transition):
             self.ledger.append_once(KINDS[type(body)], body, transition.at)
+        self.note_head()
 
     def _rows(self, course: Course, transition: Transition) -> Iterator[Document]:
         """Yield what the ledger holds of a transition; it follows from the journal alone."""
@@ -157,11 +193,13 @@ class Desk:
             yield self.home.plan(details["plan"]).body(0)
         if transition.state == courses.ESCALATED and details["next"] is not None:
             yield self.home.plan(details["plan"]).body(details["next"])
-        if transition.state == courses.POST_TRAINING:  # they counted with it, or train from it
+        if transition.state == courses.POST_TRAINING and "sent" not in details:
             names = self.home.plan(details["plan"]).retained
             for start in range(0, len(names), NAMES):
                 part = names[start : start + NAMES]
                 yield DeliveredBody(model=details["model"], clients=part)
+        for told in details.get("sent", ()):
+            yield from self._delivered(course, transition, told)
         yield TransitionBody(
             request=digest,
             number=transition.number,
@@ -169,6 +207,17 @@ class Desk:
             model=details.get("model"),
             scalars=dict(details.get("scalars", {})),
         )
+
+    def _delivered(
+        self, course: Course, transition: Transition, told: Mapping[str, Any]
+    ) -> Iterator[DeliveredBody]:
+        """Yield who was sent a state on the way to a transition: the leaver, those present."""
+        plan = self.home.plan(transition.details["plan"])
+        names: tuple[str, ...] = (plan.client,) if "leaver" in told["to"] else ()
+        if "retained" in told["to"]:
+            names += absence.present(plan.retained, course.way[: transition.number])
+        for start in range(0, len(names), NAMES):
+            yield DeliveredBody(model=told["model"], clients=names[start : start + NAMES])
 
 
 def _words(transition: Transition) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,7 +13,7 @@ from typing import Any
 from secede.erasure.deadline import days_left
 from secede.erasure.fields import moment
 from secede.erasure.keys import check_name
-from secede.errors import RecordError, SecedeError
+from secede.errors import RecordError, RequestError, SecedeError
 
 COLUMNS = """id, client, digest, received, acknowledged, due, extended, reason, status,
     (SELECT state FROM transitions WHERE request = id ORDER BY number DESC LIMIT 1)"""
@@ -105,6 +106,19 @@ def read(row: tuple[Any, ...]) -> Entry:
         )
     except (SecedeError, ValueError, TypeError) as error:
         raise damaged(row[0]) from error
+
+
+def of(connection: sqlite3.Connection, number: int) -> Entry:
+    """Return a request's entry."""
+    row = connection.execute(f"SELECT {COLUMNS} FROM requests WHERE id = ?", (number,)).fetchone()
+    if row is None:
+        raise unknown(number)
+    return read(row)
+
+
+def unknown(number: int) -> RequestError:
+    """Return the error for a request that is not there."""
+    return RequestError(f"no request {number} in the journal: see secede requests")
 
 
 def sound_moment(number: int, text: str) -> datetime:

@@ -1,9 +1,9 @@
 """The fidelity gate: the retained clients measure whether the federation still works for them.
 
 Each counts, by class, how many of its own samples a model answers right. Counts are all that it
-uploads, and only their sums are used, so that the gate works under secure aggregation. The samples
-are those it trains on, before and after alike. A client that lies can stop an erasure, or hide a
-loss, in proportion to its samples: the sums cannot tell.
+uploads, and their sums decide. The samples are those it trains on, before and after alike, as many
+as the federation pinned for it. A client that lies can stop an erasure, or hide a loss, in
+proportion to those: the sums cannot tell. Held-out samples of the server's own can veto.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import torch
-from torch import Tensor
 
-from secede import state as states
-from secede.errors import ConfigError, GuardError
+from secede.erasure.fields import LARGEST
+from secede.erasure.replies import MALFORMED, SILENT, is_plain
+from secede.errors import ConfigError, GuardError, SilentError
 from secede.federation.cost import Cost
-from secede.federation.engine import ClientSide, Engine
+from secede.federation.engine import Engine
 from secede.state import State
-from secede.unlearning.clients import Reply, ask_each
+from secede.unlearning.clients import Reply
+from secede.unlearning.tasks import CountRight
 from secede.verification.score import Score, share
 
-BATCH = 256
+CLASSES = 100_000  # that a reply may count
 
 
 @dataclass(frozen=True)
@@ -51,51 +53,71 @@ class Counts:
         return share(self.right[label], self.samples[label])
 
 
+@dataclass(frozen=True)
+class Tally:
+    """What clients counted one by one, who did not or told nonsense, and what it took."""
+
+    counts: Mapping[int, Counts]
+    left_out: Mapping[int, str]
+    cost: Cost
+
+
+def tally(engine: Engine, clients: Sequence[int], state: State) -> Tally:
+    """Let every client that is there count on its own samples with `state`."""
+    counts, left_out, cost = dict[int, Counts](), dict[int, str](), Cost()
+    for client in clients:
+        try:
+            reply, one = engine.ask(client, CountRight(), global_state=state)
+        except SilentError:
+            left_out[client] = SILENT
+            continue
+        cost += one
+        counted = _sound(reply)
+        if counted is None:
+            left_out[client] = MALFORMED
+        else:
+            counts[client] = counted
+    return Tally(counts, left_out, cost)
+
+
+def total(counts: Sequence[Counts]) -> Counts:
+    """Return the sums over clients, in whole numbers of any size."""
+    return Counts(
+        tuple(map(sum, zip(*(c.right for c in counts), strict=True))),
+        tuple(map(sum, zip(*(c.samples for c in counts), strict=True))),
+    )
+
+
 def count(engine: Engine, clients: Sequence[int], state: State) -> tuple[Counts, Cost]:
     """Let every client count on its own samples with `state`; return the sums and the cost."""
-    replies, cost = ask_each(engine, clients, _count, global_state=state)
-    for client, reply in zip(clients, replies, strict=True):
-        _check(client, reply)
-    sums = {
-        name: tuple(int(n) for n in torch.stack([r.state[name] for r in replies]).sum(dim=0))
-        for name in ("right", "samples")
-    }
-    return Counts(**sums), cost
+    found = tally(engine, clients, state)
+    return summed(found), found.cost
 
 
-@torch.inference_mode()
-def _count(side: ClientSide) -> Reply:
-    """Count at a client; answers that are not finite are wrong."""
-    model = side.fresh_model(0)
-    states.load_into(model, side.global_state)
-    model.eval()
-    device = next(iter(states.live(model).values())).device
-    right, samples = list[Tensor](), list[Tensor]()
-    for inputs, labels in side.batches(BATCH, 0):
-        outputs, labels = model(inputs.to(device)), labels.to(device)
-        if outputs.ndim != 2 or labels.ndim != 1 or labels.is_floating_point():
-            raise ConfigError("the gate counts right answers: it needs labels that are classes")
-        hits = (outputs.argmax(dim=1) == labels) & outputs.isfinite().all(dim=1)
-        right.append(torch.bincount(labels[hits], minlength=outputs.shape[1]))
-        samples.append(torch.bincount(labels, minlength=outputs.shape[1]))
-    counted = {
-        "right": torch.stack(right).sum(dim=0).cpu(),
-        "samples": torch.stack(samples).sum(dim=0).cpu(),
-    }
-    return Reply(state=counted, gradient_samples=0, samples=side.samples)
+def summed(found: Tally) -> Counts:
+    """Return the sums where everybody counted, and the same classes; anything else raises."""
+    for client, why in found.left_out.items():
+        raise GuardError(f"client {client}'s counts cannot be used: {why}")
+    if len({len(counts.samples) for counts in found.counts.values()}) != 1:
+        raise GuardError("the clients counted different numbers of classes")
+    return total(list(found.counts.values()))
 
 
-def _check(client: int, reply: Reply) -> None:
-    right, samples = reply.state["right"], reply.state["samples"]
-    sound = (
-        right.dtype == samples.dtype == torch.int64
-        and right.ndim == 1
-        and right.shape == samples.shape
-        and bool((right >= 0).all() and (right <= samples).all())
-        and int(samples.sum()) == reply.samples
-    )
-    if not sound:
-        raise GuardError(f"client {client}'s counts do not add up to its {reply.samples:,} samples")
+def _sound(reply: Reply) -> Counts | None:
+    """Return a reply's counts; None unless they are whole, in order and add up."""
+    state = reply.state
+    if not is_plain(state) or state.keys() != {"right", "samples"}:
+        return None
+    right, samples = state["right"], state["samples"]
+    if not (right.dtype == samples.dtype == torch.int64 and right.shape == samples.shape):
+        return None
+    if right.ndim != 1 or not 1 <= len(right) <= CLASSES:
+        return None
+    found = Counts(tuple(right.tolist()), tuple(samples.tolist()))
+    pairs = zip(found.right, found.samples, strict=True)
+    if any(not 0 <= r <= n for r, n in pairs) or type(reply.samples) is not int:
+        return None
+    return found if 1 <= sum(found.samples) == reply.samples <= LARGEST else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +171,10 @@ class Gate:
         """Compare the counts of the model before the erasure with those after post-training."""
         if before.samples != after.samples:
             raise GuardError("the counts before and after are not of the same samples")
-        total = sum(before.samples)
-        if total < self.minimum:
-            return Failed(reason=f"{total} samples were counted, expected {self.minimum} or more")
+        everything = sum(before.samples)
+        if everything < self.minimum:
+            counted = f"{everything} samples were counted"
+            return Failed(reason=f"{counted}, expected {self.minimum} or more")
         overall = lost(before.overall(), after.overall(), self.level)
         if overall.low > self.margin:
             was, now = before.overall(), after.overall()
@@ -170,6 +193,35 @@ class Gate:
             worst_class=worst,
             worst=None if worst is None else losses[worst],
             judged=tuple(losses),
+        )
+
+    def veto(self, before: Counts, after: Counts, retained: Counts) -> Failed | None:
+        """Object if the server's held-out samples show a sure loss, whatever the clients counted.
+
+        Classes weigh as they do among the retained clients' samples, so that one which only the
+        leaver held may fall. None: no objection, or too few samples to tell.
+        """
+        if not len(before.samples) == len(after.samples) == len(retained.samples):
+            raise GuardError("held-out samples and clients have different numbers of classes")
+        judged = [c for c, n in enumerate(before.samples) if n and retained.samples[c]]
+        weight = sum(retained.samples[c] for c in judged)
+        if sum(before.samples[c] for c in judged) < self.minimum or not weight:
+            return None
+        value = variance = 0.0
+        for label in judged:
+            share = retained.samples[label] / weight
+            was, now = before.of_class(label), after.of_class(label)
+            value += share * (was.value - now.value)
+            # One right and one wrong more, so that a class of few samples is not taken for sure.
+            for right, count in ((before.right[label], was.count), (after.right[label], now.count)):
+                p = (right + 1) / (count + 2)
+                variance += share**2 * p * (1 - p) / (count + 2)
+        low = value - NormalDist().inv_cdf((1 + self.level) / 2) * math.sqrt(variance)
+        if low <= self.margin:
+            return None
+        return Failed(
+            reason=f"the server's held-out samples: accuracy fell by {value:.1%}, a loss of "
+            f"{low:.1%} or more, expected at most {self.margin:.1%}"
         )
 
 

@@ -13,10 +13,9 @@ import torch
 from torch import nn
 
 from secede.erasure import gate
-from secede.erasure.gate import Counts
-from secede.erasure.predicate import Scope, Software
+from secede.erasure.gate import Counts, Tally
+from secede.erasure.predicate import Scope, Setting, Software
 from secede.erasure.scores import Score
-from secede.federation.cost import Cost
 from secede.federation.engine import Engine, OwnState
 from secede.state import State
 from secede.unlearning.method import Server
@@ -53,12 +52,37 @@ class Ground(Protocol):
         """Return the n-th freshly initialised model, the same on every call."""
         ...
 
-    def count(self, clients: Sequence[int], state: State) -> tuple[Counts, Cost]:
-        """Let clients count their right answers by class."""
-        return gate.count(self.engine, clients, state)
+    def samples(self, client: str) -> int | None:
+        """Return how many samples the federation pinned for `client`; None: it never did."""
+        commitment = self.scope(client).commitment
+        return None if commitment is None else commitment.samples
+
+    def hurry(self, seconds: float) -> None:
+        """Give every retained client so long for one answer, where the engine can tell."""
+        return
+
+    def tally(self, clients: Sequence[int], state: State) -> Tally:
+        """Let clients count their right answers by class, one by one."""
+        return gate.tally(self.engine, clients, state)
+
+    def held_out(self, state: State) -> Counts | None:
+        """Count right answers by class on the server's own samples, if it has any."""
+        return None
+
+    def aggregated(self, shares: Mapping[str, float]) -> None:
+        """Hear whose updates went into a round's mean, and with which share."""
+        return
 
     def scores(self, client: str, before: State, after: State) -> tuple[Score, ...]:
         """Return what else the server can measure: held-out samples, probes. It may be nothing."""
+        return ()
+
+    def training(self) -> dict[str, Setting]:
+        """Return what a round of training is made of, and the seed of all that is random."""
+        return {}
+
+    def limits(self, client: str) -> tuple[str, ...]:
+        """Return what else the receipt must say of this erasure, in sentences."""
         return ()
 
     def software(self) -> Software:
@@ -66,7 +90,7 @@ class Ground(Protocol):
         ...
 
     def holdings(self, client: str) -> tuple[str, ...]:
-        """Return what the server keeps of `client` alone: some of the words in `issuing.WORDS`."""
+        """Return what the server keeps of `client` alone: some of the keys of `gone.WORDS`."""
         ...
 
     def roll_back(self) -> None:

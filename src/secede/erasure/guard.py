@@ -8,7 +8,7 @@ cannot see what it does. The gate looks at that, and nobody sees a backdoor with
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
@@ -16,14 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from secede import state as states
+from secede.erasure.plan import Limits
+from secede.erasure.sketches import Sketches
 from secede.errors import ConfigError, GuardError, StateError
 from secede.federation.engine import OwnState
 from secede.state import State
 from secede.unlearning.radius import third_of_distance_to_fresh
 
-FARTHEST = 1.25  # units from the centre
-NEAREST = 0.005  # units from the global model
-NEAREST_LINE = 0.0002  # units from the line through the global model and the leaver's last update
+FARTHEST = Limits().farthest  # units from the centre
+NEAREST = Limits().nearest  # units from every known state
+NEAREST_LINE = Limits().nearest_line  # from the line through global model and last update
+SKETCHED = 4.0  # times further from a model that is known by its sketch alone
 ROUNDING = 1e-6  # of a radius: a state on the ball's edge is not pulled back for it
 
 
@@ -38,9 +41,11 @@ class Guarded:
     distance_to_line: float | None  # through the global model and the leaver's last update
     unit: float  # a third of the distance from the centre to fresh models
     farthest: float  # from the centre: more is refused
-    nearest: float  # to the global model: less is refused
+    nearest: float  # to any known state: less is refused
     nearest_line: float
-    radius: float | None  # of the ball that the method keeps to
+    radius: float | None  # of the ball around the centre: the method's own, or the guard's
+    ball: str | None  # whose: "method" or "guard"
+    known: int  # further registered models that it was compared with
     projections: int  # 1 if the state had to be pulled back into that ball
     restored: int  # entries that no local step may move and that came back changed
 
@@ -63,14 +68,18 @@ class Guard:
     global_state: State
     fresh_model: Callable[[int], nn.Module]  # the n-th freshly initialised model
     last: OwnState | None = None  # the leaver's last update and its share in the mean
-    radius: float | None = None  # plain L2; None: the method keeps to no ball
-    farthest: float = FARTHEST  # in units, as are the next two
+    radius: float | None = None  # plain L2, the method's own; None: the guard's ball
+    ball: float | None = None  # in units, as are the next three; None: no ball of the guard's
+    farthest: float = FARTHEST
     nearest: float = NEAREST
     nearest_line: float = NEAREST_LINE
+    registered: Collection[str] = ()  # digests of all models that ever served
+    sketches: Sketches | None = None  # of those whose files may be gone
 
     def __post_init__(self) -> None:
-        if self.radius is not None and not self.radius > 0:
-            raise ConfigError(f"radius must be positive, got {self.radius}")
+        for name in ("radius", "ball"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
         for name in ("nearest", "nearest_line"):
             if not 0 <= getattr(self, name) < self.farthest:
                 raise ConfigError(
@@ -85,9 +94,9 @@ class Guard:
         away = self._check_not_far(state)
         from_global, from_line = self._check_not_lazy(state)
         safe, restored = self._restored(state)
-        projections = 0
-        if self.radius is not None and away > (1 + ROUNDING) * self.radius:
-            safe, projections = states.project(safe, self._centre, self.radius), 1
+        projections, radius = 0, self._ball
+        if radius is not None and away > (1 + ROUNDING) * radius:
+            safe, projections = states.project(safe, self._centre, radius), 1
         return safe, Guarded(
             digest=states.digest(safe),
             centre="global" if self.last is None else "reference",
@@ -98,7 +107,9 @@ class Guard:
             farthest=self._limit,
             nearest=self.nearest * self._unit,
             nearest_line=self.nearest_line * self._unit,
-            radius=self.radius,
+            radius=radius,
+            ball=None if radius is None else "guard" if self.radius is None else "method",
+            known=len({*self.registered} - {states.digest(self.global_state)}),
             projections=projections,
             restored=restored,
         )
@@ -125,12 +136,25 @@ class Guard:
         for name, known in self._known.items():
             if found == states.digest(known):
                 raise GuardError(f"the returned state is {name}: nothing was unlearnt")
+            self._check_apart(name, self._distance(state, known), self.nearest)
+        self._check_not_registered(state, found)
         from_global, from_line = self._distance(state, self.global_state), self._off_line(state)
-        self._check_apart("the global model", from_global, self.nearest)
         if from_line is not None:
             line = "the line through the global model and the leaver's last update"
             self._check_apart(line, from_line, self.nearest_line)
         return from_global, from_line
+
+    def _check_not_registered(self, state: State, found: str) -> None:
+        """Raise for a model that served before, or one near it: by digest, then by sketch."""
+        if found in self.registered:
+            raise GuardError("the returned state is a model that served before: it is out of use")
+        if self.sketches is None:
+            return
+        for digest in sorted({*self.registered} - {states.digest(self.global_state)}):
+            away = self.sketches.distance(digest, state, self._movable)
+            if away is not None:
+                name = f"model {digest[:12]}…, which served before"
+                self._check_apart(name, away, SKETCHED * self.nearest)
 
     def _check_apart(self, what: str, found: float, least: float) -> None:
         if found < least * self._unit:
@@ -152,6 +176,12 @@ class Guard:
         own = {name: v for name, v in self._centre.items() if name not in self._movable}
         changed = sum(not torch.equal(state[name], value) for name, value in own.items())
         return {name: own.get(name, value).clone() for name, value in state.items()}, changed
+
+    @property
+    def _ball(self) -> float | None:
+        if self.radius is not None:
+            return self.radius
+        return None if self.ball is None else self.ball * self._unit
 
     @cached_property
     def _movable(self) -> frozenset[str]:

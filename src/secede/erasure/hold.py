@@ -2,7 +2,8 @@
 
 A lock of the file system, which ends with its process, and the journal's lease, which also counts
 for those who reach the journal from another machine. A killed process leaves its lease behind; who
-gets the lock on the same machine knows that it is dead and gives its lease back.
+gets the lock on the same machine knows that it is dead and gives its lease back. While a process
+works, its lease is renewed from beside, however long a round takes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,6 +25,7 @@ from secede.erasure.journal import Journal
 from secede.errors import RecordError, StorageError
 
 SECONDS = 600  # that a lease lasts; every transition renews it
+BEAT = SECONDS / 4  # seconds between renewals while a transition is worked on
 
 
 @dataclass(frozen=True)
@@ -95,10 +98,35 @@ def leased(
         journal.release(before.request, Holder(before.pid, before.token))
     lock.name(_Worker(host, holder.pid, holder.token, number))
     journal.lease(number, holder, clock(), SECONDS)
+    ended = threading.Event()
+    beating = threading.Thread(
+        target=_beat, args=(ended, journal.path, number, holder, clock), daemon=True
+    )
+    beating.start()
     try:
         yield holder
     finally:
+        ended.set()
+        beating.join()
         journal.release(number, holder)
+
+
+def _beat(
+    ended: threading.Event,
+    path: Path,
+    number: int,
+    holder: Holder,
+    clock: Callable[[], datetime],
+) -> None:
+    """Renew the lease until the work has ended, or another holder has the request."""
+    while not ended.wait(BEAT):
+        try:
+            with Journal(path) as journal:  # a connection belongs to its thread
+                journal.renew(number, holder, clock(), SECONDS)
+        except RecordError:
+            return  # lost: whoever works finds the same before it does anything for good
+        except StorageError:
+            continue  # a full disk, or busy: the lease lasts for three more attempts
 
 
 def _words(found: _Worker | None, path: Path) -> str:

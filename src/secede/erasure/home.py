@@ -5,6 +5,10 @@ journal.sqlite ledger.sqlite models.sqlite   requests, ledger, registry of model
 keys/       server.key, and the public keys of all who sign
 models/     states in service, by digest         plans/     plans, by digest
 work/       states of erasures in progress       receipts/  receipts and their pages
+sketches/   what old models are recognised by
+acknowledgements/  what clients get for their requests
+
+The folder is its owner's alone (0700), and so is all that is written into it (0600).
 """
 
 from __future__ import annotations
@@ -16,15 +20,17 @@ from pydantic import Field, ValidationError, model_validator
 
 from secede import files
 from secede.erasure.canonical import canonical, parse, read
+from secede.erasure.chain import Head
 from secede.erasure.fields import Count, Digest, Document, Name, faults
 from secede.erasure.keys import Keyring, PrivateKey, load_private
 from secede.erasure.plan import Plan
 from secede.erasure.predicate import Scope
-from secede.erasure.receipt import SERVER
+from secede.erasure.receipt import LIMIT, SERVER, verify
+from secede.erasure.signers import Signers
 from secede.errors import ConfigError, RecordError, StorageError, TrustError, did_you_mean
 
 _LIMIT = 64 << 20
-_PLAN_LIMIT = 4 << 20
+_PLAN_LIMIT = 16 << 20  # a plan for as many clients as a federation may have takes half of it
 
 
 class Client(Document):
@@ -92,8 +98,12 @@ class Home:
         files.write_bytes(self.path / "federation.json", content + b"\n")
 
     def keyring(self) -> Keyring:
-        """Return the public keys of all who sign."""
+        """Return the public keys of server and clients."""
         return Keyring.load(self.keys)
+
+    def signers(self) -> Signers:
+        """Return whose signatures count on a receipt: auditors' keys lie in keys/auditors."""
+        return Signers.load(self.keys)
 
     def server_key(self) -> PrivateKey:
         """Return the key that signs receipts."""
@@ -111,9 +121,29 @@ class Home:
         """Return where the receipt for a request lies, by the request's digest."""
         return self.receipts / f"{request[:16]}.json"
 
+    def acknowledgement(self, request: str) -> Path:
+        """Return where the server's acknowledgement of a request lies, by the request's digest."""
+        return self.path / "acknowledgements" / f"{request[:16]}.json"
+
+    def heads(self) -> tuple[list[Head], list[Path]]:
+        """Return the ledger's heads that receipts here name, and the receipts that do not hold."""
+        signers, heads, broken = self.signers(), list[Head](), list[Path]()
+        for path in sorted(self.receipts.glob("*.json")):
+            try:
+                data = read(path, LIMIT)
+                found = verify(data, signers.keys, auditors=signers.auditors)
+            except (TrustError, ConfigError):
+                broken.append(path)
+            else:
+                heads.append(found.statement.predicate.ledger)
+        return heads, broken
+
     def keep_plan(self, plan: Plan) -> str:
         """Write a plan down and return its digest."""
-        files.write_bytes(self._plan(plan.digest()), plan.content() + b"\n")
+        content = plan.content() + b"\n"
+        if len(content) > _PLAN_LIMIT:
+            raise ConfigError(f"a plan of {len(content):,} bytes, at most {_PLAN_LIMIT:,} are kept")
+        files.write_bytes(self._plan(plan.digest()), content)
         return plan.digest()
 
     def plan(self, digest: str) -> Plan:

@@ -1,72 +1,86 @@
-"""What the receipt of an erasure states, put together from journal, plan and registry."""
+"""What the receipt of an erasure states, put together from journal, plan and registry.
+
+All of it was written down before, so that it comes out the same to the byte however often and
+wherever it is made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
-from secede.erasure import receipt
+from pydantic import ValidationError
+
+from secede.erasure import absence, deadline, receipt
 from secede.erasure.canonical import canonical
 from secede.erasure.chain import Head
 from secede.erasure.course import Course
 from secede.erasure.desk import Desk
-from secede.erasure.fields import stamp
+from secede.erasure.fields import faults, stamp
+from secede.erasure.gone import Gone, listed
 from secede.erasure.plan import Plan, Step
 from secede.erasure.predicate import (
     Attempt,
+    Computed,
     Costs,
-    Destroyed,
+    LeftOut,
     MethodPart,
     Models,
     Remaining,
     RequestPart,
+    Scope,
+    Setting,
 )
-from secede.erasure.registry import Model
 from secede.erasure.scores import Verification
 from secede.erasure.statement import Statement
+from secede.errors import TrustError
 
-WORDS = {
-    "leaver-state": "what the client returned from its local step",
-    "guarded-state": "the same as post-training started from it",
-    "server-state": "the state that the server started from",
-    "intermediate-state": "a state between two rounds of post-training",
-    "model-before": "a model that carried the client, its file at the server",
-    "last-update": "the client's last update, its file at the server",
-    "history": "the updates that the server had kept while training",
-}
 MEANS = {"mean": "weighted-mean", "trimmed": "trimmed-mean", "median": "median"}
-LISTED = 12  # of a kind that the receipt lists one by one; more become one entry
+NAMED = 512  # of those left out that the receipt names
+# Said elsewhere in the receipt, or of other rungs.
+_ELSEWHERE = {"version", "request", "federation", "client", "model", "mean", "ladder", "retained"}
+_OF_STEP = {"rung", "method", "settings", "parameters", "needs", "upload_bytes", "download_bytes"}
 
 
-@dataclass(frozen=True)
-class Gone:
-    """What was destroyed, and when that was written down."""
-
-    what: str
-    digest: str | None
-    at: str
-
-
-def statement(desk: Desk, model: Model, gone: Sequence[Gone], head: Head) -> Statement:
-    """Return what the receipt of a promoted erasure says; all of it was written down before."""
+def statement(
+    desk: Desk, *, promoted: str, completed: str, gone: Sequence[Gone], head: Head
+) -> Statement:
+    """Return what the receipt says; TrustError if its parts contradict each other."""
     course, plan, step = desk.course, desk.plan, desk.step
     done = course.last.details
-    return receipt.build(
-        request=_request(desk, course, model.added),
-        scope=desk.ground.scope(plan.client),
-        method=_method(course, plan, step),
-        software=desk.ground.software(),
-        models=Models(before=plan.model, after=model.digest),
-        destroyed=_destroyed(gone),
-        remaining=_remaining(plan),
-        costs=Costs.model_validate(course.cost.as_dict()),
-        verification=Verification.model_validate_json(canonical(done["verification"])),
-        ledger=head,
-        further_limits=done["limits"],
-    )
+    try:
+        return receipt.build(
+            request=_request(desk, course, promoted, completed),
+            scope=Scope.model_validate_json(canonical(done["scope"])),
+            method=_method(course, plan, step),
+            software=_software(course),
+            models=Models(before=plan.model, after=done["model"]),
+            destroyed=listed(gone),
+            remaining=_remaining(plan),
+            costs=Costs.model_validate(course.cost.as_dict()),
+            verification=Verification.model_validate_json(canonical(done["verification"])),
+            ledger=head,
+            further_limits=(*done["limits"], *_further(course)),
+        )
+    except ValidationError as error:
+        raise TrustError(f"a receipt cannot be made of this: {faults(error)}") from error
 
 
-def _request(desk: Desk, course: Course, completed: str) -> RequestPart:
+def settings_of(plan: Plan, step: Step) -> dict[str, Setting]:
+    """Return every setting of the plan for a rung by its name, parts of parts with a dot."""
+    whole = plan.model_dump(mode="json", exclude={*_ELSEWHERE, "omitted"})
+    own = step.model_dump(mode="json", exclude=_OF_STEP)
+    flat: dict[str, Setting] = {}
+    for name, value in {**whole, **own}.items():
+        name = "most_rounds" if name == "rounds" else name
+        if isinstance(value, dict):
+            flat |= {f"{name}.{inner}": part for inner, part in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _request(desk: Desk, course: Course, promoted: str, completed: str) -> RequestPart:
     entry, request = course.entry, desk.request
     return RequestPart(
         digest=entry.digest,
@@ -76,8 +90,9 @@ def _request(desk: Desk, course: Course, completed: str) -> RequestPart:
         issued=request.issued,
         received=stamp(entry.received),
         acknowledged=None if entry.acknowledged is None else stamp(entry.acknowledged),
-        due=stamp(entry.due),
+        due=stamp(deadline.due(entry.received)),
         extended_to=stamp(entry.due) if entry.extended else None,
+        promoted=promoted,
         completed=completed,
     )
 
@@ -87,26 +102,35 @@ def _method(course: Course, plan: Plan, step: Step) -> MethodPart:
         Attempt(rung=failed["rung"], method=failed["method"], outcome=failed["outcome"])
         for failed in course.failures[-16:]
     ]
+    guarded = [t.details["scalars"] for t in course.this_rung if t.state == "guarded"]
+    left = absence.left_out(course.way)
     return MethodPart(
         rung=step.rung,
         name=step.method,
         parameters=step.parameters,
+        plan=plan.digest(),
+        settings=settings_of(plan, step),
+        training=course.last.details["training"],
+        guard=dict(guarded[-1]) if guarded else None,
         rounds=course.last.details["rounds"],
         mean=MEANS[plan.mean],
         retained=len(plan.retained),
+        left_out=tuple(LeftOut(client=one.client, why=one.why) for one in left[:NAMED]),
         tried_before=tuple(tried),
     )
 
 
-def _destroyed(gone: Sequence[Gone]) -> list[Destroyed]:
-    listed = []
-    for what, words in WORDS.items():
-        same = [thing for thing in gone if thing.what == what]
-        if len(same) > LISTED:
-            listed.append(Destroyed(what=f"{words}: {len(same)} of them", at=same[-1].at))
-        else:
-            listed += [Destroyed(what=words, at=g.at, digest=g.digest) for g in same]
-    return listed
+def _software(course: Course) -> list[Computed]:
+    """Return what computed this rung: more than one if it went on with other software."""
+    found: dict[bytes, tuple[dict[str, Any], list[str]]] = {}
+    for transition in course.this_rung:
+        told = transition.details.get("software")
+        if told is None:
+            continue
+        steps = found.setdefault(canonical(told), (told, []))[1]
+        if transition.state not in steps:
+            steps.append(transition.state)
+    return [Computed.model_validate({**told, "steps": tuple(s)}) for told, s in found.values()]
 
 
 def _remaining(plan: Plan) -> list[Remaining]:
@@ -114,3 +138,8 @@ def _remaining(plan: Plan) -> list[Remaining]:
         return []
     words = "backups of what was destroyed at the server, the model from before among them"
     return [Remaining(what=words, until=plan.backups_until, digest=plan.model)]
+
+
+def _further(course: Course) -> list[str]:
+    more = len(absence.left_out(course.way)) - NAMED
+    return [f"{more} more retained clients were left out than are named here."] if more > 0 else []

@@ -12,8 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from secede.erasure import admission, deadline, entries, intact, leases, transitions
+from pydantic import ValidationError
+
+from secede.erasure import admission, deadline, entries, intact, leases, terms, transitions
 from secede.erasure import request as requests
+from secede.erasure.chain import Head
 from secede.erasure.database import Database
 from secede.erasure.entries import (
     Accepted,
@@ -25,13 +28,11 @@ from secede.erasure.entries import (
     Transition,
 )
 from secede.erasure.fields import moment, stamp
-from secede.erasure.keys import PublicKey, check_name
+from secede.erasure.keys import PublicKey
 from secede.erasure.request import Request
 from secede.erasure.tables import MIGRATIONS, SCHEMA, VERSION
 from secede.erasure.transitions import Allowed
-from secede.errors import ConfigError, RequestError, SecedeError
-
-_REASON_LENGTH = 300
+from secede.errors import RecordError, SecedeError
 
 
 class Journal:
@@ -75,15 +76,15 @@ class Journal:
                 "SELECT id FROM requests WHERE digest = ?", (request.digest(),)
             ).fetchone()
             if known:
-                return AlreadyAccepted(_entry(connection, known[0]))
+                return AlreadyAccepted(entries.of(connection, known[0]))
             requests.check_times(request, now)
             admission.check(connection, request, now, quota)
-            return Accepted(_entry(connection, _add(connection, request, data, now)))
+            return Accepted(entries.of(connection, _add(connection, request, data, now)))
 
     def entry(self, number: int) -> Entry:
         """Return a request's dates and state."""
         with self._database.errors():
-            return _entry(self._database.connection, number)
+            return entries.of(self._database.connection, number)
 
     def request(self, number: int) -> Request:
         """Return what the client signed."""
@@ -92,7 +93,7 @@ class Journal:
                 "SELECT envelope, digest FROM requests WHERE id = ?", (number,)
             ).fetchone()
         if row is None:
-            raise _unknown(number)
+            raise entries.unknown(number)
         try:
             found = requests.unverified(row[0])
         except (SecedeError, TypeError, AttributeError) as error:
@@ -111,60 +112,30 @@ class Journal:
         return [Listed(entry, entry.days_left(now)) for entry in found]
 
     def acknowledge(self, number: int, now: datetime) -> Entry:
-        """Note that the client was told of the receipt; the first time counts."""
+        """Note that an acknowledgement was made out for the client; the first time counts."""
         with self._database.writing() as connection:
-            _entry(connection, number)
-            connection.execute(
-                "UPDATE requests SET acknowledged = ? WHERE id = ? AND acknowledged IS NULL",
-                (stamp(now), number),
-            )
-            return _entry(connection, number)
+            return terms.acknowledge(connection, number, now)
 
     def extend(self, number: int, months: int, reason: str, now: datetime) -> Entry:
-        """Put the due date off to `months` (1 or 2) beyond the first month, and say why.
-
-        The client must hear of it within the first month, so later it is refused.
-        """
-        most = deadline.MOST_FURTHER_MONTHS
-        if not 1 <= months <= most:
-            raise ConfigError(f"{months} further months are not possible, expected 1 to {most}")
-        if not reason.strip() or len(reason) > _REASON_LENGTH or not reason.isprintable():
-            raise ConfigError(
-                f"extending needs a reason of 1 to {_REASON_LENGTH} characters in one line"
-            )
+        """Put the due date off to `months` (1 or 2) beyond the first month, and say why."""
         with self._database.writing() as connection:
-            entry = _entry(connection, number)
-            first = deadline.due(entry.received)
-            if not entry.open:
-                raise RequestError(f"request {number} is closed: nothing is due any more")
-            if now > first:
-                raise RequestError(
-                    f"request {number} could be extended until {stamp(first)}, it is {stamp(now)}"
-                )
-            if months <= entry.extended:
-                raise RequestError(f"request {number} is extended by {entry.extended} already")
-            connection.execute(
-                "UPDATE requests SET due = ?, extended = ?, reason = ? WHERE id = ?",
-                (stamp(deadline.due(entry.received, months)), months, reason, number),
-            )
-            return _entry(connection, number)
+            return terms.extend(connection, number, months, reason, now)
 
     def set_quota(self, client: str, most: int) -> None:
         """Allow a client this many requests in 30 days, whatever holds for the others."""
-        if most < 0:
-            raise ConfigError(f"a quota is 0 or more, got {most}")
         with self._database.writing() as connection:
-            connection.execute(
-                "INSERT INTO quotas VALUES (?, ?) "
-                "ON CONFLICT (client) DO UPDATE SET most = excluded.most",
-                (check_name(client, "client"), most),
-            )
+            terms.set_quota(connection, client, most)
 
     def lease(self, number: int, holder: Holder, now: datetime, seconds: int) -> Lease:
         """Give `holder` the request for some seconds, or longer if it has it already."""
         with self._database.writing() as connection:
-            _entry(connection, number)
+            entries.of(connection, number)
             return leases.take(connection, number, holder, now, seconds)
+
+    def renew(self, number: int, holder: Holder, now: datetime, seconds: int) -> Lease:
+        """Let `holder` keep a request that it still has; RecordError once anybody else had it."""
+        with self._database.writing() as connection:
+            return leases.renew(connection, number, holder, now, seconds)
 
     def release(self, number: int, holder: Holder) -> None:
         """Give the request back; nothing happens if another holder has it by now."""
@@ -192,7 +163,7 @@ class Journal:
         holder takes it.
         """
         with self._database.writing() as connection:
-            _entry(connection, number)
+            entries.of(connection, number)
             leases.check(connection, number, holder)
             added = transitions.add(connection, number, state, details, now, allowed)
             if not allowed[state]:
@@ -205,17 +176,42 @@ class Journal:
         with self._database.errors():
             found = transitions.of(self._database.connection, number)
         if not found:
-            raise _unknown(number)
+            raise entries.unknown(number)
         return found
 
+    def number_of(self, digest: str) -> int | None:
+        """Return the number of the request with this digest; None if it never came."""
+        with self._database.errors():
+            query = "SELECT id FROM requests WHERE digest = ?"
+            found = self._database.connection.execute(query, (digest,)).fetchone()
+        return None if found is None else int(found[0])
 
-def _entry(connection: sqlite3.Connection, number: int) -> Entry:
-    row = connection.execute(
-        f"SELECT {entries.COLUMNS} FROM requests WHERE id = ?", (number,)
-    ).fetchone()
-    if row is None:
-        raise _unknown(number)
-    return entries.read(row)
+    def last_at(self, number: int) -> datetime:
+        """Return the latest moment that is written down about a request."""
+        entry = self.entry(number)
+        known = (entry.received, entry.acknowledged, self.transitions(number)[-1].at)
+        return max(at for at in known if at is not None)
+
+    def keep_head(self, head: Head) -> None:
+        """Remember how far the ledger goes; from then on it cannot be cut before that unseen."""
+        with self._database.writing() as connection:
+            connection.execute(
+                "INSERT INTO ledger VALUES (1, ?, ?) ON CONFLICT (one) DO UPDATE "
+                "SET number = excluded.number, hash = excluded.hash",
+                (head.number, head.hash),
+            )
+
+    def head(self) -> Head | None:
+        """Return how far the ledger went when it was last written to; None before that."""
+        with self._database.errors():
+            query = "SELECT number, hash FROM ledger"
+            found = self._database.connection.execute(query).fetchone()
+        try:
+            return None if found is None else Head(number=found[0], hash=found[1])
+        except ValidationError as error:
+            raise RecordError(
+                f"{self.path}: the ledger's head in it is damaged: restore it from a backup"
+            ) from error
 
 
 def _add(connection: sqlite3.Connection, request: Request, data: bytes, now: datetime) -> int:
@@ -234,7 +230,3 @@ def _add(connection: sqlite3.Connection, request: Request, data: bytes, now: dat
     ).fetchone()[0]
     transitions.begin(connection, number, received)
     return int(number)
-
-
-def _unknown(number: int) -> RequestError:
-    return RequestError(f"no request {number} in the journal: see secede requests")

@@ -30,6 +30,14 @@ def take(
     return Lease(number, holder, moment(until))
 
 
+def renew(
+    connection: sqlite3.Connection, number: int, holder: Holder, now: datetime, seconds: int
+) -> Lease:
+    """Let `holder` keep a request that it still has; once anybody else had it, that is over."""
+    check(connection, number, holder)
+    return take(connection, number, holder, now, seconds)
+
+
 def give_back(connection: sqlite3.Connection, number: int, holder: Holder) -> None:
     """Let the request go; nothing happens if another holder has it by now."""
     connection.execute("DELETE FROM leases WHERE request = ? AND token = ?", (number, holder.token))
@@ -39,7 +47,10 @@ def check(connection: sqlite3.Connection, number: int, holder: Holder) -> None:
     """Raise unless `holder` was the last to lease the request, be it lapsed or not."""
     held = _held(connection, number)
     if held is None:
-        raise RecordError(f"request {number} is leased by nobody: lease it before appending")
+        raise RecordError(
+            f"request {number} is leased by nobody: process {holder.pid} never had it, or another "
+            "one took it over since and gave it back; lease it first"
+        )
     if held[1] != holder.token:
         raise RecordError(
             f"request {number} is worked on by process {held[0]} until {held[2]}, "

@@ -7,7 +7,7 @@ finds what somebody did to the file by other means. See `chain` for what a chain
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from secede.erasure.bodies import KINDS, Kind
 from secede.erasure.canonical import canonical, parse
 from secede.erasure.chain import ROW_BYTES, START, Head, Row, checked, end, lines, link, walk
 from secede.erasure.database import Database
-from secede.erasure.fields import Document
+from secede.erasure.fields import Document, moment
 from secede.errors import RecordError, TrustError
 
 VERSION = 1
@@ -63,7 +63,7 @@ class Ledger:
         self._database.close()
 
     def append(self, kind: Kind, body: Document, now: datetime) -> Row:
-        """Add one row and wait until it is on the disk."""
+        """Add one row and wait until it is on the disk; it is stamped no earlier than the last."""
         _check_kind(kind, body)
         with self._database.writing() as connection:
             return self._add(connection, kind, body, now)
@@ -84,9 +84,24 @@ class Ledger:
     def head(self) -> Head:
         """Return the last row's number and hash, without looking at the rows before it."""
         with self._database.errors():
-            return self._last(self._database.connection)
+            last = self._last_row(self._database.connection)
+        return START if last is None else last.head
 
-    def rows(self) -> Iterator[Row]:
+    def last_at(self) -> datetime | None:
+        """Return when the last row was written; None if there is none."""
+        with self._database.errors():
+            last = self._last_row(self._database.connection)
+        return None if last is None else moment(last.at)
+
+    def receipt_of(self, request: str) -> Row | None:
+        """Return the row that names the receipt for a request, if there is one."""
+        with self._database.errors():
+            query = f"SELECT {_COLUMNS} FROM rows WHERE kind = 'receipt' ORDER BY number"
+            found = self._database.connection.execute(query).fetchall()
+        rows = map(_row, found)
+        return next((row for row in rows if row.body["request"] == request), None)
+
+    def rows(self) -> Generator[Row]:
         """Yield all rows in order, each checked by itself; `verify` checks the chain."""
         with self._database.errors():
             # By number, so that what is missing or doubled shows; the cursor keeps one row.
@@ -95,26 +110,25 @@ class Ledger:
                 for found in cursor:
                     yield _row(found)
 
-    def verify(self, expected: Head | None = None) -> Head:
+    def verify(self, *expected: Head | None) -> Head:
         """Return the head, or raise at the first row that is altered, removed, moved or doubled.
 
-        With `expected`, as a receipt carries it, a cut tail and a rewritten chain are found too.
+        With heads as journal and receipts carry them, a cut tail and a rewritten chain are found.
         """
-        return end(self.rows(), expected)
+        with closing(self.rows()) as rows:
+            return end(rows, *expected)
 
     def export(self, path: Path) -> Head:
         """Write the whole ledger as JSON lines, verified on the way."""
-        head = START
-        with files.replacing(path) as temporary, temporary.open("wb") as file:
-            for row in walk(self.rows()):
-                file.write(row.line)
-                head = row.head
-        return head
+        return export(self.rows(), path)
 
     def _add(
         self, connection: sqlite3.Connection, kind: Kind, body: Document, now: datetime
     ) -> Row:
-        row = link(self._last(connection), kind, body, now)
+        last = self._last_row(connection)
+        if last is not None:
+            now = max(now, moment(last.at))
+        row = link(START if last is None else last.head, kind, body, now)
         text = canonical(row.body).decode()
         if len(row.line) > ROW_BYTES:
             raise RecordError(f"a row of {len(row.line):,} bytes, at most {ROW_BYTES:,} fit")
@@ -125,10 +139,10 @@ class Ledger:
         return row
 
     @staticmethod
-    def _last(connection: sqlite3.Connection) -> Head:
+    def _last_row(connection: sqlite3.Connection) -> Row | None:
         query = f"SELECT {_COLUMNS} FROM rows ORDER BY number DESC LIMIT 1"
         found = connection.execute(query).fetchone()
-        return START if found is None else _row(found).head
+        return None if found is None else _row(found)
 
 
 def rows_of(path: Path) -> Iterator[Row]:
@@ -147,9 +161,19 @@ def rows_of(path: Path) -> Iterator[Row]:
         yield from ledger.rows()
 
 
-def verify(path: Path, expected: Head | None = None) -> Head:
+def verify(path: Path, *expected: Head | None) -> Head:
     """Return the head of the ledger at `path`, of either form; see `Ledger.verify`."""
-    return end(rows_of(path), expected)
+    return end(rows_of(path), *expected)
+
+
+def export(rows: Iterable[Row], path: Path, *expected: Head | None) -> Head:
+    """Write rows as JSON lines, their chain verified on the way."""
+    head = START
+    with files.replacing(path) as temporary, temporary.open("wb") as file:
+        for row in walk(rows, *expected):
+            file.write(row.line)
+            head = row.head
+    return head
 
 
 def _row(found: tuple[Any, ...]) -> Row:

@@ -7,6 +7,7 @@ puts the new one into service. There is one serving model per run at most.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
 from typing import Self
@@ -133,14 +134,20 @@ class Lineage:
             query = "SELECT DISTINCT client FROM erased ORDER BY client"
             return tuple(client for (client,) in self._database.connection.execute(query))
 
-    def check_update(self, client: str, base_digest: str) -> None:
-        """Refuse an update of an erased client, or one that starts from a model out of use."""
+    def check_update(
+        self, client: str, base_digest: str, *, working: Collection[str] | None = ()
+    ) -> None:
+        """Refuse an update of an erased client, or one that starts from a model out of use.
+
+        It may start from a registered model, or from one of the states `working` of an erasure in
+        progress; None: from any that was not registered.
+        """
         with self._database.errors():
             connection = self._database.connection
             refuse_erased(connection, (client,))
             query = "SELECT status FROM models WHERE digest = ?"
             found = connection.execute(query, (base_digest,)).fetchone()
-        if found is None:
+        if found is None and working is not None and base_digest not in working:
             raise GuardError(
                 f"the update of {client!r} starts from a model that is not in the registry"
             )

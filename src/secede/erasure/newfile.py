@@ -6,6 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
+from secede import files
 from secede.errors import StorageError
 
 
@@ -13,7 +14,7 @@ def write_new(path: Path, content: bytes, mode: int) -> None:
     """Write a file that is not there yet; one that is raises FileExistsError and stays."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(path.parent)
     except OSError as error:
         raise StorageError(f"cannot make the folder {path.parent}: {error.strerror}") from error
     try:

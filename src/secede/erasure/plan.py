@@ -22,9 +22,13 @@ from secede.erasure.predicate import Setting
 
 Mean = Literal["mean", "trimmed", "median"]
 MEAN_LIMITS: dict[str, tuple[str, ...]] = {
-    "mean": ("one malicious retained client can drag the mean anywhere, unless the gate sees it",),
+    "mean": (
+        "one malicious retained client can drag the mean anywhere, unless the gate sees it",
+        "each weighs by the samples that the federation pinned for it, not by what it claims",
+    ),
     "trimmed": (
-        "it leaves out a fifth of the clients at each end, at least one: more break it",
+        "it leaves out a fifth of the clients at each end, at least one: more break it, and with "
+        "two left it leaves out nobody",
         "clients count alike, whatever samples they have",
         "where clients' data differ it is biased towards what most have",
     ),
@@ -67,6 +71,17 @@ class Margins(Document):
     points: Annotated[float, Field(ge=0, le=100)] = 5.0  # from retraining, where there is one
 
 
+class Limits(Document):
+    """The guard's limits for what the leaver returns, in units of a third of the distance to
+    freshly initialised models; docs/threats.md says where they come from."""
+
+    farthest: Annotated[float, Field(gt=0, le=100)] = 1.25  # from the reference: more is refused
+    ball: Annotated[float, Field(gt=0, le=100)] = 1.0  # more is pulled back, unless a method has
+    # a radius of its own
+    nearest: Annotated[float, Field(ge=0, le=100)] = 0.001  # to any known state: less is refused
+    nearest_line: Annotated[float, Field(ge=0, le=100)] = 0.0002  # to the line through them
+
+
 class Plan(Document):
     """What is going to be done for one request."""
 
@@ -80,6 +95,10 @@ class Plan(Document):
     retained: Annotated[tuple[Name, ...], Field(min_length=1, max_length=100_000)]
     mean: Mean
     margins: Margins
+    guard: Limits
+    quorum: Share  # of the retained clients' samples that must take part; below, the next rung
+    retained_seconds: Annotated[Number, Field(gt=0)]  # that a retained client has for one answer
+    measure_at_leaver: bool  # send it the new model in the end, to count on its own samples
     answer_seconds: Annotated[Number, Field(gt=0)]  # that the leaver has for one answer
     asked_until: Moment | None  # silence before is waited out; None: the next rung at once
     backups_until: Moment | None
@@ -102,10 +121,12 @@ class Plan(Document):
         }
         return PlanBody(
             request=self.request,
+            plan=self.digest(),
             rung=step.rung,
             method=step.method,
             settings=settings,
             clients=self.retained[:4096],
+            taking_part=len(self.retained),
             rounds=step.rounds,
             upload_bytes=step.upload_bytes,
             download_bytes=step.download_bytes,
@@ -145,11 +166,23 @@ class Plan(Document):
             f"Gate: at most {100 * margins.overall:g} points of all samples, "
             f"{100 * margins.of_class:g} of a class with {margins.minimum} or more.",
             f"Mean of the updates: {self.mean} ({'; '.join(MEAN_LIMITS[self.mean])}).",
+            f"Quorum: {100 * self.quorum:g} % of the retained clients' samples. Who is silent for "
+            f"{self.retained_seconds:g} seconds, or sends what cannot be used, is left out of the "
+            "rung and named.",
             "The next rung is taken if the leaver is silent, its state is refused or the gate "
             "fails; after the last one the old model stays.",
         ]
         if self.ladder[0].rung == "local-step":
             wait = f", again until {self.asked_until}" if self.asked_until else ""
             notes.append(f"The leaver has {self.answer_seconds:g} seconds to answer{wait}.")
+            least = self.ladder[0].least_rounds
+            notes.append(
+                f"At least {least} of the rounds after a local step, even where none would be "
+                "needed: what the leaver returned is not what serves."
+                if least
+                else "Where no round is needed, what the leaver returned is what serves."
+            )
+            sent = "is sent" if self.measure_at_leaver else "is not sent"
+            notes.append(f"The new model {sent} to the leaver, to count on its own samples.")
         notes += [f"Not possible: {left.rung}: {left.reason}." for left in self.omitted]
         return notes

@@ -1,8 +1,8 @@
 """Makes the plan: which rungs are possible here, with which method, and what each will take.
 
-Nobody is asked for anything. What a rung takes is computed from the model's size and who takes
-part: a local step is one model down and one state up, a round one each way for every retained
-client, and counting right answers one down and some numbers up.
+Nobody is asked for anything. What a rung takes is computed (`predicting.py`): a local step is one
+model down and one state up, a round one each way for every retained client, and counting right
+answers one down and some numbers up.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from secede.erasure.bodies import Rung
 from secede.erasure.fields import stamp
 from secede.erasure.ground import Ground
 from secede.erasure.keys import check_name
-from secede.erasure.plan import Margins, Mean, Omitted, Plan, Step
+from secede.erasure.plan import Limits, Margins, Mean, Omitted, Plan, Step
 from secede.erasure.predicate import Setting
+from secede.erasure.predicting import Size
 from secede.erasure.request import Request
 from secede.errors import ConfigError, RequestError
 from secede.state import State
@@ -45,11 +46,15 @@ class Wishes:
     distrust: bool = False  # take nothing from the leaver
     rounds: int = 5  # of post-training at most, after a local step
     server_rounds: int = 10  # after a server-side method
-    least_rounds: int = 0  # with none, the leaver's own state may be what serves in the end
+    least_rounds: int = 1  # after a local step; with 0 the leaver's own state may be what serves
     mean: Mean = "mean"
     margins: Margins = field(default_factory=Margins)
     answer_seconds: float = ANSWER_SECONDS
-    wait: timedelta = timedelta(0)  # for a silent leaver, before the next rung
+    wait: timedelta = timedelta(0)  # for a silent leaver or a quorum, before the next rung
+    guard: Limits = field(default_factory=Limits)
+    quorum: float = 0.5  # of the retained clients' samples
+    retained_seconds: float = ANSWER_SECONDS
+    measure_at_leaver: bool = False
     backups_until: datetime | None = None
 
 
@@ -67,7 +72,17 @@ def make(
     taken, omitted = _ladder(situation, wishes, ground.scenario)
     if not taken:
         raise RequestError(f"no rung is possible: {'; '.join(o.reason for o in omitted)}")
-    size = _Size(states.size_bytes(model), len(retained), ground.classes, situation.leaver_online)
+    measured = wishes.measure_at_leaver and situation.leaver_online
+    size = Size(
+        model=model,
+        retained=len(retained),
+        classes=ground.classes,
+        measured=measured,
+        network=lambda: ground.fresh_model(0),
+        history=lambda: (
+            ground.server(request.client, retained, model, wishes.answer_seconds).history
+        ),
+    )
     steps = []
     for rung, entry, method in taken:
         rounds = {
@@ -75,7 +90,7 @@ def make(
             "server-side": wishes.server_rounds,
             "retraining": ground.training_rounds,
         }[rung]
-        up, down = size.predict(entry, rounds, whole=rung == "retraining")
+        up, down = size.predict(entry, method, rounds, whole=rung == "retraining")
         steps.append(
             Step(
                 rung=rung,
@@ -84,7 +99,7 @@ def make(
                 parameters=parameters(method),
                 needs=entry.needs.words(),
                 rounds=rounds,
-                least_rounds=rounds if rung == "retraining" else min(wishes.least_rounds, rounds),
+                least_rounds=_least(rung, rounds, wishes),
                 upload_bytes=up,
                 download_bytes=down,
             )
@@ -100,6 +115,10 @@ def make(
         retained=tuple(retained),
         mean=wishes.mean,
         margins=wishes.margins,
+        guard=wishes.guard,
+        quorum=wishes.quorum,
+        retained_seconds=wishes.retained_seconds,
+        measure_at_leaver=wishes.measure_at_leaver,
         answer_seconds=wishes.answer_seconds,
         asked_until=stamp(now + wishes.wait) if wishes.wait else None,
         backups_until=stamp(wishes.backups_until) if wishes.backups_until else None,
@@ -120,6 +139,13 @@ def parameters(method: Method) -> dict[str, Setting]:
         return {}
     values = {f.name: getattr(made, f.name) for f in dataclasses.fields(made) if f.init}
     return {name: _plain(value) for name, value in values.items()}
+
+
+def _least(rung: Rung, rounds: int, wishes: Wishes) -> int:
+    """Return the rounds to take however good the model is before them."""
+    if rung == "retraining":
+        return rounds
+    return min(wishes.least_rounds, rounds) if rung == "local-step" else 0
 
 
 def _ladder(
@@ -170,24 +196,6 @@ def _check_mean(mean: Mean, steps: Sequence[Step], situation: Situation, retaine
             raise ConfigError(
                 f"method {step.method!r} has a mean of its own: mean {mean!r} cannot be used"
             )
-
-
-@dataclass(frozen=True)
-class _Size:
-    """What decides how many bytes travel."""
-
-    state: int
-    retained: int
-    classes: int
-    online: bool  # the leaver counts, too, in the end
-
-    def predict(self, entry: Entry, rounds: int, *, whole: bool) -> tuple[int, int]:
-        """Return the bytes up and down for all of a rung's rounds."""
-        asked = {"leaver": 1, "everyone": self.retained + 1, "server": 0}[entry.runs_at]
-        models = asked + rounds * self.retained
-        counting = self.retained * (2 if whole else rounds + 2) + 2 * self.online
-        counts = 2 * 8 * self.classes
-        return models * self.state + counting * counts, (models + counting) * self.state
 
 
 def _settings(values: Mapping[str, Any]) -> dict[str, Any]:

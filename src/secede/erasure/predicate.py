@@ -36,6 +36,7 @@ LIMITS = (
 )
 
 Setting = bool | Whole | Number | Text | None
+Settings = Annotated[dict[Name, Setting], Field(max_length=128)]
 Labels = Annotated[dict[Name, Text], Field(max_length=64)]
 
 
@@ -51,12 +52,13 @@ class RequestPart(Document):
     acknowledged: Moment | None = None
     due: Moment
     extended_to: Moment | None = None
-    completed: Moment
+    promoted: Moment  # the new model went into service
+    completed: Moment  # after the last thing was destroyed, the receipt was made out
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if moment(self.completed) < moment(self.received):
-            raise ValueError("completed before it was received")
+        if not moment(self.received) <= moment(self.promoted) <= moment(self.completed):
+            raise ValueError("received, promoted and completed are not in this order")
         return self
 
     @property
@@ -96,23 +98,41 @@ class Attempt(Document):
     outcome: Name
 
 
+class LeftOut(Document):
+    """A retained client that a rung went on without, and why."""
+
+    client: Name
+    why: Name
+
+
 class MethodPart(Document):
     """How it was done: the rung, the method and every parameter."""
 
     rung: Rung
     name: Name
-    parameters: Annotated[dict[Name, Setting], Field(max_length=128)]
+    parameters: Settings
+    plan: Digest
+    settings: Settings  # of the plan: margins of the gate, most and least rounds, deadlines
+    training: Settings  # what a round is made of, and the seed of all that is random
+    guard: Settings | None = None  # its limits and what it measured; None without a local step
     rounds: Count  # of post-training, or of retraining
     mean: Name = "weighted-mean"
     retained: Count
+    left_out: Annotated[tuple[LeftOut, ...], Field(max_length=512)] = ()  # of them, on this rung
     tried_before: Annotated[tuple[Attempt, ...], Field(max_length=16)] = ()
 
 
 class Software(Document):
-    """What computed it."""
+    """What computes: versions, and what decides how numbers are rounded."""
 
     versions: Labels
     environment: Labels = Field(default_factory=dict)
+
+
+class Computed(Software):
+    """What computed some of the steps; there is more than one if work went on elsewhere."""
+
+    steps: Annotated[tuple[Name, ...], Field(min_length=1, max_length=16)]
 
 
 class Models(Document):
@@ -160,14 +180,26 @@ class Predicate(Document):
     request: RequestPart
     scope: Scope
     method: MethodPart
-    software: Software
+    software: Annotated[tuple[Computed, ...], Field(min_length=1, max_length=16)]
     models: Models
     destroyed: Annotated[tuple[Destroyed, ...], Field(max_length=64)]
     remaining: Annotated[tuple[Remaining, ...], Field(max_length=64)]
     costs: Costs
     verification: Verification
     ledger: Head
-    limits: Annotated[tuple[Text, ...], Field(min_length=1, max_length=32)] = LIMITS
+    limits: Annotated[tuple[Text, ...], Field(min_length=1, max_length=16)] = LIMITS
+
+    @property
+    def own_limits(self) -> tuple[str, ...]:
+        """The limits of this erasure, without those that stand in every receipt."""
+        return tuple(limit for limit in self.limits if limit not in LIMITS)
+
+    @model_validator(mode="after")
+    def _destroyed_in_time(self) -> Self:
+        asked = self.request
+        if any(not asked.received <= thing.at <= asked.completed for thing in self.destroyed):
+            raise ValueError("something was destroyed before the receipt of the request, or after")
+        return self
 
     @model_validator(mode="after")
     def _limits_are_said(self) -> Self:

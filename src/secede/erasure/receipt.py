@@ -1,27 +1,27 @@
 """The receipt of an erasure: a statement in a DSSE envelope, signed by the server.
 
 The leaver or an auditor countersigns it. Anybody who has the public keys verifies it offline,
-with the model's digest and the ledger beside it where they have those.
+with the model's digest and the ledger beside it where they have those. Nobody else's signature
+counts: one of another client is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from secede.erasure import envelope
-from secede.erasure.bodies import ReceiptBody
+from secede.erasure import against, envelope
 from secede.erasure.canonical import parse
-from secede.erasure.chain import START, Head, Row, walk
+from secede.erasure.chain import Head
 from secede.erasure.fields import faults
 from secede.erasure.keys import PrivateKey, PublicKey
-from secede.erasure.ledger import rows_of
 from secede.erasure.predicate import (
     LIMITS,
+    Computed,
     Costs,
     Destroyed,
     MethodPart,
@@ -30,7 +30,6 @@ from secede.erasure.predicate import (
     Remaining,
     RequestPart,
     Scope,
-    Software,
 )
 from secede.erasure.scores import Verification
 from secede.erasure.statement import Sha256, Statement, Subject
@@ -58,7 +57,7 @@ def build(
     request: RequestPart,
     scope: Scope,
     method: MethodPart,
-    software: Software,
+    software: Iterable[Computed],
     models: Models,
     destroyed: Iterable[Destroyed],
     remaining: Iterable[Remaining],
@@ -73,7 +72,7 @@ def build(
             request=request,
             scope=scope,
             method=method,
-            software=software,
+            software=tuple(software),
             models=models,
             destroyed=tuple(destroyed),
             remaining=tuple(remaining),
@@ -94,7 +93,7 @@ def sign(statement: Statement, server_key: PrivateKey) -> bytes:
 
 
 def countersign(data: bytes, key: PrivateKey) -> bytes:
-    """Return the receipt with one more signature; whoever signs should have verified it."""
+    """Return the receipt with one more signature; `verify` says whether that one counts."""
     read(envelope.unverified(data, PAYLOAD_TYPE, limit=LIMIT))
     return envelope.countersign(data, key)
 
@@ -103,27 +102,38 @@ def verify(
     data: bytes,
     keys: Mapping[str, PublicKey],
     *,
+    auditors: Mapping[str, PublicKey] | None = None,
     model_digest: str | None = None,
     ledger: Path | None = None,
     server: str = SERVER,
-    countersignatures: int = 0,
+    countersigned_by: Collection[str] = (),
 ) -> Verified:
-    """Return the receipt if every signature in it holds and the server's is among them.
+    """Return the receipt if the server signed it, and nobody but the leaver and `auditors` too.
 
     With `model_digest`, the model must be the one that it is about; with `ledger`, that one must
-    be whole and hold what the receipt names. `countersignatures` asks for at least so many.
+    be whole and say the same. All whom `countersigned_by` names must have signed it.
     """
     if server not in keys:
         raise TrustError(f"no public key of the server {server!r} among {_list(keys)}")
-    payload, signers = envelope.verify(data, PAYLOAD_TYPE, keys, limit=LIMIT)
+    auditors = auditors or {}
+    if both := auditors.keys() & keys.keys():
+        raise TrustError(f"{min(both)!r} is a client or the server, and an auditor: which one?")
+    known = {**auditors, **keys}
+    payload, signers = envelope.verify(data, PAYLOAD_TYPE, known, limit=LIMIT)
     others = tuple(name for name in signers if name != server)
     if server not in signers:
         raise TrustError(f"the receipt is signed by {_list(signers)}, not by the server {server!r}")
-    if len(others) < countersignatures:
-        raise TrustError(
-            f"the receipt is countersigned by {len(others)}, expected {countersignatures} or more"
-        )
     statement, digest = read(payload), hashlib.sha256(payload).hexdigest()
+    entitled = {statement.predicate.request.client, *auditors}
+    if strangers := set(others) - entitled:
+        raise TrustError(
+            f"{min(strangers)!r} signed the receipt too, who is neither the client that left nor "
+            "an auditor here: its signature counts for nothing and must not be there"
+        )
+    if missing := set(countersigned_by) - set(others):
+        raise TrustError(
+            f"the receipt is not countersigned by {_list(sorted(missing))}, but by {_list(others)}"
+        )
     if model_digest is not None:
         _check_model(statement.predicate.models, model_digest)
     return Verified(
@@ -132,7 +142,7 @@ def verify(
         server=server,
         countersigned_by=others,
         model_checked=model_digest is not None,
-        ledger=None if ledger is None else _check_ledger(statement, digest, ledger),
+        ledger=None if ledger is None else against.check(statement.predicate, digest, ledger),
     )
 
 
@@ -156,29 +166,6 @@ def _check_model(models: Models, found: str) -> None:
             f"the receipt is about model {models.after[:12]}…, this one is {found[:12]}…: "
             "it is another model, or it was altered"
         )
-
-
-def _check_ledger(statement: Statement, digest: str, path: Path) -> Head:
-    told = statement.predicate
-    head, asked, receipts = START, False, set[str]()
-    for row in walk(rows_of(path), told.ledger):
-        head = row.head
-        asked = asked or (row.number <= told.ledger.number and _is_request(row, statement))
-        if row.kind == "receipt":
-            body = ReceiptBody.model_validate(row.body)
-            if body.request == told.request.digest:
-                receipts.add(body.receipt)
-    if not asked:
-        raise TrustError("the ledger is whole, but the receipt's request is not in it")
-    if receipts and digest not in receipts:
-        raise TrustError("the ledger names another receipt for this request")
-    return head
-
-
-def _is_request(row: Row, statement: Statement) -> bool:
-    request = statement.predicate.request
-    named = (row.body.get("request"), row.body.get("client"))
-    return row.kind == "request" and named == (request.digest, request.client)
 
 
 def _list(names: Iterable[str]) -> str:

@@ -1,23 +1,29 @@
 """Post-training: rounds of the retained clients, each counted by them before the next one.
 
-It ends as soon as it pays no more and the gate is passed, which may be before the first round. A
-gate that is still shut after the last round gives the rung up.
+It ends as soon as it pays no more and the gate is passed. A gate that is still shut after the last
+round gives the rung up. In the first round after a start that carries the leaver, whatever no
+retained client's training moves is set to zero: it answers none of their samples, and so it can
+hold nothing but what the leaver put there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from secede import state as states
 from secede.erasure import course as courses
+from secede.erasure.attending import attended
+from secede.erasure.counting import counted
 from secede.erasure.desk import Desk
-from secede.erasure.gate import Counts, Failed, Gate
-from secede.erasure.plan import Margins, Plan, Step
-from secede.erasure.rungs import escalate
+from secede.erasure.gate import Counts
+from secede.erasure.plan import Plan, Step
+from secede.erasure.roll import Roll
+from secede.erasure.rungs import attempted, escalate
 from secede.erasure.verifying import verify
-from secede.errors import ConfigError, GuardError, StateError
 from secede.federation.cost import Cost
 from secede.state import State
 from secede.unlearning.create import create
@@ -26,14 +32,13 @@ from secede.unlearning.worth import rounds_that_pay
 
 def begin(desk: Desk) -> None:
     """Let the retained clients count with the start itself: zero rounds may be enough."""
-    found, plan, step = desk.course.last.details, desk.plan, desk.step
+    found = desk.course.last.details
     state, _ = desk.kept(found["state"])
-    try:
-        details = _counted(desk, plan, step, state, 0, Cost())
-    except (GuardError, StateError) as error:
-        escalate(desk, "broken", str(error))
-        return
-    desk.move(courses.POST_TRAINING, {**details, "state": found["state"], "trained_from": None})
+    roll = Roll.call(desk)
+    details = attempted(desk, roll, lambda: _counted(desk, roll, state, 0, Cost()))
+    if details is not None:
+        kept = {"state": found["state"], "trained_from": None}
+        desk.move(courses.POST_TRAINING, {**details, **kept})
 
 
 def go_on(desk: Desk) -> None:
@@ -41,45 +46,58 @@ def go_on(desk: Desk) -> None:
     course, plan, step = desk.course, desk.plan, desk.step
     last = course.last.details
     if not _enough(course.rounds, course.before, plan, step):
-        _round(desk, plan, step, last)
+        _round(desk, step, last)
         return
     if last["model"] == plan.model:
         escalate(desk, "unchanged", "the model is the one from before: nothing was unlearnt")
+    elif any(model.digest == last["model"] for model in desk.registry.models()):
+        escalate(desk, "unchanged", "the model is one that served before: it is out of use")
     elif not last["passed"]:
         escalate(desk, "gate-failed", str(last["gate"]))
     else:
         verify(desk)
 
 
-def gate_of(margins: Margins) -> Gate:
-    """Return the gate with a plan's margins."""
-    return Gate(
-        margin=margins.overall,
-        class_margin=margins.of_class,
-        minimum=margins.minimum,
-        level=margins.level,
-    )
-
-
-def _round(desk: Desk, plan: Plan, step: Step, last: Mapping[str, Any]) -> None:
+def _round(desk: Desk, step: Step, last: Mapping[str, Any]) -> None:
     state, memory = desk.kept(last["state"])
     _, method = create(step.method, step.settings)
     number = last["round"] + 1
-    try:
-        after = method.recover(desk.server(plan), state, memory, number)
-        details = _counted(desk, plan, step, after.state, number, after.cost)
-    except (GuardError, StateError) as error:
-        escalate(desk, "broken", str(error))
+    roll = Roll.call(desk)
+
+    def work() -> tuple[State, State, dict[str, Any]]:
+        after = attended(roll, lambda server: method.recover(server, state, memory, number))
+        final, zeroed = after.state, 0
+        if number == 1 and step.rung != "retraining" and roll.unmoved:
+            final, zeroed = without_unmoved(final, roll.unmoved, _movable(desk))
+        details = _counted(desk, roll, final, number, after.cost + roll.wasted)
+        details["scalars"]["zeroed"] = zeroed
+        return final, after.memory, details
+
+    done = attempted(desk, roll, work)
+    if done is None:
         return
-    except ConfigError as error:  # such as too few updates for a robust mean
-        escalate(desk, "unable", str(error))
-        return
-    kept = desk.vault.put(after.state, after.memory)
-    desk.move(
-        courses.POST_TRAINING, {**details, "state": kept, "trained_from": states.digest(state)}
-    )
+    final, remembered, details = done
+    kept, began = desk.vault.put(final, remembered), states.digest(state)
+    desk.move(courses.POST_TRAINING, {**details, "state": kept, "trained_from": began})
     if kept != last["state"]:
         desk.vault.drop(last["state"])
+
+
+def without_unmoved(
+    state: State, unmoved: Mapping[str, Tensor], movable: frozenset[str]
+) -> tuple[dict[str, Tensor], int]:
+    """Return `state` with zeros for the trainable values that nobody moved, and how many."""
+    cleared, count = dict(state), 0
+    for name in unmoved.keys() & movable:
+        still = unmoved[name] & (state[name] != 0)
+        cleared[name] = torch.where(still, torch.zeros_like(state[name]), state[name])
+        count += int(still.sum())
+    return cleared, count
+
+
+def _movable(desk: Desk) -> frozenset[str]:
+    parameters = desk.ground.fresh_model(0).named_parameters()
+    return frozenset(name for name, value in parameters if value.requires_grad)
 
 
 def _enough(
@@ -92,14 +110,18 @@ def _enough(
         return False
     if not last["passed"] or last["model"] == plan.model:
         return False
+    return _pays(rounds, before)
+
+
+def _pays(rounds: tuple[Mapping[str, Any], ...], before: Mapping[str, Any]) -> bool:
+    """Return whether one more round would not be worth it."""
     accuracies = [Counts.of(r["counts"]).overall().value for r in rounds]
     return rounds_that_pay(Counts.of(before).overall().value, accuracies) is not None
 
 
-def _counted(
-    desk: Desk, plan: Plan, step: Step, state: State, number: int, cost: Cost
-) -> dict[str, Any]:
+def _counted(desk: Desk, roll: Roll, state: State, number: int, cost: Cost) -> dict[str, Any]:
     """Return a round's details: counts before and after, and what the gate says."""
+    plan, step = desk.plan, desk.step
     states.check_finite(state, f"the model after round {number}")
     details: dict[str, Any] = {
         "plan": plan.digest(),
@@ -110,18 +132,14 @@ def _counted(
     scalars: dict[str, Any] = {"round": number}
     # A model trained from scratch is counted once, in the end.
     if number == step.rounds or step.rung != "retraining":
-        clients = desk.numbers(plan.retained)
-        known = desk.course.before
-        if known is None:
-            before, spent = desk.ground.count(clients, desk.model(plan.model))
-            known = details["before"] = before.as_dict()
-            cost += replace(spent, rounds=0)
-        after, spent = desk.ground.count(clients, state)
-        cost += replace(spent, rounds=0)
-        decided = gate_of(plan.margins).decide(Counts.of(known), after)
-        passed = not isinstance(decided, Failed)
-        details |= {"counts": after.as_dict(), "passed": passed}
-        details["gate"] = decided.reason if isinstance(decided, Failed) else "passed"
-        scalars |= {"accuracy": after.overall().value, "passed": passed}
-    scalars |= {"upload_bytes": cost.upload_bytes, "download_bytes": cost.download_bytes}
-    return {**details, "cost": cost.as_dict(), "scalars": scalars}
+        found, spent = counted(roll, state, desk.course.before)
+        cost += spent
+        details |= found
+        accuracy = Counts.of(found["counts"]).overall().value
+        scalars |= {"accuracy": accuracy, "passed": found["passed"], "vetoed": found["vetoed"]}
+    scalars |= {
+        "upload_bytes": cost.upload_bytes,
+        "download_bytes": cost.download_bytes,
+        "left_out": len(roll.left_out),
+    }
+    return {**details, **roll.details(), "cost": cost.as_dict(), "scalars": scalars}

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from secede import state as states
 from secede.erasure import course as courses
+from secede.erasure.attending import attended
 from secede.erasure.bodies import Rung
 from secede.erasure.desk import Desk
 from secede.erasure.fields import moment
 from secede.erasure.guard import Guard
-from secede.erasure.message import pack, unpack
+from secede.erasure.keys import is_name
+from secede.erasure.roll import QuorumError, Roll
+from secede.erasure.sketches import Sketches
 from secede.errors import ConfigError, GuardError, RecordError, SilentError, StateError
 from secede.federation.cost import Cost
 from secede.unlearning.create import create
-from secede.unlearning.method import AtLeaver, Method
+from secede.unlearning.method import AtLeaver, Method, Server, Start
 
+T = TypeVar("T")
 _REASON = 500  # characters of a reason that the journal keeps
 
 
@@ -25,42 +29,77 @@ def take(desk: Desk) -> None:
     """Take the next rung: ask the leaver, or let the server start."""
     plan, step = desk.plan, desk.step
     _, method = create(step.method, step.settings)
-    server = desk.server(plan)
     local = step.rung == "local-step"
     desk.tell(f"asking {plan.client} for a local step" if local else f"starting {step.method}")
-    try:
-        start = method.start(server)
-        if local:
-            # As it would come over a wire: what does not pass there is not looked at further.
-            start = replace(start, state=unpack(pack(start.state), server.global_state))
-        else:
-            states.check_schema(start.state, server.global_state)
-            states.check_finite(start.state, f"the start of {step.method}")
-    except SilentError as error:
-        if plan.asked_until and desk.clock() < moment(plan.asked_until):
-            raise SilentError(
-                f"{error}; it is asked again until {plan.asked_until}: run the same command later"
-            ) from error
-        escalate(desk, "silent", str(error))
+    remember(desk)
+    roll = Roll.call(desk)
+
+    def start(server: Server) -> Start:
+        found = method.start(server)
+        states.check_schema(found.state, server.global_state)
+        states.check_finite(found.state, f"the start of {step.method}")
+        return found
+
+    found = attempted(desk, roll, lambda: attended(roll, start), refused=local)
+    if found is None:
         return
-    except (GuardError, StateError) as error:
-        escalate(desk, "refused" if local else "broken", str(error))
-        return
-    except (ConfigError, RecordError) as error:  # the leaver's own state is lost, or the history
-        escalate(desk, "unable", str(error))
-        return
+    cost = found.cost + roll.wasted
     desk.move(
         courses.LOCAL_STEP if local else courses.SERVER_STEP,
         {
             "plan": plan.digest(),
             "method": step.method,
-            "state": desk.vault.put(start.state, start.memory),
-            "model": states.digest(start.state),
-            "report": _finite(start.report or {}),
-            "cost": start.cost.as_dict(),
-            "scalars": {"rung": step.rung, "method": step.method, **_bytes(start.cost)},
+            "state": desk.vault.put(found.state, found.memory),
+            "model": states.digest(found.state),
+            "report": _numbers(found.report or {}),
+            "cost": cost.as_dict(),
+            **roll.details(),
+            "scalars": {"rung": step.rung, "method": step.method, **_bytes(cost)},
         },
     )
+
+
+def attempted(desk: Desk, roll: Roll, work: Callable[[], T], *, refused: bool = False) -> T | None:
+    """Do what rests on clients' replies; None if they made it fail, and the rung was given up."""
+    until = roll.plan.asked_until
+    try:
+        return work()
+    except SilentError as error:
+        if until and desk.clock() < moment(until):
+            raise SilentError(
+                f"{error}; asked again until {until}: run the same command later"
+            ) from error
+        outcome = "quorum" if isinstance(error, QuorumError) else "silent"
+        escalate(desk, outcome, str(error), roll)
+    except GuardError as error:
+        escalate(desk, "refused" if refused else "broken", str(error), roll)
+    except StateError as error:
+        escalate(desk, "broken", str(error), roll)
+    except (ConfigError, RecordError) as error:
+        # The leaver's own state is lost, or the history; or too few updates for a robust mean.
+        escalate(desk, "unable", str(error), roll)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        escalate(desk, "broken", _strange(error), roll)
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:  # out of memory and the like are nobody's reply
+            raise
+        escalate(desk, "broken", _strange(error), roll)
+    return None
+
+
+def remember(desk: Desk) -> None:
+    """Sketch the registered models while their files are there: an erasure destroys some."""
+    sketches, movable = _sketches(desk), None
+    for model in desk.registry.models():
+        if model.run != desk.run or sketches.has(model.digest):
+            continue
+        if not desk.home.model(model.digest).exists():
+            continue
+        if movable is None:
+            parameters = desk.ground.fresh_model(0).named_parameters()
+            movable = {name for name, value in parameters if value.requires_grad}
+        state = desk.model(model.digest)
+        sketches.keep(model.digest, state, movable & state.keys())
 
 
 def guard(desk: Desk) -> None:
@@ -73,6 +112,12 @@ def guard(desk: Desk) -> None:
         fresh_model=desk.ground.fresh_model,
         last=desk.ground.last(plan.client),
         radius=_radius(method),
+        ball=plan.guard.ball,
+        farthest=plan.guard.farthest,
+        nearest=plan.guard.nearest,
+        nearest_line=plan.guard.nearest_line,
+        registered={model.digest for model in desk.registry.models()},
+        sketches=_sketches(desk),
     )
     try:
         safe, report = guard.check(state)
@@ -90,14 +135,23 @@ def guard(desk: Desk) -> None:
     )
 
 
-def escalate(desk: Desk, outcome: str, reason: str) -> None:
-    """Give this rung up, and say why; what the leaver sent on it is used no more."""
+def escalate(desk: Desk, outcome: str, reason: str, roll: Roll | None = None) -> None:
+    """Give this rung up, say why and what it took; what the leaver sent on it is used no more."""
     plan, rung = desk.plan, desk.course.rung
     step = plan.ladder[rung]
     following = rung + 1 if rung + 1 < len(plan.ladder) else None
     told: dict[str, Rung | str] = {"rung": step.rung, "method": step.method, "outcome": outcome}
     line = " ".join(reason.split())[:_REASON]
-    details = {**told, "plan": plan.digest(), "next": following, "reason": line, "scalars": told}
+    details: dict[str, Any] = {
+        **told,
+        "plan": plan.digest(),
+        "next": following,
+        "reason": line,
+        "scalars": dict(told),
+    }
+    if roll is not None:
+        details |= {**roll.details(), "cost": roll.spent.as_dict()}
+        details["scalars"] |= {**_bytes(roll.spent), "left_out": len(roll.left_out)}
     desk.move(courses.ESCALATED, details)
 
 
@@ -111,10 +165,21 @@ def _bytes(cost: Cost) -> dict[str, int]:
     return {"upload_bytes": cost.upload_bytes, "download_bytes": cost.download_bytes}
 
 
-def _finite(report: Mapping[str, object]) -> dict[str, object]:
-    """Return a report's scalars; numbers that JSON does not have become None."""
+def _numbers(report: Mapping[str, object]) -> dict[str, object]:
+    """Return a report's numbers and names; numbers that JSON does not have become None."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in report.items()
-        if value is None or isinstance(value, bool | int | float | str)
+        if value is None
+        or isinstance(value, bool | int | float)
+        or (isinstance(value, str) and is_name(value))
     }
+
+
+def _sketches(desk: Desk) -> Sketches:
+    return Sketches(desk.home.path / "sketches")
+
+
+def _strange(error: Exception) -> str:
+    """Say what kind of error a reply led to, without its words: they may be the client's."""
+    return f"{type(error).__name__}: what clients sent cannot be computed with"

@@ -46,11 +46,15 @@ class Verification(Document):
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
     margin_points: Annotated[float, Field(ge=0, le=100)]
     forgotten: Reply
+    by_definition: bool = False  # trained from scratch without the client: nothing to measure
     useful: Reply
 
     @model_validator(mode="after")
     def _answers_have_grounds(self) -> Self:
         compared = [s for s in self.scores if s.reference and s.reference.model == "retrained"]
-        if self.forgotten == "yes" and not any(s.about == "leaver" for s in compared):
+        if self.by_definition and self.forgotten != "yes":
+            raise ValueError("forgotten by definition, and yet not 'yes'")
+        measured = any(score.about == "leaver" for score in compared)
+        if self.forgotten == "yes" and not (self.by_definition or measured):
             raise ValueError("forgotten 'yes' needs a score of the leaver beside retraining's")
         return self

@@ -47,6 +47,11 @@ BEGIN SELECT RAISE(ABORT, 'transitions are append-only'); END""",
     token TEXT NOT NULL CHECK (length(token) = 32),
     until TEXT NOT NULL CHECK (length(until) = 20)
 )""",
+    """CREATE TABLE ledger (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    number INTEGER NOT NULL CHECK (number >= 0),
+    hash TEXT NOT NULL CHECK (length(hash) = 64)
+)""",
     """CREATE TABLE quotas (
     client TEXT PRIMARY KEY,
     most INTEGER NOT NULL CHECK (most >= 0)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from secede.erasure.canonical import canonical, parse
-from secede.erasure.entries import Transition, damaged
+from secede.erasure.entries import Transition, damaged, sound_moment
 from secede.erasure.fields import moment, stamp
 from secede.erasure.keys import check_name
 from secede.errors import ConfigError, RecordError, SecedeError
@@ -33,17 +33,21 @@ def add(
     now: datetime,
     allowed: Allowed,
 ) -> Transition:
-    """Write the next transition if it is allowed after the last one."""
+    """Write the next transition if it is allowed after the last one.
+
+    It is stamped no earlier than that one, whatever the clock says.
+    """
     check_name(state, "state")
     if state not in allowed:
         raise ConfigError(f"no state {state!r}: expected one of {', '.join(sorted(allowed))}")
     content = canonical(dict(details))
     if len(content) > _DETAILS_BYTES:
         raise ConfigError(f"details of {len(content):,} bytes, at most {_DETAILS_BYTES:,} are kept")
-    last, before = connection.execute(
-        "SELECT number, state FROM transitions WHERE request = ? ORDER BY number DESC LIMIT 1",
+    last, before, at = connection.execute(
+        "SELECT number, state, at FROM transitions WHERE request = ? ORDER BY number DESC LIMIT 1",
         (number,),
     ).fetchone()
+    now = max(now, sound_moment(number, at))
     following = allowed.get(before, ())
     if state not in following:
         raise RecordError(

@@ -6,24 +6,30 @@ would: the answer stays open then, and the receipt says so.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from secede import state as states
+from secede.erasure import absence, gate, replies
 from secede.erasure import course as courses
-from secede.erasure import gate
+from secede.erasure.absence import Left
 from secede.erasure.bodies import Reply
 from secede.erasure.desk import Desk
 from secede.erasure.gate import Counts
 from secede.erasure.plan import Plan
+from secede.erasure.roll import Roll
 from secede.erasure.scores import Reference, Score, Verification
-from secede.errors import GuardError, SilentError
-from secede.federation.cost import Cost
 from secede.state import State
+from secede.unlearning.worth import rounds_that_pay
 from secede.verification.score import Score as Measured
 
+_LINE = 300  # characters of a limit in a receipt
 AT_OTHERS = "right answers of the retained clients, on their own samples"
 AT_LEAVER = "right answers at the client, on its own samples"
-ITSELF = "The model was retrained without the client: it is its own comparison."
+ITSELF = (
+    "The model was trained from scratch without the client: that it carries nothing of it holds by "
+    "definition and was not measured."
+)
 NOTHING = (
     "No model retrained without the client was there to compare with: whether this one forgot as "
     "retraining would stays undetermined."
@@ -32,6 +38,24 @@ ABSENT = "The client was not there to measure on its own samples."
 RETURNED = (
     "No round of post-training was needed: the model in service is the state that the client "
     "returned, as the guard let it by."
+)
+NOT_SENT = (
+    "The new model was not sent to the client, so nothing was measured on the client's own samples."
+)
+SPARED = (
+    "No round of post-training would have been needed; {rounds} taken, so that the state which the "
+    "client returned is not the one in service."
+)
+SKETCH = (
+    "Of each earlier model at most 64 sums of its values stay at the server, so that a copy of it "
+    "is recognised if a client returns it."
+)
+CLEARED = (
+    "{count:,} values of the model that no retained client's training moves were set to zero in "
+    "the first round."
+)
+UNPINNED = (
+    "The federation never pinned how many samples its clients have: they count as they claim."
 )
 UNSOUND = "What the client counted on its own samples does not add up and was left out."
 
@@ -49,19 +73,33 @@ def verify(desk: Desk) -> None:
     limits = [ITSELF if retrained else NOTHING]
     if step.rung == "local-step" and not last["round"]:
         limits.append(RETURNED)
-    found, limit, cost = _at_leaver(desk, plan, before, after, retrained=retrained)
+    spared = step.rung == "local-step" and course.rounds[0]["passed"] and last["round"]
+    if spared and least_enough(course.rounds[:1], known) == 0:
+        words = "one was" if last["round"] == 1 else f"{last['round']} were"
+        limits.append(SPARED.format(rounds=words))
+    left = absence.left_out(course.way)
+    if left:
+        limits.append(_missing(left, len(plan.retained)))
+    if any(desk.ground.samples(name) is None for name in plan.retained):
+        limits.append(UNPINNED)
+    limits.append(SKETCH)
+    if cleared := sum(done["scalars"].get("zeroed", 0) for done in course.rounds):
+        limits.append(CLEARED.format(count=cleared))
+    found, limit, sent = _at_leaver(desk, plan, before, after)
     scores += found
     limits += [limit] if limit else []
+    limits += desk.ground.limits(plan.client)
     scores += desk.ground.scores(plan.client, before, after)
     lost = gate.lost(was, now, plan.margins.level)
     margin = plan.margins.overall
     useful: Reply = "yes" if lost.high <= margin else "no" if lost.low > margin else "undetermined"
-    forgotten: Reply = "yes" if retrained and found else "undetermined"
+    forgotten: Reply = "yes" if retrained else "undetermined"
     verification = Verification(
         scores=tuple(scores),
         level=plan.margins.level,
         margin_points=plan.margins.points,
         forgotten=forgotten,
+        by_definition=retrained,
         useful=useful,
     )
     details: dict[str, Any] = {
@@ -73,8 +111,16 @@ def verify(desk: Desk) -> None:
         "verification": verification.model_dump(mode="json"),
         "limits": limits,
         "holdings": list(desk.ground.holdings(plan.client)),
-        "cost": cost.as_dict(),
-        "scalars": {"forgotten": forgotten, "useful": useful, "rounds": last["round"]},
+        "left_out": [told.model_dump(mode="json") for told in left[: absence.NAMED]],
+        "cost": sent.spent.as_dict(),
+        **{key: value for key, value in sent.details().items() if key == "sent"},
+        "scalars": {
+            "forgotten": forgotten,
+            "useful": useful,
+            "rounds": last["round"],
+            "rounds_needed": least_enough(course.rounds, known),
+            "left_out": len(left),
+        },
     }
     desk.move(courses.VERIFIED, details)
 
@@ -99,29 +145,58 @@ def score(
     )
 
 
+def least_enough(rounds: Sequence[Mapping[str, Any]], before: Mapping[str, Any]) -> int | None:
+    """Return after how many rounds the model was good enough; None: none that was counted."""
+    level = Counts.of(before).overall().value
+    for done in rounds:
+        if done["passed"]:
+            accuracy = Counts.of(done["counts"]).overall().value
+            if rounds_that_pay(level, [accuracy]) is not None:
+                return int(done["round"])
+    return None
+
+
 def _at_leaver(
-    desk: Desk, plan: Plan, before: State, after: State, *, retrained: bool
-) -> tuple[list[Score], str | None, Cost]:
-    """Let the leaver count, if it is there; it is not needed for an erasure."""
-    cost = Cost()
+    desk: Desk, plan: Plan, before: State, after: State
+) -> tuple[list[Score], str | None, Roll]:
+    """Let the leaver count, if the plan says so and it is there; no erasure needs it."""
+    roll = Roll.call(desk)
+    if not plan.measure_at_leaver:
+        return [], NOT_SENT, roll
     if not desk.ground.situation(plan.client).leaver_online:
-        return [], ABSENT, cost
-    leaver = desk.numbers((plan.client,))
-    try:
-        counted = []
-        for state in (before, after):
-            counts, spent = desk.ground.count(leaver, state)
-            counted.append(counts.overall())
-            cost += replace(spent, rounds=0)
-    except SilentError:
-        return [], ABSENT, cost
-    except GuardError:
-        return [], UNSOUND, cost
+        return [], ABSENT, roll
+    (leaver,) = desk.numbers((plan.client,))
+    counted = []
+    for state in (before, after):
+        roll.note_sent(states.digest(state), (plan.client,))
+        tally = desk.ground.tally([leaver], state)
+        roll.trying += tally.cost
+        if tally.left_out.get(leaver) == replies.SILENT:
+            return [], ABSENT, roll
+        counts = tally.counts.get(leaver)
+        if counts is None or not _as_pinned(desk, plan, counts):
+            return [], UNSOUND, roll
+        counted.append(counts)
     was, now = counted
+    if was.samples != now.samples:
+        return [], UNSOUND, roll
     level = plan.margins.level
-    if retrained:
-        return [score("leaver", AT_LEAVER, now, now, level, of="retrained")], None, cost
-    return [score("leaver", AT_LEAVER, now, was, level)], None, cost
+    return [score("leaver", AT_LEAVER, now.overall(), was.overall(), level)], None, roll
+
+
+def _as_pinned(desk: Desk, plan: Plan, counts: Counts) -> bool:
+    pinned = desk.ground.samples(plan.client)
+    return len(counts.samples) == desk.ground.classes and pinned in (None, sum(counts.samples))
+
+
+def _missing(left: Sequence[Left], of: int) -> str:
+    """Name the retained clients that did not take part to the end."""
+    told = [f"{one.client} ({one.why})" for one in left]
+    text = f"{len(left)} of {of} retained clients did not take part to the end: "
+    shown = list[str]()
+    while told and len(text) + len(", ".join([*shown, told[0]])) <= _LINE - 20:
+        shown.append(told.pop(0))
+    return text + ", ".join(shown) + (f" and {len(told)} more." if told else ".")
 
 
 def _interval(measured: Measured, level: float) -> dict[str, float]:

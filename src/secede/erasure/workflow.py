@@ -12,22 +12,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from secede import state as states
-from secede.erasure import closing, planning, rounds, rungs
+from secede import files
+from secede.erasure import acknowledging, closing, deadline, rounds, rungs, taking
 from secede.erasure import course as courses
+from secede.erasure import request as requests
 from secede.erasure.admission import QUOTA
 from secede.erasure.desk import Desk, Tell
 from secede.erasure.entries import Entry
 from secede.erasure.ground import Ground
-from secede.erasure.hold import leased, locked
 from secede.erasure.home import Home
 from secede.erasure.journal import Journal
 from secede.erasure.keys import PrivateKey
-from secede.erasure.ledger import Ledger
 from secede.erasure.lineage import Lineage
+from secede.erasure.opening import opened
 from secede.erasure.plan import Plan
 from secede.erasure.planning import Wishes
 from secede.erasure.request import Request
+from secede.erasure.terms import check_reason
 from secede.errors import RecordError, RequestError, StateError
 
 _DAMAGES = 3  # times that a damaged state is computed again before somebody must look
@@ -50,17 +51,28 @@ class Outcome:
 
 
 def receive(home: Home, data: bytes, now: datetime, *, quota: int = QUOTA) -> Entry:
-    """Write a signed request down and tell the client so; the same one again changes nothing."""
+    """Write a signed request down and make out the acknowledgement that its client gets.
+
+    The same one again changes nothing.
+    """
     name = home.federation.name
-    with Journal(home.journal) as journal:
+    with files.private(), Journal(home.journal) as journal:
         outcome = journal.accept(data, now, keyring=home.keyring(), federation=name, quota=quota)
-        return journal.acknowledge(outcome.entry.id, now)
+        return acknowledging.make_out(home, journal, outcome.entry, now)
 
 
 def foresee(home: Home, ground: Ground, request: Request, *, wishes: Wishes, now: datetime) -> Plan:
-    """Return the plan for a request without writing or asking anything."""
+    """Return the plan for a request without writing or asking anything.
+
+    One that the server has not taken yet must not have expired: it would be refused.
+    """
+    with Journal(home.journal, read_only=True) as journal:
+        number = journal.number_of(request.digest())
+        if number is None:
+            requests.check_times(request, now)
+        due = deadline.due(now) if number is None else journal.entry(number).due
     with Lineage(home.registry, read_only=True) as registry:
-        return _plan(home, ground, registry, request, wishes, now)
+        return taking.plan_for(home, ground, registry, request, wishes, now, due)
 
 
 def erase(
@@ -76,35 +88,37 @@ def erase(
     """Carry request `number` to its end and say how it ended.
 
     RecordError names the process that works in this home already; SilentError says that the leaver
-    may still answer. `wishes` count until there is a plan.
+    may still answer. `wishes` count until there is a plan, which keeps them.
     """
     wishes = wishes or Wishes()
-    with (
-        locked(home.path, home.journal) as lock,
-        Journal(home.journal) as journal,
-        Ledger(home.ledger) as ledger,
-        Lineage(home.registry) as registry,
-        leased(lock, journal, number, clock) as holder,
-    ):
-        desk = Desk(
-            home=home,
-            ground=ground,
-            journal=journal,
-            ledger=ledger,
-            registry=registry,
-            key=key,
-            holder=holder,
-            clock=clock,
-            tell=tell,
-            number=number,
-        )
-        home.sweep()
-        desk.catch_up()
+    with opened(home, ground, number, key, clock, tell) as desk:
         course = desk.course
         if course.last.state != courses.RECEIVED and not course.ended:
             tell(f"goes on from {course.last.state}, by the plan that it has")
         while not desk.course.ended:
             _advance(desk, wishes)
+        return outcome(home, desk.course)
+
+
+def close(
+    home: Home,
+    ground: Ground,
+    number: int,
+    reason: str,
+    *,
+    key: PrivateKey,
+    clock: Callable[[], datetime],
+) -> Outcome:
+    """End an open request without erasing, and say why; what was tried for it is destroyed."""
+    check_reason(reason, "closing a request")
+    with opened(home, ground, number, key, clock, lambda _: None) as desk:
+        if desk.course.ended:
+            raise RequestError(f"request {number} has ended already: {desk.course.last.state}")
+        if closing.is_promoted(desk, desk.course):
+            raise RequestError(
+                f"request {number} cannot be closed: its model serves already; let it end"
+            )
+        closing.refuse(desk, reason)
         return outcome(home, desk.course)
 
 
@@ -141,13 +155,13 @@ def _advance(desk: Desk, wishes: Wishes) -> None:
     """Make one transition."""
     course = desk.course
     if course.last.state == courses.RECEIVED:
-        _take_plan(desk, wishes)
+        taking.take(desk, wishes)
         return
-    if _is_promoted(desk, course):
+    if closing.is_promoted(desk, course):
         closing.promote(desk)  # cut short: whatever serves by now, what was begun is ended
         return
     if desk.serving().digest != desk.plan.model:
-        _take_plan(desk, wishes, reason="another model was put into service meanwhile")
+        taking.take(desk, wishes, reason="another model was put into service meanwhile")
         return
     if course.rung >= len(desk.plan.ladder):
         closing.roll_back(desk)
@@ -164,54 +178,4 @@ def _advance(desk: Desk, wishes: Wishes) -> None:
                 f"{error}; it was computed {again} times: look at the disk"
             ) from error
         reason = f"a kept state is lost or damaged, begun again: {error}"[:500]
-        desk.move(courses.PLANNED, {**_planned(desk.course.plan), "reason": reason})
-
-
-def _is_promoted(desk: Desk, course: courses.Course) -> bool:
-    """Return whether the verified model is in the registry already."""
-    if course.last.state != courses.VERIFIED:
-        return False
-    return any(m.digest == course.last.details["model"] for m in desk.registry.models())
-
-
-def _take_plan(desk: Desk, wishes: Wishes, *, reason: str | None = None) -> None:
-    now = desk.clock()
-    try:
-        plan = _plan(desk.home, desk.ground, desk.registry, desk.request, wishes, now)
-    except RequestError as error:
-        closing.refuse(desk, str(error))
-        return
-    told = {"reason": reason} if reason else {}
-    desk.move(courses.PLANNED, {**_planned(desk.home.keep_plan(plan)), **told})
-
-
-def _planned(digest: str) -> dict[str, object]:
-    return {"plan": digest, "scalars": {"plan": digest}}
-
-
-def _plan(
-    home: Home,
-    ground: Ground,
-    registry: Lineage,
-    request: Request,
-    wishes: Wishes,
-    now: datetime,
-) -> Plan:
-    """Plan for the serving model; a request that it cannot be done for is refused."""
-    run = home.federation.run
-    serving = registry.serving(run)
-    if serving is None:
-        raise RecordError(f"run {run!r} has no serving model in {home.registry}")
-    known = {model.digest for model in registry.models() if model.run == run}
-    if request.model not in known:
-        raise RequestError(f"model {request.model[:12]}… is not one of this federation's")
-    if request.client not in serving.clients:
-        past = "was erased from it" if request.client in registry.erased() else "never was in it"
-        raise RequestError(
-            f"the serving model {serving.digest[:12]}… does not carry {request.client!r}: it {past}"
-        )
-    retained = tuple(name for name in serving.clients if name != request.client)
-    if not retained:
-        raise RequestError(f"{request.client!r} is the only client that the model carries")
-    model, _ = states.load(home.model(serving.digest))
-    return planning.make(ground, request, model=model, retained=retained, wishes=wishes, now=now)
+        taking.again(desk, wishes, reason)

@@ -6,7 +6,7 @@ Doing it again after a kill gives the same home. The description is written last
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -51,9 +51,27 @@ def found(
 ) -> Home:
     """Train the federation of `config` and register it in the folder `path`."""
     check_name(name, "federation")
-    home = Home(path)
+    with files.private():
+        return _found(Home(path), config, name, seed, search, now, tell)
+
+
+def _found(
+    home: Home,
+    config: Config,
+    name: str,
+    seed: int,
+    search: Path | None,
+    now: datetime,
+    tell: Tell,
+) -> Home:
+    path = home.path
     if (path / "federation.json").exists():
         raise ConfigError(f"{path} is a federation's home already: take another folder")
+    try:
+        files.make_folder(path)
+        path.chmod(0o700)
+    except OSError as error:
+        raise StorageError(f"cannot make the folder {path}: {error.strerror}") from error
     config = configs.override(config, {"device": resolve_device(config.device)})
     recipe = Recipe(config=config, seed=seed, search=None if search is None else str(search))
     content = recipe.model_dump_json(indent=1).encode()
@@ -129,9 +147,25 @@ def _commit(home: Home, name: str, samples: Samples) -> Commitment:
     path = home.path / "sites" / f"{name}.salt"
     if not path.exists():
         write_new(path, commitment.new_salt(), 0o600)
+    return commitment.commit(_rows(samples), path.read_bytes())
+
+
+def check_commitment(home: Home, name: str, pinned: Commitment) -> None:
+    """Raise unless `pinned` was made from the client's samples with the salt at its site."""
+    path = home.path / "sites" / f"{name}.salt"
+    try:
+        salt = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the salt {path}: {error.strerror}") from error
+    engine = Recipe.load(home).put_up().engine
+    samples = engine.clients[home.federation.client(name).number]
+    commitment.check(pinned, _rows(samples), salt)
+
+
+def _rows(samples: Samples) -> Iterator[bytes]:
+    """Yield each sample's bytes, as they are committed to."""
     inputs, labels = samples.x.cpu().contiguous().numpy(), samples.y.cpu().numpy()
-    rows = (x.tobytes() + y.tobytes() for x, y in zip(inputs, labels, strict=True))
-    return commitment.commit(rows, path.read_bytes())
+    return (x.tobytes() + y.tobytes() for x, y in zip(inputs, labels, strict=True))
 
 
 def _register(
@@ -144,9 +178,10 @@ def _register(
         registry.promote(
             Candidate(digest=digest, parent=None, run=run, round=rounds, clients=names), now
         )
-    with Ledger(home.ledger) as ledger:
+    with Ledger(home.ledger) as ledger, Journal(home.journal) as journal:
         body = ModelBody(model=digest, parent=None, run=run, round=rounds, status="serving")
         ledger.append_once("model", body, now)
         for start in range(0, len(names), 4096):
             part = DeliveredBody(model=digest, clients=names[start : start + 4096])
             ledger.append_once("delivered", part, now)
+        journal.keep_head(ledger.head())

@@ -8,7 +8,7 @@ on every start, to the same bits.
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +18,11 @@ from torch import nn
 
 from secede import __version__, files
 from secede import state as states
+from secede.erasure.gate import Counts
 from secede.erasure.ground import Ground
 from secede.erasure.home import Home
-from secede.erasure.predicate import Scope, Software
+from secede.erasure.lineage import Lineage
+from secede.erasure.predicate import Scope, Setting, Software
 from secede.erasure.scores import Score
 from secede.erasure.verifying import score
 from secede.errors import RecordError
@@ -84,6 +86,11 @@ class Simulated(Ground):
         simulator = self._federation.engine
         simulator.remembers = False  # what belongs to the serving model stays
         self.clients = {client.name: client.number for client in self._record.clients}
+        self._pinned = {
+            client.name: client.scope.commitment.samples
+            for client in self._record.clients
+            if client.scope.commitment is not None
+        }
         self._sites, self._gone = Sites(home.path / "sites"), frozenset(gone)
         self._simulator = simulator
         config = self._recipe.config
@@ -97,6 +104,7 @@ class Simulated(Ground):
             self._sites,
             {number: name for name, number in self.clients.items()},
             frozenset(self.clients[name] for name in self._gone),
+            check=self._check,
         )
         self._history = self._recipe.history(home) if (home.path / "history").exists() else None
         outputs = simulator.model(simulator.initial_state("initial"))(self._federation.test.x[:1])
@@ -114,6 +122,14 @@ class Simulated(Ground):
     def scope(self, client: str) -> Scope:
         """Say what `client` put in while the first model was trained."""
         return self._record.client(client).scope
+
+    def samples(self, client: str) -> int | None:
+        """Return how many samples were pinned when the federation was founded."""
+        return self._pinned.get(client)
+
+    def hurry(self, seconds: float) -> None:
+        """Give retained clients so long for one answer."""
+        self.engine = replace(self.engine, patience=seconds)
 
     def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
         """Return what a method finds."""
@@ -149,6 +165,30 @@ class Simulated(Ground):
                 found.append(self._score("leaver", words, before, after, name))
         return tuple(found)
 
+    def training(self) -> dict[str, Setting]:
+        """Return the local training's settings, and the seed."""
+        how = self._recipe.config.training.model_dump(exclude={"rounds"})
+        return {**how, "seed": self._recipe.seed}
+
+    def held_out(self, state: State) -> Counts:
+        """Count right answers by class on the held-out images."""
+        test = self._federation.test
+        answers = evaluate(self._simulator.model(state), test).logits.argmax(dim=1).cpu()
+        labels = test.y.cpu()
+        right, samples = (
+            torch.bincount(found, minlength=self.classes).tolist()
+            for found in (labels[answers == labels], labels)
+        )
+        return Counts(tuple(right), tuple(samples))
+
+    def aggregated(self, shares: Mapping[str, float]) -> None:
+        """Let each client keep its state with its share; who is not in the mean keeps none."""
+        for name in self.clients:
+            if name in shares:
+                self._sites.weigh(name, shares[name])
+            else:
+                self._sites.drop(name)
+
     def software(self) -> Software:
         """Return versions and what decides how numbers are rounded."""
         versions = {"secede": __version__, "python": platform.python_version()}
@@ -180,6 +220,11 @@ class Simulated(Ground):
             self._sites.settle(name, trained_from)
         if self._history is not None:
             self._history.delete()
+
+    def _check(self, client: str, base: str) -> None:
+        """Refuse an update of an erased client, or from a retired model."""
+        with Lineage(self._home.registry, read_only=True) as registry:
+            registry.check_update(client, base, working=None)
 
     def _score(
         self, about: str, words: str, before: State, after: State, probe: str | None = None

@@ -52,6 +52,14 @@ class Sites:
         if own is not None and self._origin(self._path(name)) != trained_from and own.weight:
             self.save(name, OwnState(own.state, 0.0), "")
 
+    def weigh(self, name: str, weight: float) -> None:
+        """Say which share the state that lies beside the one in use has got in the mean."""
+        path = self._path(name, ".next")
+        if path.exists():
+            state, metadata = states.load(path)
+            if metadata["weight"] != repr(weight):
+                states.save(state, path, {**metadata, "weight": repr(weight)})
+
     def drop(self, name: str) -> None:
         """Remove what lies beside the state in use."""
         self._remove(self._path(name, ".next"))
@@ -83,13 +91,22 @@ class HomeEngine:
     names: Mapping[int, str]
     gone: frozenset[int] = frozenset()
     seconds: Mapping[int, float] = field(default_factory=dict)  # that a client has to answer
+    patience: float = float("inf")  # seconds for all the others
+    check: Callable[[str, str], None] = lambda name, base: None  # refuses an update
 
     def train_round(
         self, state: State, clients: Sequence[int], *, phase: str, number: int
     ) -> RoundReply:
-        """Train; each client keeps its own state beside the one that belongs to the old model."""
-        reply = self.simulator.train_round(state, clients, phase=phase, number=number)
-        begun, total = states.digest(state), sum(update.samples for update in reply.updates)
+        """Train those who are there; no update is taken that the registry of models refuses.
+
+        Each client keeps its own state beside the one that belongs to the old model.
+        """
+        begun = states.digest(state)
+        for client in clients:
+            self.check(self.names[client], begun)
+        there = [client for client in clients if client not in self.gone]
+        reply = self.simulator.train_round(state, there, phase=phase, number=number)
+        total = sum(update.samples for update in reply.updates)
         for update in reply.updates:
             own = OwnState(update.state, update.samples / total)
             self.sites.save(self.names[update.client], own, begun, beside=True)
@@ -108,7 +125,7 @@ class HomeEngine:
             raise SilentError(f"client {self.names[client]!r} does not answer")
         started = time.monotonic()
         reply = self.simulator.ask(client, task, global_state=global_state, number=number)
-        if time.monotonic() - started > self.seconds.get(client, float("inf")):
-            most = self.seconds[client]
+        most = self.seconds.get(client, self.patience)
+        if time.monotonic() - started > most:
             raise SilentError(f"client {self.names[client]!r} took more than {most:g} seconds")
         return reply

@@ -80,6 +80,19 @@ def average_round(server: Server, state: State, memory: State, number: int) -> R
     return Recovered(state=server.mean(reply.updates), cost=reply.cost, memory=memory)
 
 
+@dataclass(frozen=True)
+class TakeStep:
+    """A local step as a task: a value, so that a live engine can send its name and settings."""
+
+    step: LocalStep
+
+    def __call__(self, side: ClientSide) -> LocalResult:
+        """Take the step with what the client has."""
+        task = LocalTask.of(side)
+        result = self.step.unlearn(task)
+        return replace(result, report=replace(result.report, own_weight=task.own_weight))
+
+
 class LocalMethod(Method, Protocol):
     """A method whose start is a local step at the leaver: one model down, one state up."""
 
@@ -89,13 +102,8 @@ class LocalMethod(Method, Protocol):
 
     def start(self, server: Server) -> Start:
         """Ask the leaver for the step."""
-
-        def step(side: ClientSide) -> LocalResult:
-            task = LocalTask.of(side)
-            result = self.unlearn(task)
-            return replace(result, report=replace(result.report, own_weight=task.own_weight))
-
-        result, cost = server.engine.ask(server.leaver, step, global_state=server.global_state)
+        task = TakeStep(self)
+        result, cost = server.engine.ask(server.leaver, task, global_state=server.global_state)
         return Start(state=result.state, cost=cost, report=result.report.as_dict())
 
 

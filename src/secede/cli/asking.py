@@ -1,0 +1,124 @@
+"""Commands at the server about requests: list, put off, allow more, close; `app.py` adds them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from secede.cli.options import Json
+
+Folder = Annotated[Path, typer.Option("--home", help="The federation's home folder.")]
+Number = Annotated[int, typer.Argument(help="The request's number, as `secede requests` lists it.")]
+
+
+class _ListsByDefault(TyperGroup):
+    """Takes `secede requests HOME` as `secede requests list HOME`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command."""
+        known = not args or args[0] in self.commands
+        return super().resolve_command(ctx, args if known else ["list", *args])
+
+
+def list_requests(
+    journal: Annotated[Path, typer.Argument(help="A home, or the server's journal of requests.")],
+    json: Json = False,
+) -> None:
+    """List requests to be erased, with the days left.
+
+    A request is due a month after its receipt (GDPR Art. 12), or later where it was extended.
+
+    Example: secede requests home
+    """
+    from secede.cli import requests as bodies
+
+    bodies.requests(journal, now=datetime.now(UTC), as_json=json)
+
+
+def extend(
+    number: Number,
+    home: Folder,
+    reason: Annotated[str, typer.Option(help="Why, in one line; the client is told.")],
+    months: Annotated[int, typer.Option(min=1, max=2, help="Beyond the first month.")] = 1,
+    json: Json = False,
+) -> None:
+    """Put a request's due date off.
+
+    Art. 12 allows two further months if the client hears of it within the first: the
+    acknowledgement is signed anew, with the later date.
+
+    Example: secede requests extend 3 --home home --months 1 --reason "many requests at once"
+    """
+    from secede.cli import requests as bodies
+
+    bodies.extend(home, number, months, reason, now=datetime.now(UTC), as_json=json)
+
+
+def quota(
+    client: Annotated[str, typer.Argument(help="The client's name.")],
+    most: Annotated[int, typer.Argument(min=0, help="Requests in 30 days.")],
+    home: Folder,
+    json: Json = False,
+) -> None:
+    """Allow a client more, or fewer, requests than the others.
+
+    Example: secede requests quota site-3 10 --home home
+    """
+    from secede.cli import requests as bodies
+
+    bodies.quota(home, client, most, as_json=json)
+
+
+def close(
+    number: Number,
+    home: Folder,
+    reason: Annotated[str, typer.Option(help="Why, in one line; it stays in the journal.")],
+    json: Json = False,
+) -> None:
+    """End an open request without erasing.
+
+    It ends as refused; what was tried for it is destroyed, and the serving model stays.
+
+    Example: secede requests close 3 --home home --reason "withdrawn by the client"
+    """
+    from secede.cli import homes
+
+    homes.close(home, number, reason, as_json=json)
+
+
+group = typer.Typer(
+    cls=_ListsByDefault,
+    help="List requests to be erased with the days left, or look after one.",
+    no_args_is_help=True,
+)
+group.command("list")(list_requests)
+group.command("extend")(extend)
+group.command("quota")(quota)
+group.command("close")(close)
+
+
+def commitment(
+    home: Annotated[Path, typer.Argument(help="The federation's home folder.")],
+    client: Annotated[str, typer.Argument(help="Whose samples.")],
+    receipt: Annotated[
+        Path | None, typer.Option(help="Compare with what this receipt says, not with the home.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show that a client's samples are those committed to.
+
+    The commitment is computed again from the samples and the salt, which lies at the client: who
+    has neither cannot. Nothing is sent or written.
+
+    Example: secede commitment home site-0 --receipt home/receipts/0123456789abcdef.json
+    """
+    from secede.cli import homes
+
+    homes.commitment(home, client, receipt, as_json=json)

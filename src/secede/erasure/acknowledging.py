@@ -1,0 +1,83 @@
+"""What a client gets for its request: the server's signed word that it came, and by when it is due.
+
+An envelope as of requests and receipts. The client keeps it; it needs nothing but the server's
+public key to be checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+from pydantic import ValidationError
+
+from secede import files
+from secede.erasure import deadline, envelope
+from secede.erasure.canonical import canonical, parse
+from secede.erasure.entries import Entry
+from secede.erasure.fields import Digest, Document, Moment, Name, faults, stamp
+from secede.erasure.home import Home
+from secede.erasure.journal import Journal
+from secede.erasure.keys import PrivateKey, PublicKey
+from secede.errors import TrustError
+
+PAYLOAD_TYPE = "application/vnd.secede.erasure-acknowledgement+json"
+LIMIT = 16_384  # bytes; one takes about 700
+
+
+class Acknowledgement(Document):
+    """That a request came, when, and by when it will be answered."""
+
+    version: Literal[1] = 1
+    request: Digest
+    federation: Name
+    client: Name
+    received: Moment
+    due: Moment
+    extended_to: Moment | None
+
+
+def of(entry: Entry, federation: str) -> Acknowledgement:
+    """Return what is said about a request that was accepted."""
+    return Acknowledgement(
+        request=entry.digest,
+        federation=federation,
+        client=entry.client,
+        received=stamp(entry.received),
+        due=stamp(deadline.due(entry.received)),
+        extended_to=stamp(entry.due) if entry.extended else None,
+    )
+
+
+def make_out(home: Home, journal: Journal, entry: Entry, now: datetime) -> Entry:
+    """Write what the client is told of its request into the home, and note that it was made out.
+
+    The same one again changes nothing; after an extension the new date is in it.
+    """
+    path = home.acknowledgement(entry.digest)
+    told = of(entry, home.federation.name)
+    data = sign(told, home.server_key())
+    with files.private():
+        if not path.exists() or path.read_bytes() != data:
+            files.write_bytes(path, data)
+    return journal.acknowledge(entry.id, now)
+
+
+def sign(told: Acknowledgement, key: PrivateKey) -> bytes:
+    """Return it signed by the server."""
+    return envelope.sign(canonical(told.model_dump()), PAYLOAD_TYPE, key)
+
+
+def verify(
+    data: bytes, keys: Mapping[str, PublicKey], *, server: str = "server"
+) -> Acknowledgement:
+    """Return what the server said; anything that it did not sign raises TrustError."""
+    if server not in keys:
+        raise TrustError(f"no public key of the server {server!r}")
+    payload, _ = envelope.verify(data, PAYLOAD_TYPE, {server: keys[server]}, limit=LIMIT)
+    parse(payload, LIMIT)
+    try:
+        return Acknowledgement.model_validate_json(payload)
+    except ValidationError as error:
+        raise TrustError(f"not an acknowledgement: {faults(error)}") from None

@@ -1,0 +1,72 @@
+"""What a client has put in by now: its training rounds, and the rounds after earlier erasures.
+
+Read from journal, plans and registry alone. Shares are of the last mean that made the serving
+model; where there was none, as after an erasure without a round, it is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from secede.erasure import absence
+from secede.erasure import course as courses
+from secede.erasure.course import Course
+from secede.erasure.home import Home
+from secede.erasure.journal import Journal
+from secede.erasure.lineage import Lineage
+from secede.erasure.plan import Plan
+from secede.erasure.predicate import Scope
+
+
+def scope(home: Home, journal: Journal, registry: Lineage, trained: Scope, client: str) -> Scope:
+    """Return the scope of `client`: `trained`, and the post-training that it joined since."""
+    made = {
+        course.last.details["model"]: course
+        for listed in journal.requests(datetime.now(UTC))
+        if (course := _course(journal, listed.entry.id)).last.state == courses.PROMOTED
+    }
+    weights = {c.name: c.scope.weight for c in home.federation.clients}
+    found = trained
+    for model in registry.models():
+        if model.digest not in made or model.run != home.federation.run:
+            continue
+        course = made[model.digest]
+        plan = home.plan(course.plan)
+        if client in plan.retained:
+            found = _with(found, course, plan, model.round, client, weights)
+    return found
+
+
+def _with(
+    before: Scope,
+    course: Course,
+    plan: Plan,
+    last: int,
+    client: str,
+    weights: Mapping[str, float],
+) -> Scope:
+    """Add the rounds of one erasure, whose model stands at round `last` of the run."""
+    taken = [t for t in course.this_rung if t.state == courses.POST_TRAINING and t.details["round"]]
+    joined = list[int]()
+    present: tuple[str, ...] = ()
+    for transition in taken:
+        present = absence.present(plan.retained, course.way[: transition.number + 1])
+        if client in present:
+            joined.append(last - len(taken) + transition.details["round"])
+    weight = before.weight if before.last_round > last else 0.0  # it trained on since
+    if joined and joined[-1] == last >= before.last_round:
+        shares = weights if plan.mean == "mean" else dict.fromkeys(present, 1.0)
+        weight = shares[client] / (sum(shares[name] for name in present) or 1.0)
+    rounds = before.rounds + len(joined)
+    return Scope(
+        first_round=before.first_round,
+        last_round=max(before.last_round, *joined, before.first_round + rounds - 1),
+        rounds=rounds,
+        weight=weight,
+        commitment=before.commitment,
+    )
+
+
+def _course(journal: Journal, number: int) -> Course:
+    return Course(journal.entry(number), tuple(journal.transitions(number)))

@@ -1,0 +1,89 @@
+"""Sketches of registered models: a few sums by which one is recognised when it comes back.
+
+A retired model's file is destroyed, but a leaver may have kept a copy and return it as unlearnt.
+What stays is its digest, for exact copies, and a sketch for near ones: each value is added, with a
+sign, to one of at most 64 sums, drawn from a secret seed (Charikar et al. 2002, the count sketch).
+Distances between sketches are those between models up to some ten per cent, more for tiny ones; a
+sixteenth as many sums as values at most, so that no model can be computed from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import secrets
+from collections.abc import Collection
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from secede import files
+from secede.erasure.newfile import write_new
+from secede.errors import RecordError, StorageError
+from secede.state import State
+
+SUMS = 64
+VALUES_PER_SUM = 16
+_SEED_BYTES = 32
+
+
+class Sketches:
+    """A folder of sketches, one file for each model, and the seed that they were made with."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def has(self, digest: str) -> bool:
+        """Return whether a model's sketch is kept."""
+        return self._path(digest).exists()
+
+    def keep(self, digest: str, state: State, movable: Collection[str]) -> None:
+        """Keep the sketch of a model's trainable values."""
+        content = json.dumps(self.of(state, movable).tolist()).encode()
+        files.write_bytes(self._path(digest), content)
+
+    def distance(self, digest: str, state: State, movable: Collection[str]) -> float | None:
+        """Return how far `state` is from a model, by its sketch; None if there is none."""
+        if not self.has(digest):
+            return None
+        try:
+            kept = torch.tensor(json.loads(self._path(digest).read_bytes()), dtype=torch.float64)
+        except (OSError, ValueError, TypeError) as error:
+            raise RecordError(f"{self._path(digest)}: damaged; restore it from a backup") from error
+        found = self.of(state, movable)
+        return None if kept.shape != found.shape else float((found - kept).norm())
+
+    def of(self, state: State, movable: Collection[str]) -> Tensor:
+        """Return the sums for a state's trainable values."""
+        names = sorted(name for name in movable if state[name].is_floating_point())
+        values = sum(state[name].numel() for name in names)
+        sums = torch.zeros(min(SUMS, max(1, values // VALUES_PER_SUM)), dtype=torch.float64)
+        for name in names:
+            flat = state[name].detach().cpu().double().flatten()
+            secret = hashlib.sha256(self._seed + name.encode()).digest()
+            draw = torch.Generator().manual_seed(int.from_bytes(secret[:7]))
+            place = torch.randint(2 * len(sums), flat.shape, generator=draw)
+            signs = 1.0 - 2.0 * (place >= len(sums))
+            sums.index_add_(0, place % len(sums), flat * signs)
+        if not math.isfinite(float(sums.abs().sum())):
+            raise RecordError("a model whose values have no finite sums cannot be sketched")
+        return sums
+
+    @cached_property
+    def _seed(self) -> bytes:
+        path = self._folder / "seed"
+        if not path.exists():
+            write_new(path, secrets.token_bytes(_SEED_BYTES), 0o600)
+        try:
+            found = path.read_bytes()
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        if len(found) != _SEED_BYTES:
+            raise RecordError(f"{path}: damaged; restore it from a backup")
+        return found
+
+    def _path(self, digest: str) -> Path:
+        return self._folder / f"{digest}.json"

@@ -1,0 +1,385 @@
+"""What clients send through the whole workflow: one of them neither stops nor decides it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from erasure import small
+from erasure.liars import Liars
+from secede import state as states
+from secede.erasure.home import Home
+from secede.erasure.ledger import Ledger
+from secede.erasure.lineage import Lineage
+from secede.erasure.plan import Limits
+from secede.erasure.planning import Wishes
+from secede.errors import GuardError, SilentError
+from secede.experiments.simulated import Simulated
+from secede.federation.engine import Update
+from secede.state import State
+from secede.unlearning.clients import Reply
+
+HUGE = 10**12
+
+
+@pytest.fixture(scope="module")
+def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield small.make(tmp_path_factory.mktemp("attending"))
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def home(founded: Home, tmp_path: Path) -> Home:
+    return small.copy(founded, tmp_path / "home")
+
+
+def left_out(home: Home, number: int = 1) -> set[tuple[str, str]]:
+    """Return whom the journal names, and why."""
+    return {
+        (told["client"], told["why"])
+        for transition in small.course(home, number).way
+        for told in transition.details.get("left_out", ())
+    }
+
+
+def named(home: Home, client: str) -> bool:
+    """Return whether the receipt names a client among its limits."""
+    return any(client in limit for limit in small.told(home)["limits"])
+
+
+def model(home: Home) -> dict[str, Any]:
+    return states.load(home.model(small.serving(home)))[0]
+
+
+def slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def each(reply: Reply | Update, change: Callable[[Any], Any]) -> Any:
+    return {name: change(value) for name, value in reply.state.items()}
+
+
+def swapped(reply: Reply, **changes: Any) -> Reply:
+    return replace(reply, **changes)
+
+
+def huge(reply: Reply) -> Reply:
+    counts = torch.full_like(reply.state["samples"], HUGE)
+    state = {"right": counts.clone(), "samples": counts}
+    return swapped(reply, state=state, samples=int(counts.sum()))
+
+
+def one_more(reply: Reply) -> Reply:
+    state = {n: torch.cat([v, torch.zeros(1, dtype=v.dtype)]) for n, v in reply.state.items()}
+    return swapped(reply, state=state)
+
+
+def overflowing(reply: Reply) -> Reply:
+    counts = torch.zeros_like(reply.state["samples"])
+    counts[0] = 2**62 + 2**61
+    return swapped(reply, state={"right": counts, "samples": counts}, samples=int(counts.sum()))
+
+
+class Growing:
+    """One more sample of class 0 with every count, or one moved to it."""
+
+    def __init__(self, *, moved: bool) -> None:
+        self.calls, self.moved = 0, moved
+
+    def __call__(self, reply: Reply) -> Reply:
+        self.calls += 1
+        samples = reply.state["samples"].clone()
+        samples[0] += self.calls
+        samples[1] -= self.calls * self.moved
+        right = torch.zeros_like(samples)
+        state = {"right": right, "samples": samples}
+        return swapped(reply, state=state, samples=int(samples.sum()))
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        (huge, "wrong-samples"),
+        (one_more, "malformed"),
+        (lambda r: swapped(r, state={}), "malformed"),
+        (overflowing, "malformed"),
+        (
+            lambda r: swapped(r, state={n: v * 0 for n, v in r.state.items()}, samples=0),
+            "malformed",
+        ),
+        (lambda r: swapped(r, state={n: v.to_sparse() for n, v in r.state.items()}), "malformed"),
+        (lambda r: swapped(r, state={n: v.numpy() for n, v in r.state.items()}), "malformed"),
+        (lambda r: swapped(r, samples=r.samples + 0.0), "malformed"),
+        (Growing(moved=False), "wrong-samples"),
+        (Growing(moved=True), "wrong-samples"),
+    ],
+)
+def test_counts_that_cannot_be_are_left_out_and_their_sender_is_named(
+    home: Home, lie: Callable[[Reply], Reply], why: str
+) -> None:
+    outcome = small.erase(home, small.receive(home).id, ground=Liars(home, who=(3,), counts=lie))
+    assert (outcome.state, outcome.rung) == ("promoted", "local-step")
+    assert left_out(home) == {("site-3", why)}
+    assert named(home, f"site-3 ({why})")
+
+
+WIDE = Limits(farthest=9, ball=9)  # lets a wreck through to the gate
+
+
+def wreck(home: Home) -> Callable[[State], State]:
+    """Return what a leaver sends that mistakes every class for the next one."""
+    return lambda _: {name: torch.roll(value, 1, 0) for name, value in model(home).items()}
+
+
+def test_one_clients_claims_do_not_let_a_wrecked_model_through(home: Home) -> None:
+    liars = Liars(home, who=(3,), counts=huge, leaver=wreck(home))
+    how = small.wishes(rounds=0, guard=WIDE)
+    outcome = small.erase(home, small.receive(home).id, ground=liars, how=how)
+    assert outcome.failures[0]["outcome"] == "gate-failed"
+    assert str(outcome.failures[0]["reason"]).startswith("all samples: accuracy fell")
+
+
+def test_the_servers_held_out_samples_veto_what_the_clients_claim(home: Home) -> None:
+    def all_right(reply: Reply) -> Reply:
+        state = {**reply.state, "right": reply.state["samples"]}
+        return swapped(reply, state=state)
+
+    liars = Liars(home, who=(1, 2, 3), counts=all_right, leaver=wreck(home))
+    how = small.wishes(rounds=0, guard=WIDE)
+    outcome = small.erase(home, small.receive(home).id, ground=liars, how=how)
+    assert outcome.failures[0]["outcome"] == "gate-failed"
+    assert "held-out" in str(outcome.failures[0]["reason"])
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        (lambda u: replace(u, samples=10**15), "wrong-samples"),
+        (lambda u: replace(u, state=each(u, lambda v: v * float("nan"))), "not-finite"),
+        slow(lambda u: replace(u, samples=0), "wrong-samples"),
+        slow(lambda u: replace(u, state=each(u, lambda v: v[:1])), "malformed"),
+        slow(lambda u: replace(u, state=each(u, Tensor.numpy)), "malformed"),
+        slow(lambda u: replace(u, state={}), "malformed"),
+        slow(lambda u: replace(u, client=99), "silent"),
+        slow(lambda u: replace(u, client=1), "silent"),
+    ],
+)
+@pytest.mark.parametrize("mean", ["mean", slow("median")])
+def test_an_update_that_cannot_be_used_is_left_out_and_its_sender_is_named(
+    home: Home,
+    lie: Callable[[Update], Update],
+    why: str,
+    mean: Any,
+    without_the_last: dict[str, str],
+) -> None:
+    liars = Liars(home, who=(3,), update=lie)
+    how = small.wishes(least_rounds=1, rounds=1, mean=mean)
+    outcome = small.erase(home, small.receive(home).id, ground=liars, how=how)
+    assert outcome.rung == "local-step"
+    assert left_out(home) == {("site-3", why)}
+    assert small.serving(home) == without_the_last[mean]  # it had no part in the mean at all
+
+
+@pytest.fixture(scope="module")
+def without_the_last(founded: Home, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the model that serves if the last client is not there, by the mean."""
+    found, means = dict[str, str](), ("mean", "median")
+    for mean in means:
+        home = small.copy(founded, tmp_path_factory.mktemp("absent") / mean)
+        how = small.wishes(least_rounds=1, rounds=1, mean=mean)
+        absent = Simulated(home, gone=["site-3"])
+        small.erase(home, small.receive(home).id, ground=absent, how=how)
+        found[mean] = small.serving(home)
+    return found
+
+
+def test_a_silent_retained_client_is_passed_over_named_and_has_no_share(home: Home) -> None:
+    ground = Simulated(home, gone=["site-1"])
+    outcome = small.erase(home, small.receive(home).id, ground=ground)
+    assert (outcome.state, outcome.rung) == ("promoted", "local-step")
+    assert left_out(home) == {("site-1", "silent")}
+    assert named(home, "site-1 (silent)")
+    told = {"client": "site-1", "why": "silent"}
+    assert small.told(home)["method"]["left_out"] == [told]
+    weights = {
+        name: float(states.load(home.path / "sites" / f"{name}.safetensors")[1]["weight"])
+        for name in ("site-1", "site-2", "site-3")
+    }
+    assert weights["site-1"] == 0
+    assert sum(weights.values()) == pytest.approx(1)
+
+
+def test_below_the_quorum_every_rung_is_given_up_and_it_ends(home: Home) -> None:
+    ground = Simulated(home, gone=["site-1", "site-2"])
+    before = small.serving(home)
+    outcome = small.erase(home, small.receive(home).id, ground=ground)
+    assert outcome.state == "rolled-back"
+    assert [f["outcome"] for f in outcome.failures] == ["quorum"] * 3
+    assert "expected 50% or more (silent)" in str(outcome.failures[0]["reason"])
+    assert small.serving(home) == before
+
+
+def test_a_quorum_is_waited_for_as_long_as_the_plan_says(home: Home) -> None:
+    entry, how = small.receive(home), small.wishes(wait=timedelta(hours=1))
+    ground = Simulated(home, gone=["site-1", "site-2"])
+    with pytest.raises(SilentError, match="asked again until"):
+        small.erase(home, entry.id, ground=ground, how=how)
+    assert small.erase(home, entry.id).state == "promoted"
+
+
+def test_a_smaller_quorum_goes_on_with_one_client(home: Home) -> None:
+    ground = Simulated(home, gone=["site-1", "site-2"])
+    how = small.wishes(quorum=0.2)
+    assert small.erase(home, small.receive(home).id, ground=ground, how=how).state == "promoted"
+
+
+def test_a_slow_retained_client_counts_as_silent(home: Home) -> None:
+    how = small.wishes(retained_seconds=1e-9)
+    outcome = small.erase(home, small.receive(home).id, how=how)
+    assert {f["outcome"] for f in outcome.failures} == {"quorum"}
+
+
+def test_a_replay_goes_on_without_a_client_that_is_gone_or_lies(tmp_path: Path) -> None:
+    founded = small.make(tmp_path, small.CONFIG + "situation.history = true\n")
+    grounds: list[Callable[[Home], Simulated]] = [
+        lambda home: Simulated(home, gone=["site-0", "site-1"]),
+        lambda home: Liars(
+            home, gone=["site-0"], who=(1,), reply=lambda r: swapped(r, samples=10**9)
+        ),
+        lambda home: Liars(home, gone=["site-0"], who=(1,), reply=lambda r: swapped(r, state={})),
+    ]
+    for number, make in enumerate(grounds):
+        home = small.copy(founded, tmp_path / str(number))
+        outcome = small.erase(home, small.receive(home).id, ground=make(home), how=Wishes())
+        assert outcome.method == "federaser"
+        assert {client for client, _ in left_out(home)} == {"site-1"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: {n: v.to_sparse() for n, v in s.items()},
+        lambda s: {f"{n} Jane Doe": v for n, v in s.items()},
+        slow(lambda s: {n: v.numpy() for n, v in s.items()}),
+        slow(lambda s: {n: v[:1] for n, v in s.items()}),
+        slow(lambda s: {n: v.to(torch.complex64) for n, v in s.items()}),
+        slow(lambda s: {n: v.to("meta") for n, v in s.items()}),
+        slow(lambda s: {}),
+        slow(lambda s: None),
+        slow(lambda s: dict(enumerate(s.values()))),
+    ],
+)
+@pytest.mark.parametrize("method", [slow("projected-ascent"), "second-choice"])
+def test_odd_states_of_the_leaver_are_refused(
+    home: Home, change: Callable[[Any], Any], method: str
+) -> None:
+    how = small.wishes() if method == "projected-ascent" else Wishes()
+    ground = Liars(home, leaver=change)
+    outcome = small.erase(home, small.receive(home).id, ground=ground, how=how)
+    assert outcome.rung == "server-side"
+    assert outcome.failures[0]["outcome"] == "refused"
+    assert "Jane" not in str(small.course(home).way)
+
+
+def test_a_refused_state_was_paid_for(home: Home) -> None:
+    ground = Liars(home, leaver=lambda s: {n: v * float("nan") for n, v in s.items()})
+    small.erase(home, small.receive(home).id, ground=ground)
+    size = states.size_bytes(model(home))
+    (given_up,) = [t for t in small.course(home).way if t.state == "escalated"]
+    assert given_up.details["cost"]["upload_bytes"] == size
+    assert given_up.details["scalars"]["upload_bytes"] == size
+
+
+def test_a_leavers_words_do_not_get_into_journal_or_ledger(home: Home) -> None:
+    ground = Liars(home, report=lambda r: replace(r, ended_by="Jane Doe, born 1970-01-01"))
+    assert small.erase(home, small.receive(home).id, ground=ground).rung == "local-step"
+    (step,) = [t for t in small.course(home).way if t.state == "local-step"]
+    assert step.details["report"]["ended_by"] == "other"
+    with Ledger(home.ledger, read_only=True) as ledger:
+        assert not any("Jane" in str(row.body) for row in ledger.rows())
+
+
+@pytest.mark.parametrize(
+    "change", [{"ended_by": "x" * 78_000}, {"steps": "many"}, {"gradient_samples": 10**30}]
+)
+def test_a_report_that_is_none_is_refused(home: Home, change: dict[str, Any]) -> None:
+    ground = Liars(home, report=lambda r: replace(r, **change))
+    outcome = small.erase(home, small.receive(home).id, ground=ground)
+    assert outcome.failures[0]["outcome"] == "refused"
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_retired_model_does_not_come_back(home: Home, exact: bool) -> None:
+    first = model(home)
+    small.erase(home, small.receive(home, "site-1").id)
+    sent = first if exact else small_noise(first, 1e-3)
+    ground = Liars(home, leaver=lambda _: sent)
+    outcome = small.erase(home, small.receive(home, "site-0").id, ground=ground)
+    assert outcome.state == "promoted"
+    assert outcome.rung != "local-step"
+    assert "served before" in str(outcome.failures[0]["reason"])
+
+
+def test_the_engine_takes_no_update_of_an_erased_client_or_from_a_retired_model(home: Home) -> None:
+    first = model(home)
+    small.erase(home, small.receive(home).id)
+    engine = Simulated(home).engine
+    with pytest.raises(GuardError, match="was erased"):
+        engine.train_round(model(home), [0, 1], phase="training", number=9)
+    with pytest.raises(GuardError, match="is retired"):
+        engine.train_round(first, [1, 2], phase="training", number=9)
+    assert not (home.path / "sites" / "site-0.next.safetensors").exists()
+    assert len(engine.train_round(model(home), [1, 2], phase="training", number=9).updates) == 2
+
+
+def test_a_round_asks_the_registry_about_every_update(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[str, str]]()
+    plain = Lineage.check_update
+
+    def spy(self: Lineage, client: str, base: str, **how: Any) -> None:
+        if how["working"] is not None:  # not the simulator's own look
+            asked.append((client, base))
+            if client == "site-2":
+                raise GuardError("'site-2' was erased")
+        plain(self, client, base, **how)
+
+    monkeypatch.setattr(Lineage, "check_update", spy)
+    outcome = small.erase(home, small.receive(home).id, how=small.wishes(rounds=1))
+    assert outcome.rung == "local-step"
+    (guarded,) = [t for t in small.course(home).way if t.state == "guarded"]
+    assert asked == [(f"site-{n}", guarded.details["model"]) for n in (1, 2, 3)]
+    assert left_out(home) == {("site-2", "refused")}
+
+
+def test_nobody_but_the_retained_gets_the_new_model_unless_asked_for(
+    founded: Home, tmp_path: Path
+) -> None:
+    for name, measured in (("plain", False), ("measured", True)):
+        home = small.copy(founded, tmp_path / name)
+        how = small.wishes(measure_at_leaver=measured)
+        outcome = small.erase(home, small.receive(home).id, how=how)
+        with Ledger(home.ledger, read_only=True) as ledger:
+            rows = [row.body for row in ledger.rows() if row.kind == "delivered"]
+        received = {c for b in rows if b["model"] == outcome.model for c in b["clients"]}
+        assert ("site-0" in received) == measured
+        at_leaver = [
+            s for s in small.told(home)["verification"]["scores"] if "client" in s["measure"]
+        ]
+        assert len(at_leaver) == 1 + measured
+
+
+def small_noise(state: State, size: float) -> State:
+    draw = torch.Generator().manual_seed(0)
+    noise = {n: torch.randn(v.shape, generator=draw) for n, v in state.items()}
+    return states.shifted(state, noise, size / states.norm(noise))

@@ -1,0 +1,359 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from erasure import small
+from erasure.small import NOW, later
+from secede import files
+from secede import state as states
+from secede.erasure import closing, keys, receipt, workflow
+from secede.erasure.desk import Desk
+from secede.erasure.entries import Holder
+from secede.erasure.home import Home
+from secede.erasure.journal import Journal
+from secede.erasure.ledger import Ledger
+from secede.erasure.planning import Wishes
+from secede.erasure.predicate import Software
+from secede.errors import ConfigError, RecordError, RequestError
+from secede.experiments.config import Training
+from secede.experiments.simulated import Simulated
+from secede.unlearning.projected_ascent import ProjectedAscent
+
+
+@pytest.fixture(scope="module")
+def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield small.make(tmp_path_factory.mktemp("founded"))
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def home(founded: Home, tmp_path: Path) -> Home:
+    return small.copy(founded, tmp_path / "home")
+
+
+def stop(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def rows(home: Home, kind: str) -> list[Any]:
+    with Ledger(home.ledger, read_only=True) as ledger:
+        return [row for row in ledger.rows() if row.kind == kind]
+
+
+def test_a_clock_that_was_set_back_ends_in_a_receipt_all_the_same(home: Home) -> None:
+    entry = small.receive(home)
+    outcome = small.erase(home, entry.id, now=later(seconds=-1))
+    assert outcome.state == "promoted"
+    assert outcome.receipt is not None
+    found = receipt.verify(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
+    asked = found.statement.predicate.request
+    assert asked.received <= asked.promoted <= asked.completed
+    stamps = [transition.at for transition in small.course(home).way]
+    assert stamps == sorted(stamps)
+    assert min(stamps) == NOW
+
+
+@pytest.mark.parametrize("back", [1, 86_400])
+def test_no_row_of_the_ledger_is_older_than_the_one_before(home: Home, back: int) -> None:
+    small.erase(home, small.receive(home).id)
+    small.erase(home, small.receive(home, "site-1").id, now=later(seconds=-back))
+    with Ledger(home.ledger, read_only=True) as ledger:
+        stamps = [row.at for row in ledger.rows()]
+    assert stamps == sorted(stamps)
+
+
+def test_nothing_is_promoted_for_which_no_receipt_can_be_made(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, ground = small.serving(home), Simulated(home)
+    monkeypatch.setattr(ground, "training", lambda: {"x" * 65: 1})
+    outcome = small.erase(home, small.receive(home).id, ground=ground)
+    assert outcome.state == "rolled-back"
+    assert "no receipt can be made out" in str(outcome.reason)
+    assert small.serving(home) == before
+    assert home.model(before).exists()
+    assert not home.receipts.exists()
+    assert not home.work(1).exists()
+
+
+def test_what_is_destroyed_late_is_stamped_late_and_not_in_time(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = small.receive(home)
+    with monkeypatch.context() as patched:
+        patched.setattr(closing, "_destroy", stop)
+        with pytest.raises(KeyboardInterrupt):
+            small.erase(home, entry.id)
+    outcome = small.erase(home, entry.id, now=later(days=45))
+    told = small.told(home)
+    late = "2026-12-30T12:00:00Z"
+    assert {thing["at"] for thing in told["destroyed"]} == {late}
+    assert (told["request"]["promoted"], told["request"]["completed"]) == (
+        "2026-11-15T12:00:00Z",
+        late,
+    )
+    assert {row.at for kind in ("destroyed", "receipt") for row in rows(home, kind)} == {late}
+    assert outcome.page is not None
+    assert "after the due date" in outcome.page.read_text()
+
+
+def test_a_receipt_that_is_made_late_is_not_in_time(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = small.receive(home)
+    with monkeypatch.context() as patched:
+        patched.setattr(closing, "_issue", stop)
+        with pytest.raises(KeyboardInterrupt):
+            small.erase(home, entry.id)
+    small.erase(home, entry.id, now=later(days=45))
+    told = small.told(home)
+    assert {thing["at"] for thing in told["destroyed"]} == {"2026-11-15T12:00:00Z"}
+    assert told["request"]["completed"] == "2026-12-30T12:00:00Z"
+
+
+def take_over(home: Home, now: Any) -> Holder:
+    """Let another machine have the request after the lease has lapsed."""
+    other = Holder(pid=4711)
+    with Journal(home.journal) as journal:
+        journal.lease(1, other, now, 600)
+    return other
+
+
+@pytest.mark.parametrize("given_back", [False, True])
+def test_a_holder_that_lost_its_lease_promotes_deletes_and_signs_nothing(
+    home: Home, given_back: bool
+) -> None:
+    entry, before, now = small.receive(home), small.serving(home), [NOW]
+
+    def tell(line: str) -> None:
+        if line == "verified":
+            now[0] = later(minutes=20)
+            other = take_over(home, now[0])
+            if given_back:
+                with Journal(home.journal) as journal:
+                    journal.release(1, other)
+
+    with pytest.raises(RecordError, match=r"process 4711 until|leased by nobody"):
+        workflow.erase(
+            home,
+            Simulated(home),
+            entry.id,
+            key=home.server_key(),
+            clock=lambda: now[0],
+            wishes=small.wishes(),
+            tell=tell,
+        )
+    assert small.serving(home) == before
+    assert home.model(before).exists()
+    assert home.work(1).exists()
+    assert not home.receipts.exists()
+    assert rows(home, "destroyed") == rows(home, "receipt") == []
+
+
+@pytest.mark.parametrize("at", ["_destroy", "_issue"])
+def test_a_lease_lost_in_the_middle_of_the_end_stops_it_there(
+    home: Home, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    entry, before, now = small.receive(home), small.serving(home), [NOW]
+    genuine = getattr(closing, at)
+
+    def late(*args: Any) -> Any:
+        now[0] = later(minutes=20)
+        take_over(home, now[0])
+        return genuine(*args)
+
+    monkeypatch.setattr(closing, at, late)
+    with pytest.raises(RecordError, match="worked on by process 4711"):
+        workflow.erase(
+            home,
+            Simulated(home),
+            entry.id,
+            key=home.server_key(),
+            clock=lambda: now[0],
+            wishes=small.wishes(),
+        )
+    assert home.model(before).exists() == (at == "_destroy")
+    assert not home.receipts.exists()
+    assert rows(home, "receipt") == []
+
+
+class Elsewhere(Simulated):
+    """The same federation, computed by another version."""
+
+    def software(self) -> Software:
+        return Software(versions={"secede": "9.9"}, environment={"device": "cpu"})
+
+
+def test_resumed_elsewhere_the_receipt_is_the_same_and_there_is_one(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, genuine = small.receive(home), Desk.move
+
+    def cut(desk: Desk, state: str, details: Any) -> None:
+        if state == "promoted":
+            raise KeyboardInterrupt
+        genuine(desk, state, details)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Desk, "move", cut)
+        with pytest.raises(KeyboardInterrupt):
+            small.erase(home, entry.id)
+    path = home.receipt(entry.digest)
+    first = path.read_bytes()
+    small.erase(home, entry.id, ground=Elsewhere(home), now=later(days=3))
+    assert path.read_bytes() == first
+    assert len(rows(home, "receipt")) == 1
+    (computed,) = small.told(home)["software"]
+    assert computed["versions"]["torch"] == torch.__version__
+
+
+def test_both_are_named_if_the_work_went_on_with_other_software(home: Home) -> None:
+    entry = small.receive(home)
+
+    def tell(line: str) -> None:
+        if line == "guarded":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small.erase(home, entry.id, tell=tell)
+    small.erase(home, entry.id, ground=Elsewhere(home))
+    here, there = small.told(home)["software"]
+    assert here["steps"] == ["local-step", "guarded"]
+    assert there["steps"] == ["post-training", "verified"]
+    assert there["versions"] == {"secede": "9.9"}
+
+
+def test_a_kill_between_the_ledger_s_row_and_the_file_makes_the_same_receipt(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, genuine = small.receive(home), files.write_bytes
+
+    def cut(path: Path, content: bytes) -> None:
+        if path.parent == home.receipts:
+            raise KeyboardInterrupt
+        genuine(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "write_bytes", cut)
+        with pytest.raises(KeyboardInterrupt):
+            small.erase(home, entry.id)
+    (row,) = rows(home, "receipt")
+    outcome = small.erase(home, entry.id, now=later(days=45))
+    assert outcome.receipt is not None
+    found = receipt.verify(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
+    assert found.digest == row.body["receipt"]
+
+
+def test_a_countersigned_receipt_survives_a_resumed_end(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, genuine = small.receive(home), Desk.move
+
+    def cut(desk: Desk, state: str, details: Any) -> None:
+        if state == "promoted":
+            raise KeyboardInterrupt
+        genuine(desk, state, details)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Desk, "move", cut)
+        with pytest.raises(KeyboardInterrupt):
+            small.erase(home, entry.id)
+    path = home.receipt(entry.digest)
+    leaver = keys.load_private(home.path / "sites" / "site-0.key")
+    path.write_bytes(receipt.countersign(path.read_bytes(), leaver))
+    outcome = small.erase(home, entry.id)
+    found = receipt.verify(path.read_bytes(), home.keyring(), countersigned_by=["site-0"])
+    assert found.countersigned_by == ("site-0",)
+    assert outcome.page is not None
+    assert "countersigned by <b>site-0</b>" in outcome.page.read_text()
+
+
+def test_the_receipt_holds_every_parameter(home: Home) -> None:
+    how = small.wishes(answer_seconds=77.0, least_rounds=2, backups_until=later(days=9))
+    small.erase(home, small.receive(home).id, how=how)
+    method, course = small.told(home)["method"], small.course(home)
+    assert method["parameters"].keys() == {f.name for f in fields(ProjectedAscent)}
+    assert method["plan"] == course.plan
+    said = method["settings"]
+    assert (said["answer_seconds"], said["least_rounds"], said["most_rounds"]) == (77.0, 2, 5)
+    assert (said["margins.overall"], said["margins.of_class"], said["margins.level"]) == (
+        0.05,
+        0.1,
+        0.95,
+    )
+    assert said["backups_until"] == "2026-11-24T12:00:00Z"
+    assert method["training"].keys() == {*Training.model_fields, "seed"} - {"rounds"}
+    guarded = next(t for t in course.way if t.state == "guarded")
+    assert method["guard"] == guarded.details["scalars"]
+    assert {"distance", "farthest", "nearest"} <= method["guard"].keys()
+
+
+def test_a_rung_without_the_leaver_has_no_guard_to_tell_of(home: Home) -> None:
+    ground = Simulated(home, gone=["site-0"])
+    small.erase(home, small.receive(home).id, ground=ground, how=Wishes())
+    assert small.told(home)["method"]["guard"] is None
+
+
+def test_a_key_that_is_not_the_server_s_is_refused_before_any_work(home: Home) -> None:
+    entry = small.receive(home)
+    other = keys.load_private(home.path / "sites" / "site-1.key")
+    with pytest.raises(ConfigError, match="does not belong to"):
+        workflow.erase(home, Simulated(home), entry.id, key=other, clock=lambda: NOW)
+    assert small.way(home) == ["received"]
+
+
+def test_all_that_lies_in_a_home_is_its_owner_s_alone(
+    tmp_path: Path,
+) -> None:
+    before = os.umask(0o022)
+    try:
+        home = small.make(tmp_path)
+
+        def watch(line: str) -> None:
+            if line in ("guarded", "verified"):
+                assert list(home.work(1).iterdir())
+                check()
+
+        def check() -> None:
+            assert home.path.stat().st_mode & 0o777 == 0o700
+            for path in home.path.rglob("*"):
+                most = 0o700 if path.is_dir() else 0o644 if path.suffix == ".pub" else 0o600
+                assert path.stat().st_mode & 0o777 & ~most == 0, path
+
+        small.erase(home, small.receive(home).id, tell=watch)
+        check()
+        assert states.load(home.model(small.serving(home)))
+    finally:
+        os.umask(before)
+
+
+def test_an_open_request_can_be_closed_with_a_reason(home: Home) -> None:
+    entry, before = small.receive(home), small.serving(home)
+
+    def tell(line: str) -> None:
+        if line == "guarded":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small.erase(home, entry.id, tell=tell)
+
+    def close(number: int) -> workflow.Outcome:
+        key, ground = home.server_key(), Simulated(home)
+        return workflow.close(home, ground, number, "withdrawn", key=key, clock=lambda: NOW)
+
+    outcome = close(entry.id)
+    assert (outcome.state, outcome.reason) == ("refused", "withdrawn")
+    assert not home.work(1).exists()
+    assert small.serving(home) == before
+    assert "withdrawn" not in str(rows(home, "transition"))
+    with pytest.raises(RequestError, match="has ended already"):
+        close(entry.id)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from erasure import small
+from secede.cli import trust
+from secede.erasure.home import Home
+from secede.erasure.journal import Journal
+from secede.erasure.ledger import Ledger
+from secede.errors import TrustError
+
+
+@pytest.fixture(scope="module")
+def erased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """A home from which one client was erased."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    home = small.make(tmp_path_factory.mktemp("founded"))
+    small.erase(home, small.receive(home).id)
+    yield home
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def home(erased: Home, tmp_path: Path) -> Home:
+    return small.copy(erased, tmp_path / "home")
+
+
+def tamper(path: Path, *statements: str) -> None:
+    """Change a ledger behind the back of its triggers."""
+    connection = sqlite3.connect(path)
+    found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+    triggers = found.fetchall()
+    for name, _ in triggers:
+        connection.execute(f"DROP TRIGGER {name}")
+    for statement in (*statements, *(sql for _, sql in triggers)):
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def content(home: Home) -> list[bytes]:
+    with Ledger(home.ledger, read_only=True) as ledger:
+        connection = ledger._database.connection
+        return [str(row).encode() for row in connection.execute("SELECT * FROM rows")]
+
+
+CHANGES: dict[str, Callable[[Home], None]] = {
+    "altered": lambda home: tamper(
+        home.ledger, "UPDATE rows SET at = '2020-01-01T00:00:00Z' WHERE number = 2"
+    ),
+    "removed": lambda home: tamper(home.ledger, "DELETE FROM rows WHERE number = 4"),
+    "cut": lambda home: tamper(home.ledger, "DELETE FROM rows WHERE number > 12"),
+    "last one cut": lambda home: tamper(
+        home.ledger, "DELETE FROM rows WHERE number = (SELECT max(number) FROM rows)"
+    ),
+    "emptied": lambda home: tamper(home.ledger, "DELETE FROM rows"),
+    "deleted": lambda home: home.ledger.unlink(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_ledger_that_is_not_whole_is_not_appended_to(home: Home, change: str) -> None:
+    entry = small.receive(home, "site-1")
+    CHANGES[change](home)
+    before = content(home) if home.ledger.exists() else []
+    with pytest.raises(TrustError):
+        small.erase(home, entry.id)
+    assert content(home) == before
+    assert small.way(home, entry.id) == ["received"]
+
+
+@pytest.mark.parametrize("change", ["altered", "removed", "cut", "last one cut", "emptied"])
+@pytest.mark.parametrize("by", ["home", "file"])
+def test_verifying_a_ledger_in_its_home_finds_it_too(home: Home, change: str, by: str) -> None:
+    path = home.path if by == "home" else home.ledger
+    trust.ledger_verify(path, as_json=True)
+    CHANGES[change](home)
+    with pytest.raises(TrustError):
+        trust.ledger_verify(path, as_json=True)
+
+
+def test_a_cut_behind_the_journal_s_back_still_contradicts_the_receipts(home: Home) -> None:
+    with Ledger(home.ledger, read_only=True) as ledger:
+        early = next(row.head for row in ledger.rows() if row.number == 12)
+    tamper(home.ledger, "DELETE FROM rows WHERE number > 12")
+    with Journal(home.journal) as journal:
+        journal.keep_head(early)
+    entry = small.receive(home, "site-1")
+    with pytest.raises(TrustError, match="its tail is missing"):
+        small.erase(home, entry.id)
+
+
+def test_a_receipt_that_does_not_hold_is_said_and_not_used(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = home.receipts.glob("*.json")
+    path.write_bytes(path.read_bytes()[:-1])
+    trust.ledger_verify(home.path, as_json=False)
+    assert f"{path} does not verify" in capsys.readouterr().out
+
+
+def test_the_journal_keeps_the_ledger_s_head_from_the_start(erased: Home, tmp_path: Path) -> None:
+    home = small.make(tmp_path)
+    with Journal(home.journal) as journal, Ledger(home.ledger) as ledger:
+        assert journal.head() == ledger.head()
+    with Journal(erased.journal) as journal, Ledger(erased.ledger) as ledger:
+        assert journal.head() == ledger.head()

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+
+from erasure import small
+from erasure.small import NOW, later
+from secede.erasure import request as requests
+from secede.erasure import wishing, workflow
+from secede.erasure.home import Home
+from secede.erasure.journal import Journal
+from secede.erasure.plan import Margins
+from secede.erasure.planning import Wishes
+from secede.errors import ConfigError, RequestError
+from secede.experiments.simulated import Simulated
+
+
+@pytest.fixture(scope="module")
+def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield small.make(tmp_path_factory.mktemp("founded"))
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def home(founded: Home, tmp_path: Path) -> Home:
+    return small.copy(founded, tmp_path / "home")
+
+
+WISHES = Wishes(
+    methods=("projected-ascent", "retrain"),
+    settings={"projected-ascent": {"epochs": 3, "radius": 0.5}},
+    distrust=True,
+    rounds=7,
+    mean="median",
+    margins=Margins(overall=0.2),
+    wait=timedelta(hours=3, seconds=1),
+    backups_until=NOW,
+)
+
+
+class Way:
+    """Stands for a course that was planned with some wishes."""
+
+    def __init__(self, *kept: object) -> None:
+        self.way = [type("Planned", (), {"details": {"wishes": one}}) for one in kept]
+
+
+@pytest.mark.parametrize("wishes", [Wishes(), WISHES], ids=["usual", "own"])
+def test_wishes_come_back_as_they_were_kept(wishes: Wishes) -> None:
+    kept = json.loads(json.dumps(wishing.kept(wishes)))
+    assert kept.keys() == {f.name for f in fields(Wishes)}
+    assert wishing.asked(Way(kept), Wishes()) == wishes  # type: ignore[arg-type]
+
+
+def test_the_first_wishes_count_and_others_only_before_them() -> None:
+    kept = [wishing.kept(Wishes(rounds=rounds)) for rounds in (3, 4)]
+    assert wishing.asked(Way(*kept), Wishes()).rounds == 3  # type: ignore[arg-type]
+    assert wishing.asked(Way(), WISHES) is WISHES  # type: ignore[arg-type]
+
+
+def stopped(home: Home, number: int, how: Wishes) -> None:
+    def tell(line: str) -> None:
+        if line.startswith("planned"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small.erase(home, number, how=how, tell=tell)
+
+
+def test_planning_again_keeps_what_was_asked_for(home: Home) -> None:
+    entry = small.receive(home)
+    stopped(home, entry.id, Wishes(distrust=True, backups_until=later(days=90)))
+    small.erase(home, small.receive(home, "site-1").id)
+    outcome = small.erase(home, entry.id, how=Wishes())
+    assert small.way(home)[:3] == ["received", "planned", "planned"]
+    assert "local-step" not in small.way(home)
+    assert outcome.rung in ("server-side", "retraining")
+    (left,) = small.told(home)["remaining"]
+    assert left["until"] == "2027-02-13T12:00:00Z"
+
+
+def test_nobody_is_waited_for_beyond_the_due_date(home: Home) -> None:
+    entry = small.receive(home)
+    with Journal(home.journal, read_only=True) as journal:
+        request = journal.request(entry.id)
+    how = small.wishes(wait=timedelta(days=365))
+    plan = workflow.foresee(home, Simulated(home), request, wishes=how, now=NOW)
+    assert plan.asked_until == "2026-12-15T12:00:00Z"
+    overdue = workflow.foresee(home, Simulated(home), request, wishes=how, now=later(days=40))
+    assert overdue.asked_until is None
+
+
+def test_a_dry_run_refuses_an_expired_request_that_was_never_taken(home: Home) -> None:
+    request = requests.unverified(small.ask(home))
+    ground = Simulated(home)
+    workflow.foresee(home, ground, request, wishes=Wishes(), now=NOW)
+    with pytest.raises(RequestError, match="expired"):
+        workflow.foresee(home, ground, request, wishes=Wishes(), now=later(days=8))
+
+
+def test_more_methods_than_a_plan_holds_are_a_plain_error(home: Home) -> None:
+    entry = small.receive(home)
+    with pytest.raises(ConfigError, match="no plan can be made of these options: ladder"):
+        small.erase(home, entry.id, how=Wishes(methods=("projected-ascent",) * 9))
+    assert small.way(home) == ["received"]
+
+
+def test_a_plan_for_as_many_clients_as_a_federation_may_have_can_be_read(home: Home) -> None:
+    entry = small.receive(home)
+    with Journal(home.journal, read_only=True) as journal:
+        request = journal.request(entry.id)
+    plan = workflow.foresee(home, Simulated(home), request, wishes=small.wishes(), now=NOW)
+    names = tuple(f"hospital-of-the-northern-region-{n:06d}".ljust(64, "x") for n in range(100_000))
+    large = plan.model_copy(update={"retained": names})
+    assert home.plan(home.keep_plan(large)) == large
+    row = large.body(0)
+    assert (len(row.clients), row.taking_part, row.plan) == (4096, 100_000, large.digest())

@@ -1,0 +1,164 @@
+"""What secede adds to Flower: rounds without and with it in turns, one erasure, bytes counted.
+
+In one process, in Flower's simulation, and on real processes with TLS and node authentication; the
+same app each time. Our share is measured directly: the time inside our own code at the server and,
+where clients work side by side, at one client; one after the other, at all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import command
+from benchmarks.table import significant, table
+from benchmarks.timing import Timing
+from secede.flower.deploy.project import QUIET
+
+APP = Path(__file__).parent / "flowerapp"
+WAYS = ("in-process", "simulation", "deployment")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure the ways that are asked for."""
+    parser = command.parser("flower", __doc__, "--ways in-process,simulation --repeats 5")
+    parser.add_argument("--clients", type=command.positive, default=5, metavar="N")
+    parser.add_argument(
+        "--ways", type=_ways, default=WAYS[:1], metavar="A,B", help=f"of {', '.join(WAYS)}"
+    )
+    setting, options = command.settle(parser, argv)
+    os.environ.update(QUIET)
+    sys.path.insert(0, str(APP))
+    images = options.images or (20 if setting.quick else 200)
+    found: dict[str, dict[str, Any]] = {}
+    for way in options.ways:
+        command.say(f"measuring {way}: {options.clients} clients, {setting.repeats} turns")
+        with tempfile.TemporaryDirectory(prefix="secede-") as folder:
+            config: dict[str, Any] = {
+                "repeats": setting.repeats,
+                "images": images,
+                "home": f"{folder}/home",
+                "result": f"{folder}/result.json",
+            }
+            _RUN[way](Path(folder), options.clients, config)
+            found[way] = json.loads(Path(config["result"]).read_text())
+    timings = {
+        f"{way} {name}": Timing(tuple(row[name] for row in told["rounds"]))
+        for way, told in found.items()
+        for name in ("plain", "ours")
+    }
+    command.publish(setting, [_rounds(found), _erasures(found)], timings)
+
+
+def _in_process(folder: Path, clients: int, config: dict[str, Any]) -> None:
+    from flowerapp import client_app, server_app  # type: ignore[import-not-found]
+    from flwr.app import Context, RecordDict
+
+    from benchmarks.inprocess import InProcess
+
+    grid = InProcess(client_app.app, clients, folder / "sites", config)
+    server_app.main(grid, Context(1, 1, {}, RecordDict(), config))
+
+
+def _simulation(folder: Path, clients: int, config: dict[str, Any]) -> None:
+    from flowerapp import client_app, server_app
+    from flwr.app import Context
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.simulation import run_simulation
+
+    os.environ["FLWR_HOME"] = str(folder / "flower")
+    os.environ["SECEDE_FOLDER"] = str(folder / "sites")
+    os.environ["PYTHONPATH"] = str(APP)
+    app = ServerApp()
+
+    @app.main()
+    def configured(grid: Grid, context: Context) -> None:
+        context.run_config = config
+        server_app.main(grid, context)
+
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0}}
+    run_simulation(app, client_app.app, num_supernodes=clients, backend_config=resources)  # type: ignore[arg-type]
+
+
+def _deployment(folder: Path, clients: int, config: dict[str, Any]) -> None:
+    from secede.flower.deploy import local, runs
+    from secede.flower.deploy.scaffold import write_project
+
+    project = write_project(folder / "p", sites=[f"site-{n}" for n in range(1, clients + 1)])
+    shutil.rmtree(project.app)
+    shutil.copytree(APP, project.app, ignore=shutil.ignore_patterns("__pycache__"))
+    try:
+        project = local.up(project, command.say)
+        runs.run(project, config, seconds=3600, tell=command.say)
+    finally:
+        local.down(project, command.say)
+
+
+_RUN = {"in-process": _in_process, "simulation": _simulation, "deployment": _deployment}
+
+
+def _rounds(found: dict[str, dict[str, Any]]) -> str:
+    rows = []
+    for way, told in found.items():
+        each = told["rounds"]
+        at_once = 1 if way == "deployment" else told["clients"]
+        own = [row["server-own"] + at_once * row["client-own"] for row in each]
+        shares = [mine / row["ours"] for mine, row in zip(own, each, strict=True)]
+        ratio = statistics.median(row["ours"] / row["plain"] for row in each)
+        rows.append(
+            [
+                way,
+                _milliseconds(row["plain"] for row in each),
+                _milliseconds(row["ours"] for row in each),
+                f"{ratio:.2f}×",
+                _milliseconds(own),
+                f"{statistics.median(shares):.1%}",
+                f"{each[0]['plain-bytes'] / 1e6:.1f}",
+                f"{each[0]['ours-bytes'] / 1e6:.1f}",
+            ]
+        )
+    columns = (
+        *("", "plain, ms a round", "with secede", "ratio", "our own code, ms", "our share"),
+        *("plain, MB a round", "with secede"),
+    )
+    return table(columns, rows)
+
+
+def _erasures(found: dict[str, dict[str, Any]]) -> str:
+    rows = []
+    for way, told in found.items():
+        model = told["model-bytes"]
+
+        def models(kind: str, told: dict[str, Any] = told, model: int = model) -> str:
+            count, down, up = told["erase-by-type"].get(kind, [0, 0, 0])
+            return f"{count}: {down / model:.2f} down, {up / model:.2f} up"
+
+        step = models("train.unlearn")
+        cells = [step, models("train"), models("query.secede")]
+        rows.append([way, f"{told['erase']:.1f}", told["erase-state"], *cells])
+    columns = ("", "s", "ended", "local step, models sent", "post-training", "counting")
+    return table(columns, rows)
+
+
+def _milliseconds(values: Any) -> str:
+    return significant(1e3 * statistics.median(values))
+
+
+def _ways(text: str) -> tuple[str, ...]:
+    chosen = tuple(text.split(","))
+    for way in chosen:
+        if way not in WAYS:
+            raise argparse.ArgumentTypeError(f"no way {way!r}: expected some of {', '.join(WAYS)}")
+    return chosen
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A Flower app that trains with and without secede, in turns, and erases once."""

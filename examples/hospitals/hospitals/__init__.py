@@ -1,0 +1,1 @@
+"""Five hospitals learn to read digits together, and one of them leaves."""

@@ -1,0 +1,49 @@
+"""Erasure on a live Flower federation: the only place that imports flwr.
+
+erasure = ClientErasure(load_model, load_data)           # at the client
+app = ClientApp(mods=[erasure.mod]); erasure.register(app)
+strategy = recording(FedAvg(), Store("home", load_model))    # at the server
+erase(grid, strategy, store, leaver="name:site-3")
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if find_spec("flwr") is None:
+    raise ImportError(
+        "secede.flower needs Flower, which is not installed: pip install secede[flower]"
+    )
+
+if TYPE_CHECKING:
+    from secede.flower.client import ClientErasure as ClientErasure
+    from secede.flower.engine import FlowerEngine as FlowerEngine
+    from secede.flower.erasing import erase as erase
+    from secede.flower.erasing import plan as plan
+    from secede.flower.ground import FlowerGround as FlowerGround
+    from secede.flower.recorder import recording as recording
+    from secede.flower.store import Store as Store
+
+_HOMES = {
+    "ClientErasure": "client",
+    "FlowerEngine": "engine",
+    "FlowerGround": "ground",
+    "Store": "store",
+    "erase": "erasing",
+    "plan": "erasing",
+    "recording": "recorder",
+}
+
+__all__ = ["ClientErasure", "FlowerEngine", "FlowerGround", "Store", "erase", "plan", "recording"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'secede.flower' has no attribute {name!r}")
+    return getattr(import_module(f"secede.flower.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,133 @@
+"""Questions to clients: one task to several at once, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from flwr.app import Message
+
+from secede.errors import RecordError, SecedeError, SilentError
+from secede.federation.cost import Cost
+from secede.federation.engine import ClientSide, ReplyT, RoundReply
+from secede.flower import arrays, wire
+from secede.flower.exchange import Exchange
+from secede.flower.nodes import Node
+from secede.state import State
+from secede.unlearning import tasks
+from secede.unlearning.clients import Reply
+from secede.unlearning.local import LocalResult
+from secede.unlearning.tasks import Sent, Task
+
+
+@dataclass(frozen=True)
+class Own:
+    """What the server knows of a client's last update: its share in the last mean, its digest."""
+
+    weight: float
+    digest: str | None
+
+
+@dataclass(frozen=True)
+class Question:
+    """A task, the form in which it travels, and the state to do it with."""
+
+    task: Task
+    form: Sent
+    state: State
+    number: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Replies and failures by client; whoever is in neither was silent."""
+
+    replies: Mapping[int, LocalResult | Reply]
+    failures: Mapping[int, SecedeError]
+    cost: Cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions:
+    """Whom to ask, and what the server knows of them."""
+
+    exchange: Exchange
+    clients: Mapping[int, Node]
+    own: Mapping[int, Own]
+    like: State
+
+    def ask(
+        self, clients: Sequence[int], question: Question, *, seconds: float, gather: float
+    ) -> Answers:
+        """Ask those who are there, or come within `gather` seconds; all of it ends in `seconds`."""
+        started = time.monotonic()
+        there = self.exchange.gather([self.clients[client] for client in clients], gather)
+        left = max(seconds - (time.monotonic() - started), self.exchange.pause)
+        at = {
+            there[name].node: client
+            for client in clients
+            if (name := self.clients[client].name) in there
+        }
+        made = [self._message(node, client, question, left) for node, client in at.items()]
+        names = {node: self.clients[client].name for node, client in at.items()}
+        came = self.exchange.send(made, names, left)
+        replies, failures = dict[int, LocalResult | Reply](), dict[int, SecedeError]()
+        for node, message in came.sound.items():
+            try:
+                found = wire.read_answer(message, question.task, self.like, names[node])
+                replies[at[node]] = found
+            except SecedeError as error:
+                failures[at[node]] = error
+        for node, reason in came.failed.items():
+            failures[at[node]] = RecordError(f"client {names[node]!r} failed: {reason}")
+        for node, reason in came.lost.items():
+            self.exchange.tell(f"client {names[node]!r} went away: {reason}")
+        cost = Cost(
+            upload_bytes=sum(arrays.size_bytes(message) for message in came.sound.values()),
+            download_bytes=sum(arrays.size_bytes(message) for message in made),
+            gradient_samples=sum(reply.gradient_samples for reply in replies.values()),
+            seconds=time.monotonic() - started,
+        )
+        return Answers(replies=replies, failures=failures, cost=cost)
+
+    def _message(self, node: int, client: int, question: Question, ttl: float) -> Message:
+        form = question.form
+        own = self.own.get(client) if form.name == tasks.LOCAL_STEP else None
+        asked = wire.Asked(
+            task=form.name,
+            method=form.method,
+            settings=dict(form.settings),
+            client=client,
+            number=question.number,
+            weight=own.weight if own else 0.0,
+            own=own.digest if own else None,
+        )
+        return wire.question(node, asked, question.state, ttl=ttl)
+
+
+@dataclass(frozen=True)
+class Given:
+    """An engine whose clients have answered already."""
+
+    answers: Answers
+
+    def train_round(
+        self, state: State, clients: Sequence[int], *, phase: str, number: int
+    ) -> RoundReply:
+        """Nobody trains here."""
+        raise SilentError("nobody trains while clients count")
+
+    def ask(
+        self,
+        client: int,
+        task: Callable[[ClientSide], ReplyT],
+        *,
+        global_state: State,
+        number: int = 0,
+    ) -> tuple[ReplyT, Cost]:
+        """Return the answer that came."""
+        if client not in self.answers.replies:
+            raise SilentError(f"client {client} did not answer")
+        return cast("ReplyT", self.answers.replies[client]), Cost()

@@ -1,0 +1,172 @@
+"""A Flower client that can leave: it keeps its own last update, and unlearns where its data is.
+
+`mod` stands outside of any mod that changes the update (clipping, noise) and inside secure
+aggregation, so that what it keeps is what the mean is made of; see docs/flower.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, Context, Message
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+
+from secede.errors import ConfigError, GuardError, RecordError, SecedeError
+from secede.federation.engine import OwnState
+from secede.federation.training import LocalTraining, Loss
+from secede.flower import arrays, wire
+from secede.flower.side import Site, samples_of
+from secede.flower.updates import Updates
+from secede.flower.wire import Asked
+from secede.state import State
+from secede.unlearning import tasks
+from secede.unlearning.method import TakeStep
+
+FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
+GROUP = "secede"  # begins the group of the rounds of an erasure
+_COUNTS = ("num-examples", "num_examples")
+
+Handler = Callable[[Message, Context], Message]
+
+
+class ClientErasure:
+    """What an existing ClientApp needs: a mod that keeps the last update, and three handlers.
+
+    `load_data` gives the client's training data: a loader, a map-style data set, a tuple of
+    tensors. `training` is how the user's own function trains, for steps that go on as it did.
+    """
+
+    def __init__(
+        self,
+        load_model: Callable[[], nn.Module],
+        load_data: Callable[[Context], object],
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        training: LocalTraining | None = None,
+        loss: Loss = nn.functional.cross_entropy,
+        device: torch.device | str | None = None,
+        methods: Collection[str] = tasks.LOCAL,
+        seed: int = 0,
+    ) -> None:
+        if unknown := set(methods) - set(tasks.LOCAL):
+            raise ConfigError(
+                f"{min(unknown)!r} is no local step, expected some of {', '.join(tasks.LOCAL)}"
+            )
+        self._load_model, self._load_data = load_model, load_data
+        self._folder = None if folder is None else Path(folder)
+        self._training, self._loss, self._seed = training or LocalTraining(), loss, seed
+        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._methods = tuple(methods)
+
+    def mod(self, message: Message, context: Context, call_next: Handler) -> Message:
+        """Keep what leaves this client after a round of training; all else passes untouched."""
+        reply = call_next(message, context)
+        if message.metadata.message_type != "train" or not reply.has_content():
+            return reply
+        records = list(reply.content.array_records.values())
+        if len(records) == 1:  # with none or several it is no update that a mean is made of
+            self._keep(records[0], reply, message, context)
+        return reply
+
+    def register(self, app: ClientApp) -> ClientApp:
+        """Add the handlers and return `app`: `train.unlearn` for local steps, `query.secede`."""
+        app.train(wire.UNLEARN)(self._answer)
+        app.query(wire.LOOK)(self._answer)
+        return app
+
+    def updates(self, context: Context) -> Updates:
+        """Return where this client keeps its updates: a folder of its own on its own disk."""
+        config = context.node_config
+        base = Path(str(config[FOLDER])) if FOLDER in config else self._folder
+        if base is None:
+            base = Path(os.environ.get("SECEDE_FOLDER") or Path.home() / ".secede" / "updates")
+        # A simulation gives its nodes new ids in each run, but always the same partitions.
+        partition = config.get("partition-id")
+        name = f"node-{context.node_id}" if partition is None else f"partition-{int(partition)}"
+        return Updates(base / name)
+
+    def _keep(
+        self, record: ArrayRecord, reply: Message, message: Message, context: Context
+    ) -> None:
+        number = 0
+        for config in message.content.config_records.values():
+            told = config.get("server-round")
+            number = told if isinstance(told, int) else number
+        self.updates(context).put(
+            arrays.plain(record),
+            run=str(message.metadata.run_id),
+            number=number,
+            samples=_samples(reply),
+            serving=_serving(message.metadata.group_id),
+        )
+
+    def _answer(self, message: Message, context: Context) -> Message:
+        try:
+            like = arrays.schema(self._load_model())
+            asked, state = wire.read_question(message, like)
+            task = tasks.received(asked.form(), allowed=self._methods)
+            own = None
+            if isinstance(task, TakeStep):
+                own = self._own(self.updates(context), asked, like)
+            site = Site(
+                load_model=self._load_model,
+                samples=samples_of(self._load_data(context)).to(self._device),
+                training=self._training,
+                loss=self._loss,
+                device=self._device,
+                seed=self._seed,
+            )
+            reply = site.do(task, state, own, client=asked.client, number=asked.number)
+            return wire.answer(message, reply)
+        except SecedeError as error:
+            return wire.refusal(message, error)
+
+    def _own(self, updates: Updates, asked: Asked, like: State) -> OwnState | None:
+        """Return the update that the server means; without a share in the mean any will do."""
+        found = None if asked.own is None else updates.get(asked.own)
+        if found is None and asked.weight:
+            raise RecordError(
+                f"the update {str(asked.own)[:12]}…, which the model holds, is not in "
+                f"{updates.folder}: was the folder moved, or the update kept inside of a mod that "
+                "changes it?"
+            )
+        newest = updates.all()[:1]
+        if found is None and newest:
+            found = updates.get(newest[0].digest)
+        return None if found is None else OwnState(_named(found, like), asked.weight)
+
+
+def group(phase: str, number: int, serving: str | None) -> str:
+    """Return the group of a round of an erasure; it tells a client which update must stay."""
+    return f"{GROUP}/{phase}/{number}/{serving or ''}"
+
+
+def _serving(told: str) -> str | None:
+    parts = told.split("/")
+    return parts[3] if len(parts) == 4 and parts[0] == GROUP and len(parts[3]) == 64 else None
+
+
+def _samples(reply: Message) -> float:
+    """Return the weight that the client gave itself, 0 if it tells none under a usual name."""
+    records = list[Mapping[str, object]](reply.content.metric_records.values())
+    records += reply.content.config_records.values()
+    for record in records:
+        for name in _COUNTS:
+            value = record.get(name)
+            if isinstance(value, int | float) and 0 <= value < float("inf"):
+                return float(value)
+    return 0.0
+
+
+def _named(state: State, like: State) -> State:
+    """Return a state under the model's names: legacy records number their arrays."""
+    if state.keys() == like.keys():
+        return {name: state[name] for name in like}
+    if set(state) != {str(place) for place in range(len(like))}:
+        raise GuardError("the kept update has other entries than the model")
+    values: list[Tensor] = [state[str(place)] for place in range(len(like))]
+    return dict(zip(like, values, strict=True))

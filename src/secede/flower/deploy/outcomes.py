@@ -1,0 +1,54 @@
+"""What came of an erasure, read back from the server's home and verified."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from secede.erasure import receipt as receipts
+from secede.erasure.canonical import read
+from secede.erasure.home import Home
+from secede.erasure.journal import Journal
+from secede.errors import RecordError, RolledBackError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Erased:
+    """A client that was erased, and the evidence."""
+
+    client: str
+    method: str
+    rung: str
+    model: str  # the digest of the one that serves because of it
+    receipt: str
+    page: str
+
+    def as_dict(self) -> dict[str, str]:
+        """Return it for JSON."""
+        return asdict(self)
+
+
+def verified(folder: Path, leaver: str) -> Erased:
+    """Return how the erasure of `leaver` ended; its receipt must hold, the ledger agree."""
+    home = Home(folder)
+    with Journal(home.journal, read_only=True) as journal:
+        found = [listed.entry for listed in journal.requests(datetime.now(UTC))]
+    kind, _, name = leaver.partition(":")
+    mine = [entry for entry in found if kind != "name" or entry.client == name]
+    if not mine:
+        raise RecordError(f"{folder} knows of no request to erase {leaver}")
+    entry = mine[-1]
+    if entry.state != "promoted":
+        raise RolledBackError(f"{entry.client} was not erased: {entry.state}")
+    path = home.receipt(entry.digest)
+    held = receipts.verify(read(path, receipts.LIMIT), home.keyring(), ledger=home.ledger)
+    told = held.statement.predicate
+    return Erased(
+        client=told.request.client,
+        method=told.method.name,
+        rung=told.method.rung,
+        model=held.statement.subject[0].digest.sha256,
+        receipt=str(path),
+        page=str(path.with_suffix(".html")),
+    )

@@ -1,0 +1,183 @@
+"""A project folder: what `secede flower init` wrote, and where everything in it lies.
+
+federation.toml     where the SuperLink listens, which sites there are
+app/                the Flower app           home/           the erasures' home, at the server
+certificates/       authority and server     nodes/          a key pair for each site
+sites/NAME/         what a site keeps        logs/           what the processes print
+state/              the SuperLink's database, process ids    flower/     Flower's own folders
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from secede import files
+from secede.erasure.keys import check_name
+from secede.errors import ConfigError
+from secede.flower.deploy.certificates import check_host
+
+SUPERLINK = "superlink"
+OPERATOR = "operator"  # who types commands
+CONNECTION = "secede"  # the SuperLink's name in Flower's config
+MARK = "SECEDE_FLOWER"  # in the environment of SuperLink, SuperNodes and what they start
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+_FILE = "federation.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A folder, and what its federation.toml says."""
+
+    folder: Path  # absolute
+    listen: str  # the address the SuperLink binds to
+    address: str  # the name or address under which the sites reach it
+    port: int
+    sites: tuple[str, ...]
+
+    @classmethod
+    def load(cls, folder: Path) -> Project:
+        """Read a project; whatever cannot be used is named."""
+        path = folder.absolute() / _FILE
+        if not path.is_file():
+            raise ConfigError(
+                f"{folder} is no Flower project: expected a folder that `secede flower init` made"
+            )
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: cannot be read ({error})") from error
+        kinds = {"listen": str, "address": str, "port": int, "sites": list}
+        for key, kind in kinds.items():
+            if not isinstance(found.get(key), kind) or isinstance(found[key], bool):
+                raise ConfigError(f"{path}: {key} is missing or not of type {kind.__name__}")
+        if unknown := set(found) - set(kinds):
+            raise ConfigError(f"{path}: unknown key {min(unknown)!r}; expected {', '.join(kinds)}")
+        return cls(
+            folder=folder.absolute(),
+            listen=found["listen"],
+            address=found["address"],
+            port=found["port"],
+            sites=tuple(str(name) for name in found["sites"]),
+        ).checked()
+
+    def checked(self) -> Project:
+        """Return the project if it can be used."""
+        check_host(self.listen)
+        check_host(self.address)
+        if not 1 <= self.port <= 65535:
+            raise ConfigError(f"port is {self.port}, expected 1 to 65535")
+        if len(self.sites) < 2:
+            raise ConfigError(f"{len(self.sites)} sites: a federation needs at least two")
+        for name in self.sites:
+            check_name(name, "site")
+            if name == SUPERLINK or name.startswith((".", "-")):
+                raise ConfigError(f"site {name!r} cannot be called that: take another name")
+        if len(set(self.sites)) < len(self.sites):
+            raise ConfigError("two sites have the same name")
+        return self
+
+    def at(self, port: int) -> Project:
+        """Return the same project with the SuperLink at another port."""
+        return replace(self, port=port)
+
+    def write(self, folder: Path | None = None) -> None:
+        """Write what names hosts and ports, into `folder` while that is still being made."""
+        target = folder or self.folder
+        sites = ", ".join(f'"{name}"' for name in self.sites)
+        files.write_text(
+            target / _FILE,
+            f'listen = "{self.listen}"  # 127.0.0.1: nobody outside this machine reaches it\n'
+            f'address = "{self.address}"  # where the sites find the SuperLink\n'
+            f"port = {self.port}\nsites = [{sites}]\n",
+        )
+        authority = str(self.authority).replace("\\", "\\\\").replace('"', '\\"')
+        files.write_text(
+            target / "flower" / OPERATOR / "config.toml",
+            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
+            f'address = "{self.reached}"\nroot-certificates = "{authority}"\n',
+        )
+        quiet = "".join(f"export {key}={value}\n" for key, value in QUIET.items())
+        files.write_text(
+            target / "environment.sh",
+            "# Read by the other scripts, in the project's folder. Quiet, and where things are.\n"
+            f'{quiet}export FLWR_HOME="$PWD/flower/{OPERATOR}"\n'
+            f"LISTEN={self.listen} PORT={self.port} SUPERLINK={self.reached}\n",
+        )
+
+    @property
+    def reached(self) -> str:
+        """Host and port under which the SuperLink is reached."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.port}"
+
+    @property
+    def certificates(self) -> Path:
+        """The folder of the TLS files."""
+        return self.folder / "certificates"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that everybody trusts."""
+        return self.certificates / "ca.crt"
+
+    @property
+    def app(self) -> Path:
+        """The Flower app."""
+        return self.folder / "app"
+
+    @property
+    def home(self) -> Path:
+        """The erasures' home folder at the server."""
+        return self.folder / "home"
+
+    @property
+    def state(self) -> Path:
+        """Where the SuperLink's database and the process ids lie."""
+        return self.folder / "state"
+
+    @property
+    def database(self) -> Path:
+        """The SuperLink's database: nodes and runs."""
+        return self.state / "superlink.db"
+
+    def key(self, site: str) -> Path:
+        """Return a site's private key."""
+        return self.folder / "nodes" / f"{site}.key"
+
+    def kept(self, site: str) -> Path:
+        """Return where a site keeps its own last update."""
+        return self.folder / "sites" / site
+
+    def log(self, name: str) -> Path:
+        """Return what a process prints to."""
+        return self.folder / "logs" / f"{name}.log"
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return the environment of a process: quiet, with a Flower folder of its own."""
+        beside = str(Path(sys.executable).parent)  # where Flower's programs are installed
+        return {
+            **os.environ,
+            **QUIET,
+            **({MARK: str(self.folder)} if name != OPERATOR else {}),
+            "FLWR_HOME": str(self.folder / "flower" / name),
+            "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+
+
+def program(name: str, environment: Mapping[str, str]) -> str:
+    """Return where one of Flower's programs lies."""
+    found = shutil.which(name, path=environment["PATH"])
+    if found is None:
+        raise ConfigError(f"{name} is not installed: pip install secede[flower]")
+    return found

@@ -1,0 +1,1 @@
+"""A small Flower app: handwritten digits, learned by sites with unequal shares of them."""

@@ -1,0 +1,11 @@
+#!/bin/sh
+# Starts the SuperLink: TLS, sites known by their keys, nothing installed while it runs.
+set -eu
+cd "$(dirname "$0")"
+. ./environment.sh
+export FLWR_HOME="$PWD/flower/superlink"
+mkdir -p state
+exec flower-superlink --ssl-ca-certfile certificates/ca.crt --ssl-certfile certificates/server.crt \
+  --ssl-keyfile certificates/server.key --enable-supernode-auth \
+  --disable-runtime-dependency-installation --host "$LISTEN" --port "$PORT" \
+  --database state/superlink.db

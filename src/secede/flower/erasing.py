@@ -1,0 +1,185 @@
+"""Erase a client from a live federation: the server's one call.
+
+The same workflow as the simulator's, in the store's home folder. Killed at any time, the same call
+goes on from the last transition; it needs the store and the client's own disk and nothing else, so
+it may come months after the training, in another run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Strategy
+
+from secede import files
+from secede.erasure import keys, workflow
+from secede.erasure import request as requests
+from secede.erasure.entries import Entry
+from secede.erasure.home import Home
+from secede.erasure.journal import Journal
+from secede.erasure.plan import Plan
+from secede.erasure.planning import Wishes
+from secede.erasure.request import Request
+from secede.erasure.workflow import Outcome
+from secede.errors import ConfigError, RequestError
+from secede.flower import founding, strategies
+from secede.flower.exchange import Exchange
+from secede.flower.ground import FlowerGround
+from secede.flower.nodes import Node, online, select
+from secede.flower.recorder import Recording
+from secede.flower.store import Store
+from secede.unlearning.create import create
+from secede.unlearning.tasks import LIVE
+
+
+def erase(
+    grid: Grid,
+    strategy: Strategy,
+    store: Store,
+    *,
+    leaver: str,
+    request: bytes | Path | None = None,
+    trigger: str = "consent-withdrawn",
+    wishes: Wishes | None = None,
+    round_seconds: float = 3600.0,
+    gather_seconds: float = 120.0,
+    passes: int = 1,
+    seed: int = 0,
+    pause: float = 1.0,
+) -> Outcome:
+    """Erase the one client that `leaver` names, as name:NAME, key:SHA-256 or node:ID.
+
+    `request` is what the client signed; without it the operator asks for the client, which is not
+    possible for one whose public key lies in the home's `keys/`. `round_seconds` bounds each
+    exchange, `gather_seconds` the wait for clients that are offline; `passes` is how often a client
+    goes over its samples in a round, for the costs. The plan and the receipt echo the name.
+    """
+    wishes = wishes or Wishes()
+    _check_live(wishes)
+    found = _strategy(strategy)
+    home = founding.found(store)
+    client = chosen(grid, store, leaver)
+    store.tell(f"leaver {leaver} is client {client.name!r} ({client.words()})")
+    entry, by_operator = _entry(store, home, client.name, request, trigger)
+    ground = FlowerGround(
+        Exchange(grid=grid, tell=store.tell, pause=pause, now=store.clock),
+        found,
+        store,
+        round_seconds=round_seconds,
+        gather_seconds=gather_seconds,
+        passes=passes,
+        seed=seed,
+        by_operator=by_operator,
+    )
+    store.tell(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
+    outcome = workflow.erase(
+        home,
+        ground,
+        entry.id,
+        key=home.server_key(),
+        clock=store.clock,
+        wishes=wishes,
+        tell=store.tell,
+    )
+    store.tell(_words(outcome, home))
+    return outcome
+
+
+def plan(
+    grid: Grid,
+    strategy: Strategy,
+    store: Store,
+    *,
+    leaver: str,
+    trigger: str = "consent-withdrawn",
+    wishes: Wishes | None = None,
+) -> Plan:
+    """Return what `erase` would do, without asking anybody for anything."""
+    wishes = wishes or Wishes()
+    _check_live(wishes)
+    home = founding.found(store)
+    client = chosen(grid, store, leaver)
+    ground = FlowerGround(Exchange(grid=grid, tell=store.tell), _strategy(strategy), store)
+    asked = _request(store, client.name, trigger)
+    return workflow.foresee(home, ground, asked, wishes=wishes, now=store.clock())
+
+
+def chosen(grid: Grid, store: Store, leaver: str) -> Node:
+    """Return the one client that `leaver` names, among those recorded and those online."""
+    known = store.clients()
+    strangers = [node for node in online(grid) if not any(node.same(other) for other in known)]
+    found = select(leaver, (*known, *strangers))
+    if found in strangers:
+        raise ConfigError(
+            f"client {found.name!r} is online but never contributed to the model: nothing to erase"
+        )
+    return found
+
+
+def _strategy(strategy: Strategy) -> FedAvg:
+    inner = strategy.inner if isinstance(strategy, Recording) else strategy
+    return strategies.check(inner)
+
+
+def _check_live(wishes: Wishes) -> None:
+    for name in wishes.methods:
+        entry, _ = create(name, wishes.settings.get(name))
+        if entry.name not in LIVE:
+            raise ConfigError(
+                f"method {name!r} asks clients for more than a live federation can send; methods "
+                f"that work live: {', '.join(LIVE)}"
+            )
+
+
+def _entry(
+    store: Store, home: Home, client: str, request: bytes | Path | None, trigger: str
+) -> tuple[Entry, bool]:
+    """Return the request to work on, and whether the operator made it for the client."""
+    operators = home.path / "operator"
+    own = (operators / f"{client}.key").exists()
+    if request is not None:
+        data = request if isinstance(request, bytes) else request.read_bytes()
+        asked = requests.verify(data, home.keyring(), federation=store.name)
+        if asked.client != client:
+            raise RequestError(f"the request is {asked.client!r}'s, the leaver {client!r}")
+        return workflow.receive(home, data, store.clock()), False
+    with Journal(home.journal) as journal:
+        known = [row.entry for row in journal.requests(store.clock())]
+    open_ones = [entry for entry in known if entry.client == client and entry.open]
+    done = [e for e in known if e.client == client and client in store.erased()]
+    if open_ones or done:  # it goes on, or is told again
+        return (open_ones or done)[-1], own
+    public = home.keys / f"{client}.pub"
+    if public.exists() and not own:
+        raise RequestError(
+            f"{client!r} signs its own requests, its public key is {public}: give request=, the "
+            "file that `secede request` wrote there"
+        )
+    if not public.exists():
+        for ending in ("key", "pub"):
+            (operators / f"{client}.{ending}").unlink(missing_ok=True)  # half a pair
+        _, made = keys.generate(operators, client)
+        files.write_bytes(public, made.read_bytes())
+    signed = requests.sign(
+        _request(store, client, trigger), keys.load_private(operators / f"{client}.key")
+    )
+    return workflow.receive(home, signed, store.clock()), True
+
+
+def _request(store: Store, client: str, trigger: str) -> Request:
+    serving = store.serving()
+    if serving is None:
+        raise ConfigError(f"{store.path} has no serving model")
+    return requests.new(
+        federation=store.name, client=client, trigger=trigger, model=serving, now=store.clock()
+    )
+
+
+def _words(outcome: Outcome, home: Home) -> str:
+    if outcome.model is None:
+        return f"{outcome.client} was not erased: {outcome.state}: {outcome.reason}"
+    return (
+        f"{outcome.client} is erased by {outcome.method}; model {home.model(outcome.model)}, "
+        f"receipt {outcome.receipt}"
+    )

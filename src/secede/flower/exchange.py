@@ -1,0 +1,92 @@
+"""Messages to clients and their replies: every wait has an end, and says who is awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from secede.flower.grids import Tell, say
+from secede.flower.nodes import Node, online
+from secede.flower.waiting import until
+
+_AGAIN = 30.0  # seconds after which it says once more who is awaited
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replies:
+    """What came back, by node: replies, what failed and why; the rest were silent."""
+
+    sound: Mapping[int, Message] = field(default_factory=dict)
+    failed: Mapping[int, str] = field(default_factory=dict)  # at the client
+    lost: Mapping[int, str] = field(default_factory=dict)  # on the way: the node went away
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """A grid with bounded waits."""
+
+    grid: Grid
+    tell: Tell = say
+    pause: float = 1.0  # seconds between two looks
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def gather(self, wanted: Sequence[Node], seconds: float) -> dict[str, Node]:
+        """Return which of `wanted` are there, by name, waiting for the others for so long."""
+        told = 0.0
+        for left in until(seconds, self.pause):
+            there = online(self.grid)
+            found = {w.name: n for w in wanted for n in there if n.same(w)}
+            missing = [node.name for node in wanted if node.name not in found]
+            if not missing or left <= 0:
+                break
+            if not told or told - left > _AGAIN:
+                told = left
+                self.tell(f"{self._words(missing, left)} to come online")
+        return found
+
+    def send(
+        self, messages: Sequence[Message], names: Mapping[int, str], seconds: float
+    ) -> Replies:
+        """Send messages to different nodes and wait for their replies, at most so long."""
+        if not messages:
+            return Replies()
+        pending = dict[str, int]()
+        ids = list(self.grid.push_messages(messages))
+        for identity, message in zip(ids, messages, strict=False):
+            if identity:
+                pending[identity] = message.metadata.dst_node_id
+        sound, failed, lost = dict[int, Message](), dict[int, str](), dict[int, str]()
+        told = 0.0
+        for left in until(seconds, self.pause):
+            for reply in self.grid.pull_messages(list(pending)):
+                node = pending.pop(reply.metadata.reply_to_message_id, None)
+                if node is None:
+                    continue
+                if not reply.has_error():
+                    sound[node] = reply
+                elif reply.metadata.src_node_id == node:
+                    failed[node] = _reason(reply)
+                else:  # the SuperLink answers for a node that went away
+                    lost[node] = _reason(reply)
+            if not pending or left <= 0:
+                break
+            if not told or told - left > _AGAIN:
+                told = left
+                self.tell(self._words([names[node] for node in pending.values()], left))
+        return Replies(sound=sound, failed=failed, lost=lost)
+
+    def _words(self, names: Sequence[str], left: float) -> str:
+        end = self.now() + timedelta(seconds=left)
+        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        return f"waiting for {shown} until {end:%H:%M:%S} UTC"
+
+
+def _reason(reply: Message) -> str:
+    """Return an error's last line, which names the exception, in printable characters."""
+    lines = [line.strip() for line in str(reply.error.reason or "").splitlines() if line.strip()]
+    text = lines[-1] if lines else f"error {reply.error.code}"
+    return "".join(c if c.isprintable() else "?" for c in text[:300])

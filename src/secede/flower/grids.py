@@ -1,0 +1,139 @@
+"""Grids that show less, or wait less: any strategy works on them unchanged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from secede.errors import ConfigError, SilentError
+
+if TYPE_CHECKING:
+    from flwr.proto.node_pb2 import NodeInfo
+    from flwr.supercore.run import Run
+
+Tell = Callable[[str], None]
+
+
+def say(line: str) -> None:
+    """Print a line at once: it is what `flwr log` shows."""
+    print(line, flush=True)
+
+
+class Passing(Grid):
+    """A grid that passes everything on to another."""
+
+    def __init__(self, inner: Grid) -> None:
+        self.inner = inner
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self.inner.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self.inner.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message."""
+        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of the nodes that are shown."""
+        return [int(node.node_id) for node in self.get_nodes()]
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return the nodes that are shown."""
+        return self.inner.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages."""
+        return self.inner.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Take the replies that are there."""
+        return self.inner.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and wait for the replies."""
+        return self.inner.send_and_receive(messages, timeout=timeout)
+
+
+class Without(Passing):
+    """A grid on which some nodes are not there: nobody sees them or sends them anything."""
+
+    def __init__(self, inner: Grid, hidden: Collection[int]) -> None:
+        super().__init__(inner)
+        self.hidden = frozenset(hidden)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return the others."""
+        return [node for node in self.inner.get_nodes() if node.node_id not in self.hidden]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages to the others."""
+        return self.inner.push_messages(self._checked(messages))
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages to the others and wait for the replies."""
+        return self.inner.send_and_receive(self._checked(messages), timeout=timeout)
+
+    def _checked(self, messages: Iterable[Message]) -> list[Message]:
+        found = list(messages)
+        for message in found:
+            if message.metadata.dst_node_id in self.hidden:
+                raise ConfigError(
+                    f"a message to node {message.metadata.dst_node_id}, which has left"
+                )
+        return found
+
+
+class Only(Passing):
+    """A grid on which none but some nodes are there."""
+
+    def __init__(self, inner: Grid, shown: Collection[int]) -> None:
+        super().__init__(inner)
+        self.shown = frozenset(shown)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return those."""
+        return [node for node in self.inner.get_nodes() if node.node_id in self.shown]
+
+
+class Awaiting(Passing):
+    """A grid that is asked who is there for so long only: Flower's sampling asks for ever."""
+
+    def __init__(self, inner: Grid, seconds: float, tell: Tell = say, **clock: Any) -> None:
+        super().__init__(inner)
+        self._clock: Callable[[], float] = clock.get("clock", time.monotonic)
+        self._until, self._seconds = self._clock() + seconds, seconds
+        self._tell, self._told = tell, 0.0
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return who is there; SilentError once the time is over."""
+        found, now = list(self.inner.get_nodes()), self._clock()
+        if now > self._until:
+            raise SilentError(
+                f"too few clients came within {self._seconds:g} seconds: {len(found)} are there; "
+                "start the others, or lower the strategy's min_available_nodes"
+            )
+        if self._told and now - self._told > 1:
+            left = self._until - now
+            self._tell(f"waiting for more clients, {len(found)} are there: {left:.0f} seconds left")
+        self._told = self._told or now
+        return found

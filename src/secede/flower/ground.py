@@ -1,0 +1,225 @@
+"""A live Flower federation as the ground of an erasure, with the store for its memory.
+
+The server has no update of anybody, so the guard measures from the global model, and the leaver
+computes the reference itself from its own update and the share that the store recorded.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+
+import torch
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+
+from secede import __version__
+from secede import state as states
+from secede.erasure import gate
+from secede.erasure.gate import Tally
+from secede.erasure.ground import Ground
+from secede.erasure.keys import is_name
+from secede.erasure.predicate import Scope, Setting, Software
+from secede.erasure.replies import SAMPLES
+from secede.errors import ConfigError
+from secede.federation.engine import OwnState
+from secede.flower import founding
+from secede.flower.asking import Given, Own
+from secede.flower.engine import FlowerEngine
+from secede.flower.exchange import Exchange
+from secede.flower.log import Contribution
+from secede.flower.store import Store
+from secede.seeding import seeded
+from secede.state import State
+from secede.unlearning.method import Server
+from secede.unlearning.methods import Situation
+from secede.unlearning.tasks import CountRight
+
+BY_OPERATOR = (
+    "The request was made by the server's operator on the client's behalf, unsigned by it."
+)
+
+
+GROWTH = 10.0  # times the weight that was recorded: nobody's data grows more between two rounds
+
+
+class FlowerGround(Ground):
+    """The federation that a store remembers, over a grid."""
+
+    scenario = ""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        strategy: FedAvg,
+        store: Store,
+        *,
+        round_seconds: float = 3600.0,
+        gather_seconds: float = 120.0,
+        passes: int = 1,
+        seed: int = 0,
+        by_operator: bool = False,
+    ) -> None:
+        self._store, self._exchange, self._seed = store, exchange, seed
+        self._by_operator, self._strategy = by_operator, strategy
+        self.device = torch.device("cpu")
+        known, rounds = store.clients(), store.log.rounds()
+        last = rounds[-1]
+        self.clients = {node.name: number for number, node in enumerate(known)}
+        recorded = {each.client: each.weight for r in rounds if not r.erased for each in r.clients}
+        self._weights = {n: recorded[node.name] for n, node in enumerate(known)}
+        self._round_seconds, self._gather_seconds = round_seconds, gather_seconds
+        self._round: tuple[str, Sequence[Contribution]] = ("", ())
+        digests = {each.client: each.digest for r in rounds for each in r.clients}
+        self.engine: FlowerEngine = FlowerEngine(
+            exchange=exchange,
+            strategy=strategy,
+            clients=dict(enumerate(known)),
+            like=store.like,
+            config=next((r.config for r in reversed(rounds) if not r.erased), {}),
+            own={n: Own(last.share(c.name), digests[c.name]) for n, c in enumerate(known)},
+            remembers=False,  # what belongs to the serving model stays until one is settled on
+            round_seconds=round_seconds,
+            gather_seconds=gather_seconds,
+            first_round=last.number,
+            passes=passes,
+            heaviest={n: GROWTH * weight for n, weight in self._weights.items()},
+            note=self._note,
+        )
+        self.training_rounds = sum(not r.erased for r in rounds)
+        self.classes = store.classes or _outputs(self._fresh("template"))
+
+    def situation(self, client: str) -> Situation:
+        """Say what there is: no history, no data, and single updates unless they are hidden."""
+        wanted = self.engine.clients[self.clients[client]]
+        there = self._exchange.gather([wanted], 0.0)
+        return Situation(
+            leaver_online=client in there, single_updates=not self._store.secure_aggregation
+        )
+
+    def scope(self, client: str) -> Scope:
+        """Say what `client` put in, as it was recorded."""
+        return founding.scope(self._store, client)
+
+    def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
+        """Return what a method finds."""
+        leaver = self.clients[client]
+        return Server(
+            engine=replace(
+                self.engine, answer_seconds={leaver: seconds}, hidden=frozenset({leaver})
+            ),
+            global_state=state,
+            leaver=leaver,
+            retained=tuple(self.clients[name] for name in retained),
+            fresh_state=lambda: {**self._fresh("retraining").state_dict()},
+            fresh_model=lambda: self._fresh("template"),
+        )
+
+    def last(self, client: str) -> OwnState | None:
+        """Return nothing: the server keeps no update."""
+        return None
+
+    def fresh_model(self, number: int) -> nn.Module:
+        """Return the n-th fresh model."""
+        return self._fresh("guard", number)
+
+    def hurry(self, seconds: float) -> None:
+        """Give every retained client at most so long for an answer or a round."""
+        self.engine = replace(
+            self.engine,
+            round_seconds=min(self._round_seconds, seconds),
+            gather_seconds=min(self._gather_seconds, seconds),
+        )
+
+    def tally(self, clients: Sequence[int], state: State) -> Tally:
+        """Let clients count at the same time; the server looks at each answer as at any other."""
+        found = self.engine.ask_all(clients, CountRight(), global_state=state)
+        tally = gate.tally(Given(found), clients, state)
+        left_out = dict(tally.left_out)
+        for client, counts in tally.counts.items():
+            if sum(counts.samples) > GROWTH * self._weights[client]:
+                left_out[client] = SAMPLES
+        sound = {client: c for client, c in tally.counts.items() if client not in left_out}
+        return Tally(sound, left_out, found.cost)
+
+    def aggregated(self, shares: Mapping[str, float]) -> None:
+        """Write down whose updates went into the last round's mean."""
+        start, came = self._round
+        used = [
+            each.model_copy(update={"weight": shares[each.client]})
+            for each in came
+            if shares.get(each.client, 0.0) > 0
+        ]
+        self._store.notes.put(start, used)
+
+    def training(self) -> dict[str, Setting]:
+        """Return what the clients' own functions are told in a round, and the seed."""
+        told = {
+            name: value if isinstance(value, bool | int | float) else str(value)[:300] or "none"
+            for name, value in self.engine.config.items()
+            if is_name(name)
+        }
+        return {**told, "seed": self._seed}
+
+    def limits(self, client: str) -> tuple[str, ...]:
+        """Say who asked, where it was not the client."""
+        return (BY_OPERATOR,) if self._by_operator else ()
+
+    def software(self) -> Software:
+        """Return versions."""
+        return Software(
+            versions={
+                "secede": __version__,
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "flwr": version("flwr"),
+            },
+            environment={"engine": "flower", "strategy": type(self._strategy).__name__},
+        )
+
+    def holdings(self, client: str) -> tuple[str, ...]:
+        """Return nothing: what the server keeps of a client are its weights and digests."""
+        return ()
+
+    def roll_back(self) -> None:
+        """Forget the rounds that led nowhere; clients keep the update that the model holds."""
+        self._store.notes.drop()
+
+    def settle(self, client: str, trained_from: str | None) -> None:
+        """Go on from the model that serves now, with those who trained it last."""
+        store = self._store
+        last = store.last()
+        serving = store.served()
+        if last is not None and serving is not None and last.model != serving.digest:
+            state, _ = states.load(store.home.model(serving.digest))
+            store.keep(
+                {name: state[name] for name in store.like},
+                run=last.run,
+                strategy=type(self._strategy).__name__,
+                start=trained_from or serving.digest,
+                clients=store.notes.get(trained_from),
+                config=self.engine.config,
+                erased=client,
+                number=serving.round,
+            )
+        store.notes.drop()
+
+    def _note(self, start: str, came: Sequence[Contribution]) -> None:
+        self._round = (start, came)
+
+    def _fresh(self, *name: str | int) -> nn.Module:
+        with seeded(self._seed, "model", *name):
+            return self._store.load_model()
+
+
+def _outputs(model: nn.Module) -> int:
+    """Return how many classes a network tells apart: the outputs of its last linear layer."""
+    layers = [m.out_features for m in model.modules() if isinstance(m, nn.Linear)]
+    if not layers:
+        raise ConfigError(
+            f"{type(model).__name__} has no linear layer to tell the number of classes from: give "
+            "it as Store(..., classes=)"
+        )
+    return layers[-1]

@@ -1,0 +1,121 @@
+"""The log of completed rounds: what an erasure needs to know of each, and never an update.
+
+One line of JSON for each, appended and synced after the model's file. A line that a kill cut off is
+no line: its round counts as not completed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from secede import files
+from secede.erasure.canonical import canonical
+from secede.erasure.fields import Count, Digest, Document, Moment, Name, faults
+from secede.errors import RecordError, StorageError
+from secede.flower.nodes import Node
+
+
+class Contribution(Document):
+    """One client in one mean: its weight there, and its update's digest."""
+
+    client: Name
+    node: Annotated[str, Field(pattern=r"^[0-9]{1,20}$")]  # ids do not fit into JSON's numbers
+    key: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    digest: Digest | None = None  # None under secure aggregation
+
+    def identity(self) -> Node:
+        """Return who it is."""
+        return Node(name=self.client, node=int(self.node), key=self.key)
+
+
+class Round(Document):
+    """A completed round, or what came of an erasure."""
+
+    version: Literal[1] = 1
+    number: Count  # counted over all trainings of this federation
+    training: Count  # which of them
+    run: str
+    strategy: str
+    start: Digest  # of the model that the clients trained from
+    model: Digest
+    clients: tuple[Contribution, ...]
+    config: dict[str, Any] = Field(default_factory=dict)  # that the clients were given
+    erased: Name | None = None  # a client whose erasure ended with this model
+    at: Moment
+
+    def share(self, client: str) -> float:
+        """Return a client's share in this mean; 0 if it took no part."""
+        total = sum(each.weight for each in self.clients)
+        return sum(each.weight for each in self.clients if each.client == client) / (total or 1)
+
+
+class Log:
+    """The file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def rounds(self) -> list[Round]:
+        """Return all completed rounds, the oldest first."""
+        if not self._path.exists():
+            return []
+        *lines, _cut = self._path.read_bytes().split(b"\n")
+        try:
+            return [Round.model_validate(json.loads(line), strict=False) for line in lines]
+        except (ValueError, ValidationError) as error:
+            told = faults(error) if isinstance(error, ValidationError) else error
+            raise RecordError(
+                f"{self._path}: damaged ({told}); restore it from a backup"
+            ) from error
+
+    def append(self, completed: Round) -> None:
+        """Add a round; what a kill cut off before is removed first."""
+        line = canonical(completed.model_dump(mode="json")).decode()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._path.exists():
+                content = self._path.read_bytes()
+                if not content.endswith(b"\n"):
+                    os.truncate(self._path, content.rfind(b"\n") + 1)
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
+        files.append_line(self._path, line)
+
+
+class Notes:
+    """Who took part in the rounds of an erasure, until one of them is settled on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, start: str, clients: Sequence[Contribution]) -> None:
+        """Remember who took part in the round that began at `start`."""
+        files.write_bytes(self._folder / f"{start}.json", _NOTED.dump_json(tuple(clients)))
+
+    def get(self, start: str | None) -> tuple[Contribution, ...]:
+        """Return who took part in the round that began at `start`; nobody if there was none."""
+        path = self._folder / f"{start}.json"
+        if start is None or not path.exists():
+            return ()
+        try:
+            return _NOTED.validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise RecordError(f"{path}: damaged; restore it from a backup") from error
+
+    def drop(self) -> None:
+        """Forget all of them."""
+        try:
+            for path in self._folder.glob("*.json"):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot delete in {self._folder}: {error.strerror}") from error
+
+
+_NOTED: TypeAdapter[tuple[Contribution, ...]] = TypeAdapter(tuple[Contribution, ...])

@@ -1,0 +1,172 @@
+"""Our own messages: a task to a client, and what it answers. Both sides trust neither.
+
+To the client: the global state, the task's name and settings, the client's number (it names the
+randomness), the share and digest of its own last update as the server recorded them. Back: a state
+or some numbers, and a report; or an error's kind and text. JSON is bounded and parsed strictly.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from pydantic import Field, ValidationError
+
+from secede.erasure.fields import Count, Digest, Document, Name, Share, faults
+from secede.errors import ConfigError, GuardError, RecordError, SecedeError, StateError
+from secede.flower import arrays
+from secede.state import State
+from secede.unlearning import tasks
+from secede.unlearning.clients import Reply
+from secede.unlearning.local import LocalResult
+from secede.unlearning.method import TakeStep
+from secede.unlearning.tasks import CountRight, Measure, Sent, Task
+
+UNLEARN, LOOK = "unlearn", "secede"  # names of the handlers
+TYPES = {tasks.LOCAL_STEP: f"train.{UNLEARN}", tasks.COUNT: f"query.{LOOK}"}
+TYPES[tasks.MEASURE] = f"query.{LOOK}"
+_STATE, _TASK, _ANSWER = "secede.state", "secede.task", "secede.answer"
+_LIMIT = 4 << 20  # characters of JSON
+_CLASSES = 1_000_000
+_TEXT = 400  # characters of an error
+# An error at a client counts as the same here; others mean that the client could not.
+_KINDS = {"GuardError": GuardError, "StateError": StateError, "ConfigError": ConfigError}
+
+
+class Asked(Document):
+    """What a client is asked, without the state."""
+
+    version: int = 1
+    task: Name
+    method: str = ""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    client: Count  # its number in the engine
+    number: Count  # of the question
+    weight: Share = 0.0  # of its own last update in the last mean
+    own: Digest | None = None  # of that update; None: it has none
+
+    def form(self) -> Sent:
+        """Return the task's name and settings."""
+        return Sent(self.task, self.method, self.settings)
+
+
+def question(node: int, asked: Asked, state: State, *, ttl: float) -> Message:
+    """Return the message that asks a client to do a task with `state`."""
+    text = json.dumps(asked.model_dump(mode="json"), allow_nan=False)
+    content = RecordDict({_STATE: arrays.pack(state), _TASK: ConfigRecord({"json": text})})
+    return Message(content, node, TYPES[asked.task], ttl=ttl)
+
+
+def read_question(message: Message, like: State) -> tuple[Asked, dict[str, torch.Tensor]]:
+    """Return what a client is asked, and the state; whatever is wrong with it raises."""
+    asked = _asked(message)
+    if message.metadata.message_type != TYPES.get(asked.task):
+        raise GuardError(f"task {asked.task!r} came as {message.metadata.message_type!r}")
+    records = message.content.array_records
+    if set(records) != {_STATE}:
+        raise GuardError("a question holds one state, and this one does not")
+    return asked, arrays.unpack(records[_STATE], like)
+
+
+def answer(message: Message, reply: LocalResult | Reply) -> Message:
+    """Return a client's answer."""
+    if isinstance(reply, LocalResult):
+        told: dict[str, Any] = {"report": _finite(reply.report.as_dict())}
+        content = RecordDict({_STATE: arrays.pack(reply.state)})
+    else:
+        numbers = {name: _finite(value.tolist()) for name, value in reply.state.items()}
+        told = {"numbers": numbers, "samples": reply.samples}
+        content = RecordDict()
+    content[_ANSWER] = ConfigRecord({"json": json.dumps(told, allow_nan=False)})
+    return Message(content, reply_to=message)
+
+
+def refusal(message: Message, error: SecedeError) -> Message:
+    """Return a client's answer that says why there is none."""
+    told = {"error": type(error).__name__, "text": str(error)[:_TEXT]}
+    content = RecordDict({_ANSWER: ConfigRecord({"json": json.dumps(told)})})
+    return Message(content, reply_to=message)
+
+
+def read_answer(message: Message, task: Task, like: State, who: str) -> LocalResult | Reply:
+    """Return what client `who` answered; its errors are raised as ours, with its name."""
+    told = _json(message, _ANSWER)
+    if "error" in told:
+        kind = _KINDS.get(str(told["error"]), RecordError)
+        text = "".join(c if c.isprintable() else "?" for c in str(told.get("text"))[:_TEXT])
+        raise kind(f"client {who!r}: {text}")
+    try:
+        if isinstance(task, TakeStep):
+            return _state(message, told, like)
+        return _numbers(told, task)
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        line = " ".join(str(error).split())[:160]
+        raise GuardError(f"client {who!r}: its answer cannot be read ({line})") from error
+    except GuardError as error:
+        raise GuardError(f"client {who!r}: {error}") from error
+
+
+def _state(message: Message, told: Mapping[str, Any], like: State) -> LocalResult:
+    state = arrays.unpack(message.content.array_records[_STATE], like)
+    return tasks.result_of(state, told["report"])
+
+
+def _numbers(told: Mapping[str, Any], task: CountRight | Measure) -> Reply:
+    found = dict[str, torch.Tensor]()
+    if set(told["numbers"]) != set(task.numbers):
+        raise ValueError(f"expected the numbers {', '.join(task.numbers)}")
+    for name, kind in task.numbers.items():
+        values = told["numbers"][name]
+        whole = kind == torch.int64
+        sound = isinstance(values, list) and 0 < len(values) <= _CLASSES
+        if not sound or any(type(v) is not int if whole else not _is_real(v) for v in values):
+            raise ValueError(f"{name} is no list of numbers")
+        if whole and any(abs(value) > 2**53 for value in values):
+            raise ValueError(f"{name} holds a count that is too large")
+        found[name] = torch.tensor([math.nan if v is None else v for v in values], dtype=kind)
+    samples = told["samples"]
+    if type(samples) is not int or not 0 < samples <= 2**53:
+        raise ValueError("no count of samples")
+    return Reply(state=found, gradient_samples=0, samples=samples)
+
+
+def _is_real(value: object) -> bool:
+    return value is None or type(value) in (int, float)
+
+
+def _asked(message: Message) -> Asked:
+    try:
+        return Asked.model_validate(_json(message, _TASK))
+    except ValidationError as error:
+        raise GuardError(f"a question that is none: {faults(error)}") from None
+
+
+def _json(message: Message, key: str) -> dict[str, Any]:
+    record = message.content.config_records.get(key)
+    text = None if record is None else record.get("json")
+    if not isinstance(text, str) or len(text) > _LIMIT:
+        raise GuardError(f"the message has no {key!r}, or too much of it")
+    try:
+        found = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise GuardError(f"{key!r} is not JSON") from error
+    if not isinstance(found, dict):
+        raise GuardError(f"{key!r} is not a JSON object")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _finite(value: Any) -> Any:
+    """Return JSON without numbers that it does not have: those become null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,202 @@
+"""What every engine promises; it runs on the simulator and on Flower, which must agree.
+
+Through the engine's two methods both agree on the digest: the same updates, the same answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flower.inprocess import InProcess, sites
+from flower.small import (
+    CLASSES,
+    SIZES,
+    Told,
+    client_app,
+    initial,
+    load_model,
+    one_thread,
+    simulator,
+    strategy,
+)
+from secede import state as states
+from secede.errors import ConfigError
+from secede.federation.engine import ClientSide, Engine, aggregate
+from secede.flower import FlowerEngine
+from secede.flower.arrays import schema
+from secede.flower.exchange import Exchange
+from secede.flower.nodes import online
+from secede.unlearning.create import create
+from secede.unlearning.method import AtLeaver, TakeStep
+from secede.unlearning.reference import Reference
+from secede.unlearning.tasks import LIVE, CountRight, Measure
+
+EVERYONE = tuple(range(len(SIZES)))
+Make = Callable[[], Engine]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+def flower(folder: Path) -> FlowerEngine:
+    grid = InProcess(sites(len(SIZES), folder), client_app())
+    return FlowerEngine(
+        exchange=Exchange(grid=grid, tell=Told(), pause=0.01),
+        strategy=strategy(),
+        clients=dict(enumerate(online(grid))),
+        like=schema(load_model()),
+        round_seconds=1.0,
+        gather_seconds=0.2,
+    )
+
+
+@pytest.fixture(params=["simulator", "flower"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    number = iter(range(100))
+    if request.param == "simulator":
+        return simulator
+    return lambda: flower(tmp_path / str(next(number)))
+
+
+def step(name: str, **settings: Any) -> TakeStep:
+    method: Any = create(name, settings)[1]
+    return TakeStep(method)
+
+
+def trained(engine: Engine, rounds: int = 2) -> states.State:
+    state: states.State = initial()
+    for number in range(1, rounds + 1):
+        reply = engine.train_round(state, EVERYONE, phase="training", number=number)
+        state = aggregate(reply.updates)
+    return state
+
+
+def test_a_round_gives_the_simulators_updates_to_the_bit(make: Make) -> None:
+    mine, other = make(), simulator()
+    for number, clients in ((1, EVERYONE), (2, (2, 0))):
+        here = mine.train_round(initial(), clients, phase="training", number=number)
+        there = other.train_round(initial(), clients, phase="training", number=number)
+        assert [u.client for u in here.updates] == list(clients)
+        assert [u.samples for u in here.updates] == [SIZES[client] for client in clients]
+        assert [states.digest(u.state) for u in here.updates] == [
+            states.digest(u.state) for u in there.updates
+        ]
+
+
+def test_several_rounds_end_at_the_simulators_digest(make: Make) -> None:
+    assert states.digest(trained(make())) == states.digest(trained(simulator()))
+
+
+def test_phase_and_number_name_a_rounds_randomness(make: Make) -> None:
+    engine, found = make(), set[str]()
+    for phase, number in (("training", 1), ("training", 2), ("post-training", 1)):
+        reply = engine.train_round(initial(), [0], phase=phase, number=number)
+        found.add(states.digest(reply.updates[0].state))
+    again = engine.train_round(initial(), [0], phase="training", number=1)
+    assert len(found) == 3
+    assert states.digest(again.updates[0].state) in found
+
+
+def test_a_rounds_cost_is_a_model_down_and_up_for_each(make: Make) -> None:
+    size = states.size_bytes(initial())
+    cost = make().train_round(initial(), (0, 2), phase="training", number=1).cost
+    assert cost.rounds == 1
+    assert cost.gradient_samples == SIZES[0] + SIZES[2]
+    for wire in (cost.upload_bytes, cost.download_bytes):
+        assert 2 * size <= wire <= 2 * (size + 1500)  # NumPy's headers, keys, metrics
+    assert cost.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("second-choice", {}),
+        ("projected-ascent", {"stop_distance": 5.0, "batch_size": 16}),
+        ("gradient-ascent", {"epochs": 1, "batch_size": 16}),
+        ("virtual-teacher", {}),
+        ("reference", {}),
+    ],
+)
+def test_a_local_step_gives_the_simulators_state_to_the_bit(
+    make: Make, name: str, settings: dict[str, Any]
+) -> None:
+    found = []
+    for engine in (make(), simulator()):
+        reply, cost = engine.ask(1, step(name, **settings), global_state=trained(engine))
+        found.append((states.digest(reply.state), reply.report.as_dict(), cost.gradient_samples))
+    (here, report, gradients), (there, expected, others) = found
+    assert here == there
+    assert report == expected
+    assert gradients == others
+
+
+def test_the_reference_is_the_mean_of_the_others(make: Make) -> None:
+    engine = make()
+    last = engine.train_round(initial(), EVERYONE, phase="training", number=1).updates
+    reply, cost = engine.ask(1, step("reference"), global_state=aggregate(last))
+    others = aggregate([update for update in last if update.client != 1])
+    assert states.distance(reply.state, others) < 1e-5
+    assert reply.report.own_weight == pytest.approx(SIZES[1] / sum(SIZES))
+    size = states.size_bytes(initial())
+    for wire in (cost.upload_bytes, cost.download_bytes):
+        assert size <= wire <= size + 2500
+    assert cost.rounds == 0
+
+
+def test_who_missed_the_last_round_has_no_share_in_it(make: Make) -> None:
+    engine = make()
+    engine.train_round(initial(), EVERYONE, phase="training", number=1)
+    later = engine.train_round(initial(), (0, 2, 3), phase="training", number=2)
+    mean = aggregate(later.updates)
+    ascent = step("projected-ascent", stop_distance=5.0, batch_size=16, learning_rate=1e-9)
+    reply, _ = engine.ask(1, ascent, global_state=mean)
+    assert reply.report.own_weight == 0
+    assert states.distance(reply.state, mean) < 1e-5  # it starts from the mean as it stands
+    with pytest.raises(ConfigError, match="missed the last round"):
+        engine.ask(1, step("reference"), global_state=mean)
+
+
+def test_counting_and_measuring_answer_alike(make: Make) -> None:
+    engine, other = make(), simulator()
+    for task in (CountRight(), Measure()):
+        here, cost = engine.ask(2, task, global_state=initial())
+        there, _ = other.ask(2, task, global_state=initial())
+        assert here.samples == SIZES[2]
+        assert all(torch.equal(here.state[name], there.state[name]) for name in there.state)
+        assert cost.gradient_samples == 0
+    assert len(other.ask(2, CountRight(), global_state=initial())[0].state["right"]) == CLASSES
+
+
+def test_an_unknown_client_is_refused(make: Make) -> None:
+    with pytest.raises(ConfigError, match="unknown client 9"):
+        make().train_round(initial(), (0, 9), phase="training", number=1)
+    with pytest.raises(ConfigError, match="unknown client 9"):
+        make().ask(9, CountRight(), global_state=initial())
+
+
+def test_a_local_step_before_the_first_round_is_refused(make: Make) -> None:
+    with pytest.raises(ConfigError, match="no own state yet"):
+        make().ask(0, step("reference"), global_state=initial())
+
+
+def test_what_cannot_be_sent_is_refused_and_what_can_is_named(tmp_path: Path) -> None:
+    engine = flower(tmp_path)
+
+    class Mine(Reference):
+        """A step of one's own."""
+
+    def closure(side: ClientSide) -> Any:
+        raise AssertionError("never run")
+
+    for task in (closure, TakeStep(AtLeaver(Mine())), TakeStep(Mine())):
+        with pytest.raises(ConfigError, match="cannot be sent to a live client") as caught:
+            engine.ask(0, task, global_state=initial())
+        assert all(name in str(caught.value) for name in LIVE)

@@ -1,0 +1,118 @@
+"""Following a run, with a small program in the place of `flwr`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from secede.errors import SecedeError, SilentError
+from secede.flower.deploy import outcomes, programs, records, runs
+from secede.flower.deploy.processes import Process
+from secede.flower.deploy.project import Project
+from secede.flower.deploy.scaffold import write_project
+
+# It answers as `flwr` does: `run` and `list` in JSON, `log` as lines.
+FLWR = """#!{python}
+import json, pathlib, sys, time
+folder = pathlib.Path({folder!r})
+(folder / "calls").open("a").write(json.dumps(sys.argv[1:]) + "\\n")
+told = json.loads((folder / "told.json").read_text())
+kind = sys.argv[1]
+if kind == "log":
+    for line in told["log"]:
+        print(line, flush=True)
+    time.sleep(told["log-seconds"])
+elif kind == "run":
+    print("some words before")
+    print(json.dumps(told["run"]))
+else:
+    print(json.dumps({{"success": True, "runs": [{{"run-id": "7", "status": told["status"]}}]}}))
+"""
+
+
+class Fake:
+    """What the fake `flwr` tells."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.told: dict[str, object] = {
+            "run": {"success": True, "run-id": "7"},
+            "status": "finished:completed",
+            "log": ["\x1b[92mINFO \x1b[0m:      [ROUND 1]", "INFO :", "", "planned"],
+            "log-seconds": 0,
+        }
+        self.tell()
+
+    def tell(self, **changes: object) -> None:
+        self.told |= changes
+        (self.folder / "told.json").write_text(json.dumps(self.told))
+
+    def calls(self) -> list[list[str]]:
+        return [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    path = tmp_path / "flwr"
+    path.write_text(FLWR.format(python=sys.executable, folder=str(tmp_path)))
+    path.chmod(0o755)
+    monkeypatch.setattr(programs, "program", lambda *_: str(path))
+    monkeypatch.setattr(runs, "program", lambda *_: str(path))
+    monkeypatch.setattr(records, "running", lambda *_: Process(1, 0, "", "flower-superlink"))
+    return Fake(tmp_path)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return write_project(tmp_path / "p", sites=["a", "b"])
+
+
+def test_a_run_is_started_followed_and_its_lines_passed_on(fake: Fake, project: Project) -> None:
+    told: list[str] = []
+    config: runs.Config = {"home": 'a "quoted" \\ path', "rounds": 3, "fast": True, "rate": 0.5}
+    assert runs.run(project, config, seconds=60, tell=told.append) == "7"
+    assert told[1:] == ["[ROUND 1]", "planned"]
+    first = fake.calls()[0]
+    assert first[:2] == ["run", str(project.app)]
+    override = first[first.index("--run-config") + 1]
+    assert override == 'home="a \\"quoted\\" \\\\ path" rounds=3 fast=true rate=0.5'
+    assert first[-3:] == ["secede", "--format", "json"]
+
+
+def test_a_run_that_fails_is_an_error_that_says_how_to_go_on(fake: Fake, project: Project) -> None:
+    fake.tell(status="finished:failed")
+    with pytest.raises(SecedeError, match=r"ended as finished:failed.*the same command goes on"):
+        runs.run(project, {}, seconds=60, tell=print)
+
+
+def test_a_run_that_does_not_end_is_not_waited_for_for_ever(fake: Fake, project: Project) -> None:
+    fake.tell(status="running", **{"log-seconds": 60})
+    with pytest.raises(SilentError, match="has not finished within 3 seconds"):
+        runs.run(project, {}, seconds=3, tell=print)
+
+
+def test_a_refusal_of_flwr_is_passed_on(fake: Fake, project: Project) -> None:
+    fake.tell(run={"success": False, "error-message": "Using SuperLink\n\nno such app"})
+    with pytest.raises(SecedeError, match=r"^flwr run .*: no such app$"):
+        runs.start(project, {})
+
+
+def test_without_a_superlink_nothing_is_started(
+    fake: Fake, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "running", lambda *_: None)
+    with pytest.raises(SecedeError, match="does not run: secede flower up"):
+        runs.start(project, {})
+    assert not (fake.folder / "calls").exists()
+
+
+def test_a_home_without_the_request_is_named(tmp_path: Path) -> None:
+    from secede.erasure.journal import Journal
+
+    with Journal(tmp_path / "journal.sqlite"):
+        pass
+    with pytest.raises(SecedeError, match="knows of no request to erase name:a"):
+        outcomes.verified(tmp_path, "name:a")

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from secede.errors import ConfigError, StorageError
+from secede.flower.deploy import programs, scaffold
+from secede.flower.deploy.project import Project
+from secede.flower.deploy.scaffold import write_project
+
+SITES = ("site-1", "site-2")
+
+
+def test_a_project_is_read_as_it_was_written(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", sites=SITES, hosts=["fl.example.org"], port=9092)
+    assert Project.load(tmp_path / "p") == project
+    assert project.reached == "fl.example.org:9092"
+    assert project.listen == "127.0.0.1"
+    config = tomllib.loads((tmp_path / "p/flower/operator/config.toml").read_text())
+    link = config["superlink"][config["superlink"]["default"]]
+    assert link == {
+        "address": "fl.example.org:9092",
+        "root-certificates": str(tmp_path / "p/certificates/ca.crt"),
+    }
+
+
+def test_everything_secret_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    folder = write_project(tmp_path / "p", sites=SITES).folder
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    secrets = [p for p in folder.rglob("*") if p.is_file() and b"PRIVATE KEY" in p.read_bytes()]
+    assert {p.name for p in secrets} == {"ca.key", "server.key", "site-1.key", "site-2.key"}
+    assert {stat.S_IMODE(p.stat().st_mode) for p in secrets} == {0o600}
+    assert "*.key" in (folder / ".gitignore").read_text()
+    assert not any(b"PRIVATE" in p.read_bytes() for p in (folder / "app").rglob("*.*"))
+
+
+def test_nothing_is_overwritten_and_a_failure_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p/mine").write_text("here")
+    with pytest.raises(ConfigError, match="not empty: nothing is overwritten"):
+        write_project(tmp_path / "p", sites=SITES)
+    assert [path.name for path in tmp_path.rglob("*")] == ["p", "mine"]
+    (tmp_path / "link").symlink_to(tmp_path / "absent")
+    with pytest.raises(ConfigError, match="nothing is overwritten"):
+        write_project(tmp_path / "link", sites=SITES)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copytree", full)
+    with pytest.raises(StorageError, match="No space left"):
+        write_project(tmp_path / "q", sites=SITES)
+    assert {path.name for path in tmp_path.iterdir()} == {"p", "link"}
+    (tmp_path / "empty").mkdir()
+    monkeypatch.undo()
+    assert write_project(tmp_path / "empty", sites=SITES).key("site-1").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sites": ["one"]}, "at least two"),
+        ({"sites": ["a", "a"]}, "same name"),
+        ({"sites": ["a", "b/c"]}, "cannot be used"),
+        ({"sites": ["a", "superlink"]}, "take another name"),
+        ({"sites": ["a", ".."]}, "take another name"),
+        ({"hosts": ["a b"]}, "cannot be used"),
+        ({"listen": "0.0.0.0 --insecure"}, "cannot be used"),
+        ({"port": 70000}, "expected 1 to 65535"),
+    ],
+)
+def test_what_cannot_be_used_is_named_before_anything_is_written(
+    changes: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        write_project(tmp_path / "p", **({"sites": SITES} | changes))  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("port = [", "cannot be read"),
+        ('listen = "127.0.0.1"\naddress = "a"\nport = "1"\nsites = []', "port is missing or not"),
+        ('listen = "::1"\naddress = "a"\nport = 1\nsites = ["a", "b"]\nx = 1', "unknown key 'x'"),
+    ],
+)
+def test_a_damaged_description_is_named(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "federation.toml").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        Project.load(tmp_path)
+    with pytest.raises(ConfigError, match="no Flower project"):
+        Project.load(tmp_path / "absent")
+
+
+def test_the_processes_are_quiet_secure_and_install_nothing(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", sites=SITES)
+    link, node = programs.superlink(project), programs.supernode(project, "site-1", 1234)
+    assert "--insecure" not in (*link, *node)
+    assert "--enable-supernode-auth" in link
+    assert "--disable-runtime-dependency-installation" in link
+    assert link[link.index("--host") + 1] == "127.0.0.1"
+    assert str(project.key("site-1")) in node
+    environment = project.environment("site-1")
+    assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert environment["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert environment["FLWR_HOME"].startswith(str(project.folder))
+
+
+def test_the_app_is_the_documented_quickstart() -> None:
+    def files(folder: Path) -> dict[str, bytes]:
+        found = (path for path in folder.rglob("*") if path.suffix in (".py", ".toml"))
+        return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+    shown = files(Path(__file__).parents[3] / "examples" / "quickstart")
+    assert shown
+    assert files(Path(scaffold.__file__).parent / "templates" / "app") == shown
+
+
+@pytest.mark.parametrize("script", ["superlink.sh", "site.sh", "register.sh"])
+def test_the_scripts_call_flower_with_the_projects_own_files(script: str, tmp_path: Path) -> None:
+    folder = write_project(tmp_path / "a folder", sites=SITES, port=9092).folder
+    programs_ = tmp_path / "programs"
+    programs_.mkdir()
+    for name in ("flwr", "flower-superlink", "flower-supernode"):
+        (programs_ / name).write_text('#!/bin/sh\nprintf "%s|" "$@"\necho " $FLWR_HOME"\n')
+        (programs_ / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs_}{os.pathsep}{os.environ['PATH']}"}
+    ended = subprocess.run(
+        [folder / script, "site-2", "1"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd="/",
+    )
+    assert str(folder) in ended.stdout
+    assert "--insecure" not in ended.stdout
+    kept = f'site="site-2" secede-folder="{folder}/sites/site-2"'
+    expected = {
+        "superlink.sh": "--enable-supernode-auth|",
+        "site.sh": f"partition-id=1 num-partitions=2 {kept}",
+        "register.sh": "register|nodes/site-2.pub|secede|--name|site-2|",
+    }
+    assert expected[script] in ended.stdout

@@ -1,0 +1,99 @@
+"""A real deployment: SuperLink and SuperNodes with TLS and node authentication.
+
+Train, stop everything, start it again, erase in a second run, verify the receipt.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flower import deployed
+from secede.cli.app import app
+from secede.erasure.home import Home
+from secede.erasure.ledger import Ledger
+from secede.flower.deploy import local, outcomes, processes, programs
+from secede.flower.deploy.certificates import LOOPBACK, write_certificates, write_node_key
+from secede.flower.deploy.project import MARK, Project
+from secede.flower.log import Log
+
+LIMIT = 180.0  # seconds, on two idle cores
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    project = deployed.make(tmp_path / "north", sites=3)
+    try:
+        yield project
+    finally:
+        local.down(Project.load(project.folder), print)
+        assert processes.marked(MARK, str(project.folder)) == []
+
+
+def secede(*arguments: str) -> Any:
+    """Call a command and return what it tells in JSON."""
+    shown = CliRunner().invoke(app, ["flower", *arguments, "--json"])
+    assert shown.exit_code == 0, f"{shown.exception}: {shown.stderr}"
+    return json.loads(shown.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
+    begun = time.monotonic()
+    folder = str(project.folder)
+    assert {row["online"] for row in secede("up", folder)} == {"yes"}
+    secede("train", folder, "--rounds", "2", "--seconds", "240")
+    (first, second) = Log(project.home / "rounds.jsonl").rounds()
+    assert {each.client for each in second.clients} == set(project.sites)
+    assert all(each.key for each in second.clients)  # known by their keys
+    assert first.model == second.start
+
+    local.down(project, print)  # months later
+    secede("up", folder)
+    told = secede("erase", folder, "name:site-2", "--seconds", "300")
+    seconds = time.monotonic() - begun
+    print(f"deployment test: {seconds:.0f} seconds")
+    erased = outcomes.verified(project.home, "name:site-2")
+    assert told["receipt"] == erased.receipt
+    assert (erased.client, erased.rung) == ("site-2", "local-step")
+    after = Log(project.home / "rounds.jsonl").rounds()[-1]
+    assert (after.erased, after.model) == ("site-2", erased.model)
+    assert {each.client for each in after.clients} == {"site-1", "site-3"}
+    with Ledger(Home(project.home).ledger, read_only=True) as ledger:
+        assert ledger.verify().number > 0
+    assert "site-2" in Path(erased.page).read_text()
+    assert seconds < LIMIT or deployed.busy()
+
+
+@pytest.mark.slow
+def test_strangers_are_turned_away(project: Project, tmp_path: Path) -> None:
+    local.up(project, print)
+    known = programs.nodes(project)
+    write_node_key(project.folder / "nodes", "stranger")
+    said = deployed.knock(replace(project, sites=(*project.sites, "stranger")), "stranger")
+    assert "SuperNode ID" not in said
+    assert programs.nodes(project).keys() == known.keys()
+    write_certificates(tmp_path / "other", LOOPBACK)  # an authority that is not the project's
+    context = ssl.create_default_context(cafile=str(tmp_path / "other" / "ca.crt"))
+    with (
+        socket.create_connection((project.address, project.port), timeout=10) as plain,
+        pytest.raises(ssl.SSLCertVerificationError),
+    ):
+        context.wrap_socket(plain, server_hostname=project.address)
+    with (
+        socket.create_connection((project.address, project.port), timeout=10) as plain,
+        plain.makefile("rwb") as http,
+    ):
+        http.write(b"GET /health HTTP/1.0\r\n\r\n")
+        http.flush()
+        assert not http.read(20).startswith(b"HTTP/1.1 200")  # nothing without TLS

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flower.inprocess import Site
+from flower.journals import home, told
+from flower.small import (
+    NOW,
+    WISHES,
+    Federation,
+    strategy,
+)
+from secede.erasure import keys
+from secede.erasure import request as requests
+from secede.errors import ConfigError, RequestError
+from secede.flower import plan
+
+WRONG = [
+    ("site-1", "expected name:NAME, key:SHA-256 or node:ID"),
+    ("name:", "expected name:NAME"),
+    ("name:site", "matches 0 clients"),
+    ("name:SITE-1", "matches 0 clients"),
+    ("name:site-1 ", "matches 0 clients"),
+    ("name:site-*", "matches 0 clients"),
+    ("node:1", "matches 0 clients"),
+    ("key:ab", "matches 0 clients"),
+    ("address:1", "expected name:NAME"),
+    ("", "expected name:NAME"),
+]
+
+
+@pytest.mark.parametrize(("selector", "message"), WRONG)
+def test_a_selector_matches_one_client_or_none_is_touched(
+    federation: Federation, selector: str, message: str
+) -> None:
+    federation.train(1)
+    for site in federation.sites:
+        site.seen.clear()
+    with pytest.raises(ConfigError, match=message) as caught:
+        federation.erase(selector)
+    for name in ("site-0", "site-1", "site-2", "site-3"):
+        assert f"name:{name}" in str(caught.value)  # so that the right one can be chosen
+    assert all(site.seen == [] for site in federation.sites)
+
+
+def test_all_kinds_of_selectors_name_the_same_client(federation: Federation) -> None:
+    federation.train(1)
+    site = federation.site("site-2")
+    key = hashlib.sha256(site.key).hexdigest()
+    for selector in ("name:site-2", f"node:{site.node}", f"key:{key}"):
+        found = plan(federation.grid(), strategy(), federation.store, leaver=selector)
+        assert found.client == "site-2"
+        assert found.ladder[0].rung == "local-step"
+
+
+def test_two_nodes_of_one_name_are_refused(federation: Federation) -> None:
+    federation.train(1)
+    twin = Site(name="site-2", node=77, config={}, key=b"another key")
+    federation.sites.append(twin)
+    with pytest.raises(ConfigError, match="two clients are called 'site-2'"):
+        federation.erase("name:site-2")
+
+
+def test_a_node_with_another_key_is_not_the_client_of_that_name(federation: Federation) -> None:
+    federation.train(2)
+    federation.site("site-1").key = b"somebody else's key"
+    how = replace(WISHES, methods=(), settings={}, server_rounds=8)
+    outcome = federation.erase(f"key:{hashlib.sha256(b'public key 1').hexdigest()}", wishes=how)
+    assert outcome.rung != "local-step"  # who is online is a stranger, and was not asked
+    assert "train.unlearn" not in federation.site("site-1").seen
+
+
+def test_who_never_contributed_is_not_erased(federation: Federation) -> None:
+    federation.site("site-3").online = False
+    federation.train(1)
+    federation.site("site-3").online = True
+    with pytest.raises(ConfigError, match="never contributed to the model"):
+        federation.erase("name:site-3")
+
+
+def test_nodes_without_names_or_keys_are_known_by_their_ids(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, names="", keys=False)
+    federation.train(2)
+    node = federation.sites[1].node
+    outcome = federation.erase(f"node:{node}")
+    assert (outcome.state, outcome.client) == ("promoted", f"node-{node}")
+
+
+# Who asks
+
+
+def test_a_client_with_a_key_of_its_own_must_ask_itself(federation: Federation) -> None:
+    federation.train(2)
+    keys.generate(federation.folder / "theirs", "site-1")
+    public = home(federation) / "keys" / "site-1.pub"
+    public.parent.mkdir()
+    public.write_bytes((federation.folder / "theirs" / "site-1.pub").read_bytes())
+    with pytest.raises(RequestError, match="'site-1' signs its own requests"):
+        federation.erase("name:site-1")
+    serving = federation.store.serving()
+    assert serving is not None
+    made = requests.new(
+        federation="north", client="site-1", trigger="objection", model=serving, now=NOW
+    )
+    signed = requests.sign(made, keys.load_private(federation.folder / "theirs" / "site-1.key"))
+    with pytest.raises(RequestError, match="the request is 'site-1''s, the leaver 'site-2'"):
+        federation.erase("name:site-2", request=signed)
+    outcome = federation.erase("name:site-1", request=signed)
+    assert outcome.state == "promoted"
+    assert outcome.receipt is not None
+    assert not any("operator" in limit for limit in told(outcome.receipt)["limits"])
+
+
+def test_asking_again_tells_what_came_of_it(federation: Federation) -> None:
+    federation.train(2)
+    first = federation.erase("name:site-1")
+    again = federation.erase("name:site-1")
+    assert (again.state, again.model, again.receipt) == (first.state, first.model, first.receipt)
+    assert len(federation.store.log.rounds()) == 3

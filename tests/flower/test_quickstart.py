@@ -1,0 +1,96 @@
+"""The example is an ordinary Flower app with ten lines added; they are in the docs and they run."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from flower.inprocess import InProcess, sites
+from secede.erasure import receipt
+from secede.erasure.keys import Keyring
+
+ROOT = Path(__file__).parents[2]
+PLAIN, OURS = ROOT / "examples" / "plain", ROOT / "examples" / "quickstart"
+
+
+@pytest.fixture(params=[PLAIN, OURS], ids=["plain", "quickstart"])
+def apps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(request.param))
+    forget()
+    yield (
+        request.param,
+        *(importlib.import_module(f"quickstart.{n}_app") for n in ("client", "server")),
+    )
+    forget()
+
+
+def forget() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "quickstart"]:
+        del sys.modules[name]
+
+
+def files(folder: Path) -> dict[str, list[str]]:
+    return {
+        str(path.relative_to(folder)): path.read_text().splitlines()
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in (".py", ".toml")
+    }
+
+
+def added() -> list[str]:
+    plain, ours = files(PLAIN), files(OURS)
+    assert plain.keys() == ours.keys()
+    lines = list[str]()
+    for name in ours:
+        diff = difflib.unified_diff(plain[name], ours[name], n=0, lineterm="")
+        lines += [line[1:] for line in diff if re.match(r"\+(?!\+\+)", line)]
+    return lines
+
+
+def test_ten_lines_or_fewer_are_added_and_the_docs_show_each() -> None:
+    lines, page = added(), (ROOT / "docs" / "flower.md").read_text()
+    assert 5 <= len(lines) <= 10
+    (shown,) = re.findall(r"```diff\n(.*?)```", page, re.S)
+    told = [line[1:] for line in shown.splitlines() if re.match(r"\+(?!\+\+)", line)]
+    assert sorted(told) == sorted(lines)
+
+
+def test_the_page_says_which_methods_and_strategies_work() -> None:
+    from secede.flower.strategies import WORK
+    from secede.unlearning.tasks import LIVE
+
+    page = (ROOT / "docs" / "flower.md").read_text()
+    assert all(name in page for name in (*LIVE, *WORK))
+
+
+def test_it_trains_and_ours_erases_in_a_second_run(apps: Any, tmp_path: Path) -> None:
+    folder, client, server = apps
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    config = dict(project["tool"]["flwr"]["app"]["config"])
+    for key, value in config.pop("erasure", {}).items():
+        config[f"erasure.{key}"] = value  # as Flower flattens it
+    config["erasure.home"] = str(tmp_path / "home")
+
+    def run(number: int, **changes: Any) -> InProcess:
+        grid = InProcess(sites(5, tmp_path), client.app, run=number)
+        told = {**config, **changes}
+        server.app(grid, Context(number, 0, {}, RecordDict(), told))
+        return grid
+
+    run(1)
+    if folder == PLAIN:
+        assert not (tmp_path / "home").exists()
+        return
+    grid = run(2, **{"erasure.leaver": "name:site-1"})
+    assert [site.name for site in grid.sites.values() if "train.unlearn" in site.seen] == ["site-1"]
+    (path,) = (tmp_path / "home" / "receipts").glob("*.json")
+    receipt.verify(path.read_bytes(), Keyring.load(tmp_path / "home" / "keys"))

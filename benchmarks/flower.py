@@ -109,8 +109,8 @@ def _rounds(found: dict[str, dict[str, Any]]) -> str:
     rows = []
     for way, told in found.items():
         each = told["rounds"]
-        at_once = 1 if way == "deployment" else told["clients"]
-        own = [row["server-own"] + at_once * row["client-own"] for row in each]
+        turns = {"in-process": told["clients"], "simulation": _turns(told["clients"])}.get(way, 1)
+        own = [row["server-own"] + turns * row["client-own"] for row in each]
         shares = [mine / row["ours"] for mine, row in zip(own, each, strict=True)]
         ratio = statistics.median(row["ours"] / row["plain"] for row in each)
         rows.append(
@@ -146,6 +146,11 @@ def _erasures(found: dict[str, dict[str, Any]]) -> str:
         rows.append([way, f"{told['erase']:.1f}", told["erase-state"], *cells])
     columns = ("", "s", "ended", "local step, models sent", "post-training", "counting")
     return table(columns, rows)
+
+
+def _turns(clients: int) -> int:
+    """Return how many clients a core of the simulation computes one after the other."""
+    return -(-clients // (os.cpu_count() or 1))
 
 
 def _milliseconds(values: Any) -> str:

@@ -70,7 +70,7 @@ def test_the_page_says_what_was_asked_done_measured_and_not_shown() -> None:
     html = certificate.render(verified(), "receipt.json")
     assert "Erasure of <b>clinic-north</b>" in html
     assert "consent was withdrawn" in html
-    assert "12 days after receipt, 17 days before it was due" in html
+    assert "12 days after receipt, 18 days before it was due" in html
     assert "A local step at the client itself" in html
     assert "0.8 points above; intervals overlap" in html
     assert "38.2\u202f% to 44.3\u202f%" in html
@@ -176,6 +176,7 @@ def test_the_page_lies_beside_the_receipt(tmp_path: Path) -> None:
     ("completed", "said"),
     [
         ("2026-11-03T10:00:00Z", "on the day of receipt, 30 days before it was due"),
+        ("2026-11-03T23:59:59Z", "on the day of receipt, 30 days before it was due"),
         ("2026-11-04T10:00:00Z", "1 day after receipt, 29 days before it was due"),
         ("2026-12-03T10:00:01Z", "30 days after receipt, after the due date"),
     ],

@@ -148,8 +148,10 @@ def compare(score: Score) -> str:
 
 def clock(request: RequestPart) -> str:
     """Say how long it took and how that stands to the law's month."""
-    taken = (moment(request.completed) - moment(request.received)).days
-    left = (moment(request.deadline) - moment(request.completed)).days
+    received, completed, deadline = (
+        moment(when).date() for when in (request.received, request.completed, request.deadline)
+    )
+    taken, left = (completed - received).days, (deadline - completed).days
     took = "on the day of receipt" if taken == 0 else f"{plural(taken, 'day')} after receipt"
     if not request.in_time:
         return f"{took}, after the due date"

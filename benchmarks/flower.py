@@ -37,10 +37,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     setting, options = command.settle(parser, argv)
     os.environ.update(QUIET)
     sys.path.insert(0, str(APP))
-    images = options.images or (20 if setting.quick else 200)
+    images = max(1, setting.images // options.clients)
     found: dict[str, dict[str, Any]] = {}
     for way in options.ways:
-        command.say(f"measuring {way}: {options.clients} clients, {setting.repeats} turns")
+        command.say(f"measuring {way}: {options.clients} clients of {images} images each")
         with tempfile.TemporaryDirectory(prefix="secede-") as folder:
             config: dict[str, Any] = {
                 "repeats": setting.repeats,

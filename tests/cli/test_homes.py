@@ -148,6 +148,7 @@ def test_refused_and_rolled_back_have_their_own_exit_codes(
     [
         ({"mean": "middle"}, "mean is 'middle', expected mean, trimmed or median"),
         ({"settings": ["epochs=3"]}, "give METHOD.KEY=VALUE"),
+        ({"methods": ["fine-tune"]}, "method 'fine-tune' hardly forgets"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(changes: dict[str, Any], words: str) -> None:

@@ -28,6 +28,7 @@ from secede.errors import ConfigError, RecordError, RequestError, RolledBackErro
 from secede.experiments.config import Config
 from secede.experiments.founding import check_commitment, found
 from secede.experiments.simulated import Simulated
+from secede.unlearning.methods import METHODS
 
 
 def federation_init(
@@ -148,6 +149,13 @@ def wishes_of(
     """Return what the options ask for."""
     if mean not in ("mean", "trimmed", "median"):
         raise ConfigError(f"mean is {mean!r}, expected mean, trimmed or median")
+    for name in methods:
+        entry = METHODS.get(name)
+        if entry is not None and not entry.forgets:
+            raise ConfigError(
+                f"method {name!r} hardly forgets: it is there for comparison in `secede run`; take "
+                f"one of {', '.join(n for n, other in METHODS.items() if other.forgets)}"
+            )
     chosen: Mean = mean  # type: ignore[assignment]  # checked above
     plain = Wishes()
     return Wishes(

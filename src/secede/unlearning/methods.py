@@ -60,6 +60,7 @@ class Entry:
     source: str
     needs: Needs = Needs()
     scenarios: tuple[str, ...] | None = None  # the only ones it is made for; None: all
+    forgets: bool = True  # False: there to compare with, no way to erase anybody
 
 
 METHODS: Mapping[str, Entry] = MappingProxyType(
@@ -90,6 +91,7 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 source="Halimi et al. 2022, w_ref",
                 # With w and w_ref the server can work out the leaver's own state.
                 needs=Needs(leaver_online=True, single_updates=True),
+                forgets=False,
             ),
             Entry(
                 name="gradient-ascent",
@@ -105,6 +107,7 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 runs_at="server",
                 summary="post-train the global model without the leaver (forgets little)",
                 source="baseline",
+                forgets=False,
             ),
             Entry(
                 name="retrain",

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from secede.cli.options import Auditors, Json
+from secede.errors import ConfigError
 
 
 def keygen(
@@ -73,7 +74,7 @@ def request(
 
 
 def verify(
-    receipt: Annotated[Path, typer.Argument(help="The receipt's file.")],
+    receipts: Annotated[list[Path], typer.Argument(help="The receipts' files.")],
     keys: Annotated[Path, typer.Option(help="Folder with the signers' public keys.")] = Path(
         "keys"
     ),
@@ -90,7 +91,7 @@ def verify(
     page: Annotated[bool, typer.Option("--page", help="Write its HTML page beside it.")] = False,
     json: Json = False,
 ) -> None:
-    """Check a receipt of an erasure, offline.
+    """Check receipts of erasures, offline.
 
     Public keys are all it takes. Every altered byte is found. The server must have signed it; only
     the client that left and auditors, whose keys lie in KEYS/auditors, may have signed it too.
@@ -99,17 +100,20 @@ def verify(
     """
     from secede.cli import trust
 
-    trust.verify(
-        receipt,
-        keys,
-        model=model,
-        ledger=ledger,
-        server=server,
-        auditors=auditor or (),
-        countersigned_by=countersigned_by or (),
-        page=page,
-        as_json=json,
-    )
+    if len(receipts) > 1 and (json or model is not None):
+        raise ConfigError("--json and --model are for one receipt at a time")
+    for receipt in receipts:
+        trust.verify(
+            receipt,
+            keys,
+            model=model,
+            ledger=ledger,
+            server=server,
+            auditors=auditor or (),
+            countersigned_by=countersigned_by or (),
+            page=page,
+            as_json=json,
+        )
 
 
 def lineage(

@@ -127,7 +127,7 @@ def erase(
 
 
 def countersign(
-    receipt: Annotated[Path, typer.Argument(help="The receipt's file; it is replaced.")],
+    receipts: Annotated[list[Path], typer.Argument(help="The receipts' files; replaced.")],
     key: Annotated[Path, typer.Option(help="Your private key.")],
     keys: Annotated[Path, typer.Option(help="Folder with the signers' public keys.")] = Path(
         "keys"
@@ -136,7 +136,7 @@ def countersign(
     auditor: Auditors = None,
     json: Json = False,
 ) -> None:
-    """Sign a receipt too, as the leaver or an auditor.
+    """Sign receipts too, as the leaver or an auditor.
 
     It is verified before and after; nothing is written unless it holds with your signature: you
     are the client that left, or your public key is among the auditors'. Its page is renewed.
@@ -145,7 +145,8 @@ def countersign(
     """
     from secede.cli import trust
 
-    trust.countersign(receipt, key, keys, server=server, auditors=auditor or (), as_json=json)
+    for receipt in receipts:
+        trust.countersign(receipt, key, keys, server=server, auditors=auditor or (), as_json=json)
 
 
 group = typer.Typer(help="Set up a federation to erase from.", no_args_is_help=True)

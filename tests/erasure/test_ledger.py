@@ -57,7 +57,8 @@ def test_rows_come_back_in_order_and_end_at_the_head(path: Path) -> None:
         kinds = [row.kind for row in ledger.rows()]
         head = ledger.verify()
         assert head == ledger.head()
-    assert kinds == ["request", "plan", "transition", "model", "delivered", "destroyed", "receipt"]
+    made = ["request", "plan", "transition", "transition", "model", "model"]
+    assert kinds == [*made, "delivered", "destroyed", "destroyed", "receipt"]
     assert ledgers.verify(path, head) == head
 
 
@@ -98,7 +99,7 @@ def test_the_file_refuses_to_change_delete_or_replace_rows(path: Path, statement
         connection.execute(statement)
 
 
-COPY = "INSERT INTO rows SELECT 8, at, kind, body, previous, hash FROM rows WHERE number = {0}"
+COPY = "INSERT INTO rows SELECT 11, at, kind, body, previous, hash FROM rows WHERE number = {0}"
 CHANGES = {
     "at": "UPDATE rows SET at = '2026-11-15T23:59:59Z' WHERE number = {0}",
     "kind": "UPDATE rows SET kind = 'destroyed' WHERE number = {0}",
@@ -144,7 +145,7 @@ def test_a_cut_tail_is_found_by_a_known_head_only(path: Path) -> None:
     head = ledgers.verify(path)
     tamper(path, "DELETE FROM rows WHERE number > 4")
     assert ledgers.verify(path).number == 4
-    with pytest.raises(TrustError, match="ends at row 4 but had 7: its tail is missing"):
+    with pytest.raises(TrustError, match="ends at row 4 but had 10: its tail is missing"):
         ledgers.verify(path, head)
 
 
@@ -180,8 +181,8 @@ def test_a_body_of_many_megabytes_is_not_read(path: Path) -> None:
 
 
 def test_nothing_is_appended_to_a_damaged_tail(path: Path) -> None:
-    tamper(path, "UPDATE rows SET hash = previous WHERE number = 7")
-    with Ledger(path) as ledger, pytest.raises(TrustError, match="row 7 was altered"):
+    tamper(path, "UPDATE rows SET hash = previous WHERE number = 10")
+    with Ledger(path) as ledger, pytest.raises(TrustError, match="row 10 was altered"):
         ledger.append("transition", step(1), papers.NOW)
 
 

@@ -76,6 +76,7 @@ def _simulation(folder: Path, clients: int, config: dict[str, Any]) -> None:
 
     os.environ["FLWR_HOME"] = str(folder / "flower")
     os.environ["SECEDE_FOLDER"] = str(folder / "sites")
+    os.environ["SECEDE_IMAGES"] = str(config["images"])
     os.environ["PYTHONPATH"] = str(APP)
     app = ServerApp()
 

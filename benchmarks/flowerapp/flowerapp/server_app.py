@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -18,7 +19,7 @@ from secede.flower import Store, erase, recording
 from secede.flower.arrays import size_bytes
 from secede.flower.grids import Passing
 
-STEP = {"epochs": 1, "batch_size": 50, "learning_rate": 0.2, "stop_distance": 100.0}
+STEP = {"epochs": 1, "batch_size": 50, "learning_rate": 0.02, "stop_distance": 100.0}
 app = ServerApp()
 
 
@@ -83,6 +84,7 @@ def main(grid: Grid, context: Context) -> None:
     """Measure, and write it down."""
     config = context.run_config
     store = Store(str(config["home"]), load_model, name="measured", tell=lambda _: None)
+    torch.manual_seed(0)
     start = ArrayRecord(load_model().state_dict())
     rows: list[dict[str, float]] = []
     for turn in range(int(config["repeats"]) + 1):  # the first is not counted
@@ -96,6 +98,7 @@ def main(grid: Grid, context: Context) -> None:
         row["ours"], row["ours-bytes"] = time.perf_counter() - begun, counting.down + counting.up
         if turn:
             rows.append(row)
+        start = ArrayRecord(store.model() or {})
     counting = Counting(grid)
     wishes = Wishes(
         methods=("projected-ascent",),

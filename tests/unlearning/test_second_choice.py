@@ -16,7 +16,7 @@ from secede.federation.training import LocalTraining
 from secede.unlearning.beyond import REACH, Teacher, second_choice
 from secede.unlearning.local import LocalTask
 from secede.unlearning.method import Server
-from secede.unlearning.second_choice import SecondChoice, without_return
+from secede.unlearning.second_choice import SecondChoice, held_share, without_return
 from unlearning import servers
 
 
@@ -52,6 +52,11 @@ def once(**settings: Any) -> SecondChoice:
     return SecondChoice(epochs=1, least_steps=1, **settings)
 
 
+def weight_for(reach: float) -> float:
+    """The weight p of a leaver that first looks so far: REACH p / (1 - p) = reach."""
+    return reach / (REACH + reach)
+
+
 def test_one_step_matches_the_hand_sum(three_class_task: LocalTask) -> None:
     # softmax(0, ln2, ln3) = (1, 2, 3) / 6, the target is (1/3, 2/3, 0), and the step goes along
     # target - softmax = (1/6, 1/3, -1/2).
@@ -67,16 +72,16 @@ def test_a_label_is_lowered_to_what_it_would_be_beyond_the_reference(
     # The own state has the label's logit 1/2 higher, so taken back twice it is one lower: 3/e
     # beside 1 and 2. The target gives the label m = (3/e) / (3 + 3/e) and splits the rest 1 : 2.
     own = {"weight": three_class_task.reference["weight"] + torch.tensor([[0.0], [0.0], [0.5]])}
-    task = replace(three_class_task, own_state=own, own_weight=2 / REACH)
+    task = replace(three_class_task, own_state=own, own_weight=weight_for(2))
     result = once().unlearn(task)
     m = (3 / math.e) / (3 + 3 / math.e)
     step = torch.tensor([[(1 - m) / 3 - 1 / 6], [2 * (1 - m) / 3 - 1 / 3], [m - 1 / 2]])
     torch.testing.assert_close(result.state["weight"], task.reference["weight"] + step)
-    assert result.report.reach == 2
+    assert result.report.reach == pytest.approx(2)
     assert result.report.own_share == pytest.approx(1 - 2 * m)
 
 
-@pytest.mark.parametrize(("weight", "first"), [(0.2, 2.5), (0.5, 6.25), (0.0, 1.0), (None, 1.0)])
+@pytest.mark.parametrize(("weight", "first"), [(0.2, 4.0), (0.5, 16.0), (0.0, 1.0), (None, 1.0)])
 def test_the_more_the_leaver_weighs_the_further_back_it_goes(
     three_class_task: LocalTask, weight: float | None, first: float
 ) -> None:
@@ -89,7 +94,7 @@ def test_it_looks_further_where_the_last_round_changed_little(three_class_task: 
     # 1/32 of the way above: the label's logit has to be taken back 32 times over to be one lower,
     # and 2 ** 2.5 times to lose a tenth of its probability.
     own = {"weight": three_class_task.reference["weight"] + torch.tensor([[0.0], [0.0], [1 / 32]])}
-    task = replace(three_class_task, own_state=own, own_weight=1 / REACH)
+    task = replace(three_class_task, own_state=own, own_weight=weight_for(1))
     report = once().unlearn(task).report
 
     def lost(reach: float) -> float:
@@ -111,7 +116,7 @@ def test_a_label_that_the_others_share_is_held() -> None:
     own = {"weight": torch.tensor([[0.0], [1.0]])}
     both = replace(task, own_state=own, batches=lambda _size, _number: [batch])
     teacher = Teacher(both.model, reference)
-    assert teacher.look_beyond(replace(both, own_weight=2 / REACH), [batch], 0.01)
+    assert teacher.look_beyond(replace(both, own_weight=weight_for(2)), [batch], 0.01)
     lesson = teacher(*batch)
     held, gone = lesson.lost().tolist()
     assert held == 0
@@ -176,21 +181,39 @@ def test_the_way_back_is_taken_out_of_a_step_and_nothing_else() -> None:
 
 def test_held_post_training_never_moves_back() -> None:
     server = servers.server()
-    method = SecondChoice()
-    start = method.start(server)
-    round = method.recover(server, start.state, start.memory, 1)
-    step = states.difference(round.state, start.state)
-    assert states.inner(step, start.memory) == pytest.approx(0, abs=1e-4)
-    assert round.memory is start.memory
-    half = SecondChoice(hold_first=0.5).recover(server, start.state, start.memory, 1)
-    part = states.inner(states.difference(half.state, start.state), start.memory)
+    start = SecondChoice().start(server)
+    back = states.difference(server.global_state, start.state)
+
+    def moved_back(memory: states.State, **settings: float) -> float:
+        method = SecondChoice(**settings)  # type: ignore[arg-type]
+        after = method.recover(server, start.state, memory, 1)
+        assert after.memory is memory
+        return states.inner(states.difference(after.state, start.state), back)
+
     free = SecondChoice(hold=0.0, hold_first=0.0)
     assert not free.start(server).memory
-    plain = free.recover(server, start.state, {}, 1)
-    moved = states.difference(plain.state, start.state)
-    whole = states.inner(moved, start.memory)
+    whole = moved_back({}, hold=0.0, hold_first=0.0)
     assert whole > 1e-3
-    assert part == pytest.approx(whole / 2, rel=1e-3)
+    assert moved_back(start.memory, hold_first=1.0) == pytest.approx(0, abs=1e-4)
+    assert moved_back(start.memory) == pytest.approx(whole / 4, rel=1e-3)
+    assert moved_back(start.memory, hold_first=0.5) == pytest.approx(whole / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("weight", "held"),
+    [(0.01, 0.0), (0.02, 0.0), (0.04, 0.25), (0.1, 1.0), (0.5, 1.0), (0.0, 1.0), (None, 1.0)],
+)
+def test_a_light_leaver_holds_less(weight: float | None, held: float) -> None:
+    assert held_share(weight) == pytest.approx(held)
+
+
+def test_post_training_after_a_light_leaver_is_free() -> None:
+    clients = [servers.blobs(4 if i == 0 else 200, seed=i) for i in range(3)]
+    server = servers.server(clients=clients)
+    start = SecondChoice().start(server)
+    held = SecondChoice().recover(server, start.state, start.memory, 1)
+    free = SecondChoice(hold=0.0, hold_first=0.0).recover(server, start.state, {}, 1)
+    assert states.digest(held.state) == states.digest(free.state)
 
 
 def test_it_unlearns_the_leavers_samples_and_repeats_to_the_bit() -> None:

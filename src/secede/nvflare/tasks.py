@@ -1,0 +1,163 @@
+"""NVFlare's clients and tasks as a grid: one task for each message, bounded by its time to live.
+
+Clients are known by NVFlare's names for them, which its certificates vouch for. Whatever comes for
+a task counts as an answer of the client that the task was for, whatever it says of itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from flwr.app import Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.signal import Signal
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+from secede.errors import GuardError, SilentError
+from secede.flower.waiting import until
+from secede.nvflare import forms
+
+if TYPE_CHECKING:
+    from flwr.supercore.run import Run
+
+_SERVER = 1  # its node
+_FAILED, _GONE = 1, 2  # codes of errors
+_PAUSE = 0.1  # seconds between two looks
+
+
+class TaskGrid(Grid):
+    """A grid over the clients of a job; it belongs to a controller whose flow has begun."""
+
+    def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal) -> None:
+        self._controller, self._fl_ctx, self._abort = controller, fl_ctx, abort
+        self._came = dict[str, Message]()  # by the message that it answers
+        # Messages take their sender from here, as in a process that Flower starts.
+        TaskIdentity.task_id = TaskIdentity.node_id = _SERVER
+        TaskIdentity.run_id = number_of(str(fl_ctx.get_job_id()))
+
+    def set_run(self, run: Run) -> None:
+        """Set nothing: the job is the run."""
+
+    @property
+    def run(self) -> Run:
+        """There is no run of Flower's."""
+        raise NotImplementedError("a job of NVFlare's is no run of Flower's")
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message."""
+        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the numbers of the clients that are there."""
+        return [int(node.node_id) for node in self.get_nodes()]
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return the clients that are there; SilentError once the job is aborted."""
+        return [NodeInfo(node_id=number_of(name), name=name) for name in self._names()]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Make each message a task for its client."""
+        names = {number_of(name): name for name in self._names()}
+        return [self._push(message, names) for message in messages]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Take the replies that are there; SilentError once the job is aborted."""
+        self._check_abort()
+        found = [self._came.pop(identity, None) for identity in list(message_ids)]
+        return [reply for reply in found if reply is not None]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and wait for the replies, at most so long."""
+        made = list(messages)
+        for message in made:
+            message.metadata.ttl = min(message.metadata.ttl, timeout or math.inf)
+        pending, found = set(self.push_messages(made)), list[Message]()
+        seconds = max((message.metadata.ttl for message in made), default=0.0)
+        for _ in until(seconds, _PAUSE):
+            came = list(self.pull_messages(pending))
+            pending -= {reply.metadata.reply_to_message_id for reply in came}
+            found += came
+            if not pending:
+                break
+        return found
+
+    def _push(self, message: Message, names: dict[int, str]) -> str:
+        identity = uuid4().hex
+        message.metadata.__dict__["_message_id"] = identity
+        name = names.get(message.metadata.dst_node_id)
+        if name is None:  # it went away since it was seen
+            self._came[identity] = _lost(message, "it is not connected")
+            return identity
+        kind, model = forms.outgoing(message)
+
+        def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            self._came[identity] = _reply(message, client_task.result)
+            client_task.result = None  # nothing else needs it
+
+        def done(task: Task, fl_ctx: FLContext) -> None:
+            if all(each.result_received_time is None for each in task.client_tasks):
+                told = f"the task ended as {str(task.completion_status)[:40]}"
+                self._came.setdefault(identity, _lost(message, told))
+
+        task = Task(
+            name=kind,
+            data=FLModelUtils.to_shareable(model),
+            timeout=math.ceil(message.metadata.ttl),
+            result_received_cb=received,
+            task_done_cb=done,
+        )
+        self._controller.broadcast(task, self._fl_ctx, targets=[name], min_responses=1)
+        return identity
+
+    def _names(self) -> list[str]:
+        self._check_abort()
+        known = [str(client.name) for client in self._fl_ctx.get_engine().get_clients()]
+        gone = self._controller.get_client_disconnect_time
+        return [name for name in known if gone(name) is None]
+
+    def _check_abort(self) -> None:
+        if self._abort.triggered:
+            raise SilentError("the job was aborted: start it again, it goes on where it was")
+
+
+def number_of(name: str) -> int:
+    """Return the number that stands for a name, the same in every run."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
+
+
+def _reply(message: Message, result: Any) -> Message:
+    code = result.get_return_code()
+    if code != ReturnCode.OK:
+        return Message(Error(_FAILED, f"NVFlare says {str(code)[:80]}"), reply_to=message)
+    try:
+        return forms.reply(message, FLModelUtils.from_shareable(result))
+    except GuardError as error:
+        return Message(Error(_FAILED, str(error)), reply_to=message)
+    except Exception as error:  # no model at all
+        told = f"no model came but {type(error).__name__}"
+        return Message(Error(_FAILED, told), reply_to=message)
+
+
+def _lost(message: Message, why: str) -> Message:
+    found = Message(Error(_GONE, why), reply_to=message)
+    found.metadata.__dict__["_src_node_id"] = _SERVER  # it is not the client that says so
+    return found

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flare.needs import needs_nvflare
+from flower.small import one_thread
+
+if TYPE_CHECKING:
+    from flare.inprocess import Job
+
+# Its modules import NVFlare: where that is not there, one test says so.
+collect_ignore = (
+    [] if find_spec("nvflare") else ["test_docs.py", "test_erasing.py", "test_tasks.py"]
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    needs_nvflare()
+    with one_thread():
+        yield
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    from flare.inprocess import make
+
+    return make(tmp_path, monkeypatch)

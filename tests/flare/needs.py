@@ -1,0 +1,18 @@
+"""Skips what needs NVFlare where it is not installed."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import pytest
+
+
+def needs_nvflare() -> None:
+    """Skip with a reason; in CI, where it must be installed, fail."""
+    if find_spec("nvflare") is not None:
+        return
+    message = "NVFlare is not installed: pip install secede[nvflare]"
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)

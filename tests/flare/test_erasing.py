@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.signal import Signal
+from nvflare.app_common.abstract.fl_model import FLModel
+
+from flare.inprocess import Job
+from flare.small import MODEL, erasing, said
+from flower.small import SIZES, Federation, initial
+from secede.errors import ConfigError, SecedeError, SilentError
+from secede.nvflare.controller import FederationController
+
+
+def test_a_client_is_erased_and_the_receipt_names_nvflare(job: Job) -> None:
+    job.run(rounds=3)
+    job.erase("name:site-1")
+    found = said(job.folder / "home")
+    assert found["request"]["client"] == "site-1"
+    assert found["scope"]["rounds"] == 3
+    assert found["scope"]["weight"] == pytest.approx(SIZES[1] / sum(SIZES))
+    (software,) = found["software"]
+    assert software["environment"]["engine"] == "nvflare"
+    assert {"nvflare", "flwr", "torch"} <= set(software["versions"])
+    assert job.told.has("leaver name:site-1", "'site-1'")
+
+
+def test_the_leaver_gets_questions_and_no_round(job: Job) -> None:
+    job.run(rounds=2)
+    for site in job.sites.values():
+        site.seen.clear()
+    job.erase("name:site-1")
+    assert set(job.site("site-1").seen) == {"secede"}
+    assert {"train", "secede"} == set(job.site("site-0").seen)
+    job.site("site-1").seen.clear()
+    job.run(rounds=1)  # nor is it in any later training
+    assert job.site("site-1").seen == []
+
+
+def test_it_ends_at_flowers_digest(job: Job, tmp_path: Path) -> None:
+    federation = Federation(tmp_path / "flower")
+    federation.recording().start(federation.grid(), ArrayRecord(initial()), num_rounds=3, timeout=5)
+    job.run(rounds=3)
+    mine, other = job.store.last(), federation.store.last()
+    assert mine is not None
+    assert other is not None
+    assert mine.model == other.model
+    job.erase("name:site-1")
+    assert job.store.serving() == federation.erase("name:site-1").model
+
+
+@pytest.mark.parametrize(
+    ("leaver", "message"),
+    [
+        ("site-1", "expected name: and a client's name"),
+        ("node:1", "expected name: and a client's name"),
+        ("name:", "expected name:NAME"),
+        ("name:site", "matches 0 clients"),
+        ("name:SITE-1", "matches 0 clients"),
+    ],
+)
+def test_a_leaver_that_is_not_exactly_one_client_is_refused(
+    job: Job, leaver: str, message: str
+) -> None:
+    job.run(rounds=1)
+    for site in job.sites.values():
+        site.seen.clear()
+    with pytest.raises(ConfigError, match=message):
+        job.erase(leaver)
+    assert all(site.seen == [] for site in job.sites.values())
+
+
+@pytest.mark.parametrize("behaviour", [{"online": False}, {"silent": True}])
+def test_a_leaver_that_does_not_answer_is_erased_by_the_next_rung(
+    job: Job, behaviour: dict[str, Any]
+) -> None:
+    job.run(rounds=3)
+    for name, value in behaviour.items():
+        setattr(job.site("site-1"), name, value)
+    job.erase("name:site-1", methods=[], settings={})
+    assert said(job.folder / "home")["method"]["rung"] != "local-step"
+
+
+def test_a_retained_client_that_fails_is_left_out_and_named(job: Job) -> None:
+    job.run(rounds=3)
+    job.site("site-3").code = ReturnCode.EXECUTION_EXCEPTION
+    job.erase("name:site-1")
+    assert job.told.has("'site-3' failed: NVFlare says EXECUTION_EXCEPTION")
+    assert job.told.has("left out", "'site-3'")
+    assert job.store.serving() is not None
+
+
+def test_an_update_that_a_filter_changed_is_found_out(job: Job) -> None:
+    """What the mean is made of is not what the leaver keeps: it refuses, and is not believed."""
+
+    def noise(model: FLModel) -> FLModel:
+        if "NUM_STEPS_CURRENT_ROUND" in model.meta:
+            model.params = {name: value + 0.01 for name, value in model.params.items()}
+        return model
+
+    job.site("site-1").change = noise
+    job.run(rounds=2)
+    job.erase("name:site-1")
+    assert said(job.folder / "home")["method"]["rung"] != "local-step"
+
+
+def test_differences_instead_of_parameters_are_refused_by_name(job: Job) -> None:
+    def differ(model: FLModel) -> FLModel:
+        return FLModel(params_type="DIFF", params=model.params, meta=model.meta)
+
+    job.run(rounds=2)
+    job.site("site-2").change = differ
+    job.erase("name:site-1")
+    assert job.told.has("left out", "site-2")
+
+
+def test_training_that_was_cut_short_goes_on(job: Job) -> None:
+    job.run(rounds=3)
+    whole = job.store.last()
+    assert whole is not None
+    other = Job(job.folder / "other", job._flare)
+
+    class CutError(Exception):
+        pass
+
+    def cut(*_: Any, **__: Any) -> None:
+        raise CutError
+
+    begun = other.broadcast
+    rounds = other.store.log.rounds
+    other.broadcast = lambda *a, **b: cut() if len(rounds()) == 2 else begun(*a, **b)  # type: ignore[method-assign]
+    with pytest.raises(CutError):
+        other.run(rounds=3)
+    other.broadcast = begun  # type: ignore[method-assign]
+    other.run(rounds=3)
+    assert other.told.has("training goes on after round 2 of 3")
+    last = other.store.last()
+    assert last is not None
+    assert last.model == whole.model
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"home": "home"}, "home 'home': expected a whole path"),
+        ({"model": "flower.small:nothing"}, "has no 'nothing'"),
+        ({"model": "flower.small:SEED"}, "is not callable"),
+        ({"leaver": "name:site-1", "wishes": {"colour": 1}}, "wishes: unknown 'colour'"),
+        ({"leaver": "name:site-1", "wishes": {"rounds": "many"}}, "wishes: .*rounds"),
+        ({"leaver": "name:site-1", "wishes": {"margins": {"overall": "x"}}}, "wishes: .*margins"),
+    ],
+)
+def test_a_wrong_setting_is_told(job: Job, settings: dict[str, Any], message: str) -> None:
+    job.run(rounds=1)
+    with pytest.raises(ConfigError, match=message):
+        job.run(**settings)
+
+
+def test_what_goes_wrong_ends_the_job_with_its_reason(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+    controller = FederationController(home=str(job.folder), model=MODEL)
+    monkeypatch.setattr(controller, "system_panic", lambda reason, _: said.append(reason))
+
+    def fail(*_: Any) -> None:
+        raise SilentError("nobody is there")
+
+    monkeypatch.setattr(controller, "work", fail)
+    controller.control_flow(Signal(), job)
+    assert said == ["secede: nobody is there"]
+
+
+def test_who_is_not_erased_is_no_success(job: Job) -> None:
+    job.run(rounds=2)
+    for name in ("site-0", "site-2", "site-3"):
+        job.site(name).silent = True
+    with pytest.raises(SecedeError):
+        job.erase("name:site-1")
+    assert list((job.folder / "home" / "receipts").glob("*.json")) == []
+
+
+def test_a_client_keeps_its_updates_where_the_job_does_not(job: Job) -> None:
+    with pytest.raises(ConfigError, match="folder 'updates': expected a whole path"):
+        erasing("updates")

@@ -32,6 +32,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = command.parser("flower", __doc__, "--ways in-process,simulation --repeats 5")
     parser.add_argument("--clients", type=command.positive, default=5, metavar="N")
     parser.add_argument(
+        "--rounds",
+        type=command.positive,
+        default=3,
+        metavar="N",
+        help="of a training that is timed",
+    )
+    parser.add_argument(
         "--ways", type=_ways, default=WAYS[:1], metavar="A,B", help=f"of {', '.join(WAYS)}"
     )
     setting, options = command.settle(parser, argv)
@@ -44,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         with tempfile.TemporaryDirectory(prefix="secede-") as folder:
             config: dict[str, Any] = {
                 "repeats": setting.repeats,
+                "rounds": options.rounds,
                 "images": images,
                 "home": f"{folder}/home",
                 "result": f"{folder}/result.json",
@@ -109,28 +117,31 @@ _RUN = {"in-process": _in_process, "simulation": _simulation, "deployment": _dep
 def _rounds(found: dict[str, dict[str, Any]]) -> str:
     rows = []
     for way, told in found.items():
-        each = told["rounds"]
-        turns = {"in-process": told["clients"], "simulation": _turns(told["clients"])}.get(way, 1)
-        own = [row["server-own"] + turns * row["client-own"] for row in each]
-        shares = [mine / row["ours"] for mine, row in zip(own, each, strict=True)]
-        ratio = statistics.median(row["ours"] / row["plain"] for row in each)
-        rows.append(
-            [
-                way,
-                _milliseconds(row["plain"] for row in each),
-                _milliseconds(row["ours"] for row in each),
-                f"{ratio:.2f}×",
-                _milliseconds(own),
-                f"{statistics.median(shares):.1%}",
-                f"{each[0]['plain-bytes'] / 1e6:.1f}",
-                f"{each[0]['ours-bytes'] / 1e6:.1f}",
-            ]
-        )
+        rows.append([way, *_row(way, told, "")])
+        if way == "in-process":  # elsewhere clients are other processes
+            rows.append([f"{way}, processor time", *_row(way, told, "-cpu")])
     columns = (
         *("", "plain, ms a round", "with secede", "ratio", "our own code, ms", "our share"),
         *("plain, MB a round", "with secede"),
     )
     return table(columns, rows)
+
+
+def _row(way: str, told: dict[str, Any], kind: str) -> list[str]:
+    each = told["rounds"]
+    turns = {"in-process": told["clients"], "simulation": _turns(told["clients"])}.get(way, 1)
+    own = [row[f"server-own{kind}"] + turns * row[f"client-own{kind}"] for row in each]
+    shares = [mine / row[f"ours{kind}"] for mine, row in zip(own, each, strict=True)]
+    ratio = statistics.median(row[f"ours{kind}"] / row[f"plain{kind}"] for row in each)
+    return [
+        _milliseconds(row[f"plain{kind}"] for row in each),
+        _milliseconds(row[f"ours{kind}"] for row in each),
+        f"{ratio:.2f}×",
+        _milliseconds(own),
+        f"{statistics.median(shares):.1%}",
+        f"{each[0]['plain-bytes'] / 1e6:.1f}",
+        f"{each[0]['ours-bytes'] / 1e6:.1f}",
+    ]
 
 
 def _erasures(found: dict[str, dict[str, Any]]) -> str:
@@ -144,6 +155,8 @@ def _erasures(found: dict[str, dict[str, Any]]) -> str:
 
         step = models("train.unlearn")
         cells = [step, models("train"), models("query.secede")]
+        for failure in told["erase-failures"]:
+            command.say(f"{way}: {failure}")
         rows.append([way, f"{told['erase']:.1f}", told["erase-state"], *cells])
     columns = ("", "s", "ended", "local step, models sent", "post-training", "counting")
     return table(columns, rows)

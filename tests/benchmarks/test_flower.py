@@ -33,7 +33,9 @@ def test_rounds_are_measured_in_turns_and_bytes_counted(
         for line in capsys.readouterr().out.splitlines()
         if line.startswith("| in-process")
     ]
-    rounds, erasure = rows
+    rounds, processor, erasure = rows
+    assert processor[0] == "in-process, processor time"
+    assert 0 < float(processor[5].rstrip("%")) < 100
     plain, ours = float(rounds[-2]), float(rounds[-1])
     assert plain == pytest.approx(2 * 3 * 6.65, rel=0.01)  # one model down and up for each client
     assert ours == pytest.approx(plain, rel=0.001)  # and we add next to nothing

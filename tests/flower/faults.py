@@ -33,7 +33,7 @@ RUN_SECONDS, TRIES = 300.0, 5
 _BEGUN = {
     "local-step": ("planned",),
     "post-training": ("guarded", "post-training"),
-    "closing": ("verified",),
+    "closing": ("verified", "promoted"),
 }
 
 
@@ -113,10 +113,12 @@ class Trial:
             time.sleep(0.005)
         time.sleep(delay)
         pid = victim(self.project, process)
-        if pid is not None:
-            self.killed = f"{stage}, now {state(self.home) or 'training'}"
-            print(f"killing {process}, process {pid}, {delay:.2f} seconds into {self.killed}")
-            os.kill(pid, signal.SIGKILL)
+        self.killed = f"{stage}, now {state(self.home) or 'training'}"
+        if pid is None:
+            self.killed += ", when it had ended by itself"
+            return
+        print(f"killing {process}, process {pid}, {delay:.2f} seconds into {self.killed}")
+        os.kill(pid, signal.SIGKILL)
 
 
 def check_rounds(home: Path) -> None:

@@ -75,7 +75,7 @@ def train_here(message: Message, context: Context) -> Message:
     group = message.metadata.group_id.split("/")
     content: Any = message.content
     number = int(content["config"]["server-round"])
-    phase, number = (group[1], int(group[2])) if len(group) == 4 else ("training", number)
+    phase, number = (group[1], int(group[2])) if len(group) == 3 else ("training", number)
     model = load_model()
     states.load_into(model, content["arrays"].to_torch_state_dict())
     here = samples(client)

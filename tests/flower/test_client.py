@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_inside_the_noise_the_reference_is_off_and_the_leaver_says_so(tmp_path: 
     assert off_by(federation) > 0.01
     outcome = federation.erase("name:site-1")
     assert outcome.failures[0]["outcome"] == "unable"
-    assert "inside of a mod that changes it" in str(outcome.failures[0]["reason"])
+    assert federation.told.has("client 'site-1'", "inside of a mod that changes it")
 
 
 def test_noise_around_everything_does_not_reach_the_unlearnt_state(tmp_path: Path) -> None:
@@ -261,3 +262,10 @@ def test_counters_that_a_mean_made_floats_are_whole_again() -> None:
 def test_a_hostile_array_is_refused(array: Array, text: str) -> None:
     with pytest.raises(GuardError, match=text):
         arrays.to_state(ArrayRecord({"w": array}), {"w": torch.zeros(2)})
+
+
+def test_updates_are_for_their_owner_alone(tmp_path: Path) -> None:
+    keep(Updates(tmp_path / "site"), 1)
+    assert stat.S_IMODE((tmp_path / "site").stat().st_mode) == 0o700
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "site").iterdir()}
+    assert modes == {0o600}

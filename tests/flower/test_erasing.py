@@ -25,7 +25,7 @@ from secede.erasure import receipt
 from secede.erasure.keys import Keyring
 from secede.erasure.ledger import Ledger
 from secede.errors import ConfigError, GuardError
-from secede.flower import erase
+from secede.flower import erase, founding
 from secede.flower.updates import Updates
 from secede.unlearning.tasks import LIVE
 
@@ -53,12 +53,12 @@ def test_a_client_is_erased_and_a_receipt_says_so(federation: Federation) -> Non
     assert federation.told.has("leaver name:site-1", "'site-1'")
 
 
-def test_the_leaver_gets_one_message_and_no_round(federation: Federation) -> None:
+def test_the_leaver_gets_one_task_a_goodbye_and_no_round(federation: Federation) -> None:
     federation.train(3)
     for site in federation.sites:
         site.seen.clear()
     federation.erase("name:site-1")
-    assert federation.site("site-1").seen == ["train.unlearn"]
+    assert federation.site("site-1").seen == ["train.unlearn", "query.leave"]
     for name in ("site-0", "site-2", "site-3"):
         assert "train" in federation.site(name).seen
         assert "train.unlearn" not in federation.site(name).seen
@@ -68,11 +68,11 @@ def test_the_local_step_is_the_simulators_to_the_bit(federation: Federation) -> 
     federation.train(2)
     model = federation.store.model()
     assert model is not None
-    federation.erase("name:site-1")
-    engine = simulator()
     own = Updates(federation.folder / "disk-1" / "partition-1")
     last = own.get(own.all()[0].digest)
     assert last is not None
+    federation.erase("name:site-1")
+    engine = simulator()
     from secede.federation.engine import OwnState
     from secede.unlearning.create import create
     from secede.unlearning.method import TakeStep
@@ -85,12 +85,17 @@ def test_the_local_step_is_the_simulators_to_the_bit(federation: Federation) -> 
 
 def test_bytes_are_a_model_each_way_and_what_post_training_takes(federation: Federation) -> None:
     federation.train(2)
-    grid = federation.grid()
+    grid, moved = federation.grid(), list[tuple[int, int]]()
+
+    def count(message: Message) -> None:
+        if message.metadata.message_type == "query.leave":  # after the receipt
+            moved.append((grid.bytes_down, grid.bytes_up))
+
+    grid.before = count
     outcome = federation.erase("name:site-1", grid=grid)
     assert outcome.receipt is not None
     costs = told(outcome.receipt)["costs"]
-    assert costs["download_bytes"] == grid.bytes_down
-    assert costs["upload_bytes"] == grid.bytes_up
+    assert [(costs["download_bytes"], costs["upload_bytes"])] == moved
     size = states.size_bytes(initial())
     (step,) = details(federation, "local-step")
     assert size <= step["cost"]["upload_bytes"] <= size + 2500
@@ -152,6 +157,31 @@ def test_a_second_client_leaves_with_its_share_of_post_training(federation: Fede
     scope = told(outcome.receipt)["scope"]
     assert scope["last_round"] == last.number
     assert scope["rounds"] == last.number  # three of training, and all of post-training
+
+
+def test_who_trains_again_after_an_erasure_has_those_rounds_in_its_scope(
+    federation: Federation,
+) -> None:
+    federation.train(2)
+    federation.erase("name:site-1")
+    after = federation.store.last()
+    assert after is not None
+    federation.site("site-2").online = False
+    federation.train(2)
+    federation.site("site-2").online = True
+    last = federation.store.last()
+    assert last is not None
+    assert last.number == after.number + 2
+    scopes = {name: founding.scope(federation.store, name) for name in ("site-0", "site-2")}
+    assert (scopes["site-0"].rounds, scopes["site-0"].last_round) == (4, last.number)
+    assert (scopes["site-2"].rounds, scopes["site-2"].last_round) == (2, 2)
+    assert scopes["site-2"].weight == 0
+    outcome = federation.erase("name:site-0")
+    assert outcome.receipt is not None
+    scope = told(outcome.receipt)["scope"]
+    assert (scope["first_round"], scope["last_round"]) == (1, last.number)
+    assert scope["rounds"] == last.number  # all of training, and all of post-training between
+    assert scope["weight"] == pytest.approx(last.share("site-0"))
 
 
 def test_a_leaver_that_missed_the_last_round_has_no_share_in_it(federation: Federation) -> None:

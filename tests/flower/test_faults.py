@@ -83,6 +83,7 @@ def test_an_erasure_comes_to_its_end(
     trial = Trial(project, home, config)
 
     trial.go(process, stage, delay(process, stage, timing), lambda: faults.has_ended(home))
+    assert trial.killed is not None  # the stage was reached, and not missed
     told = faults.state(home)
     faults.check_records(home)
     faults.check_rounds(home)

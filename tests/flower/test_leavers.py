@@ -1,23 +1,34 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from flwr.app import ArrayRecord, Context, Message
 
 from flower.inprocess import Site
-from flower.journals import home, told
+from flower.journals import details, home, told
 from flower.small import (
     NOW,
     WISHES,
     Federation,
+    client_app,
     strategy,
 )
+from secede import state as states
 from secede.erasure import keys
 from secede.erasure import request as requests
+from secede.erasure.plan import Margins
 from secede.errors import ConfigError, RequestError
 from secede.flower import plan
+from secede.flower.updates import Updates
+
+LOOSE = Margins(overall=0.99, of_class=0.99)  # what is tested is the guard
 
 WRONG = [
     ("site-1", "expected name:NAME, key:SHA-256 or node:ID"),
@@ -121,3 +132,68 @@ def test_asking_again_tells_what_came_of_it(federation: Federation) -> None:
     again = federation.erase("name:site-1")
     assert (again.state, again.model, again.receipt) == (first.state, first.model, first.receipt)
     assert len(federation.store.log.rounds()) == 3
+
+
+# Where the server has no update
+
+
+def drifting(message: Message, context: Context, call_next: Any) -> Message:
+    """Send what lies far from where the others are, as one with other data does."""
+    reply: Message = call_next(message, context)
+    if message.metadata.group_id.startswith("secede/"):
+        return reply
+    content: Any = reply.content
+    state = content["arrays"].to_torch_state_dict()
+    draw = torch.Generator().manual_seed(1)
+    far = {name: v + 0.3 * torch.randn(v.shape, generator=draw) for name, v in state.items()}
+    content["arrays"] = ArrayRecord(far)
+    return reply
+
+
+def test_a_leaver_with_a_large_share_is_not_refused_for_it(federation: Federation) -> None:
+    federation.train(1)
+    leaver = federation.site("site-2")
+    leaver.app = client_app(train_mods=[drifting])
+    for site in federation.sites[:2]:
+        site.online = False
+    federation.train(1)  # in the mean are none but the leaver, with 120 of 165, and site-3
+    for site in federation.sites[:2]:
+        site.online = True
+    shutil.copytree(federation.folder, without := federation.folder.with_name("without"))
+    path = without / "home" / "rounds.jsonl"
+    path.write_text(re.sub(r'"distance":[0-9.e+-]+', '"distance":null', path.read_text()))
+
+    wishes = replace(WISHES, margins=LOOSE)
+    outcome = federation.erase("name:site-2", wishes=wishes)
+    assert (outcome.state, outcome.rung) == ("promoted", "local-step"), outcome.failures
+    (measured,) = details(federation, "guarded")
+    trace = federation.store.log.rounds()[1]
+    away = next(each.distance for each in trace.clients if each.client == "site-2")
+    assert away is not None
+    assert measured["scalars"]["to_reference"] == pytest.approx(120 / 45 * away)
+    assert measured["scalars"]["distance"] > 1.25 * measured["scalars"]["unit"]
+    assert outcome.receipt is not None
+    limits = " ".join(told(outcome.receipt)["limits"])
+    assert "The guard knew the old model and a distance, not the others' mean." in limits
+
+    old = Federation(without)  # written before distances were: the reference may be anywhere
+    old.sites[2].app = leaver.app
+    refused = old.erase("name:site-2", wishes=wishes)
+    assert refused.rung != "local-step"
+    assert "expected at most" in str(refused.failures)
+
+
+def test_what_is_known_of_an_update_outlives_an_erasure(federation: Federation) -> None:
+    federation.train(2)
+    assert federation.erase("name:site-1").state == "promoted"
+    last = federation.store.last()
+    assert last is not None
+    assert last.erased == "site-1"
+    serving = federation.store.model()
+    assert serving is not None
+    for each in last.clients:
+        number = each.client.removeprefix("site-")
+        kept = Updates(federation.folder / f"disk-{number}" / f"partition-{number}")
+        own = kept.get(str(each.digest))
+        assert own is not None
+        assert each.distance == pytest.approx(states.distance(own, serving), rel=1e-5)

@@ -6,19 +6,21 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from flower.inprocess import InProcess, sites
 from flower.small import STEP, Told, client_app, initial
 from secede import flower
 from secede.errors import ConfigError, SilentError
 from secede.flower.exchange import Exchange
-from secede.flower.grids import Awaiting, Without
+from secede.flower.grids import Admitted, Awaiting
 from secede.flower.nodes import Node, online, select
+from secede.flower.roster import Roster
 from secede.unlearning.create import create
 from secede.unlearning.method import TakeStep
 from secede.unlearning.tasks import COUNT, LOCAL, MEASURE, CountRight, Measure, Sent, received, sent
@@ -43,11 +45,11 @@ def test_counting_and_measuring_travel_by_name_alone() -> None:
 def test_a_hidden_node_is_neither_seen_nor_sent_to(tmp_path: Path) -> None:
     grid = InProcess(sites(3, tmp_path), client_app())
     hidden = grid.sites[next(iter(grid.sites))].node
-    shown = Without(grid, [hidden])
+    shown = Admitted(grid, Roster(online(grid), {"site-0"}))
     assert hidden not in shown.get_node_ids()
     message = Message(RecordDict({"a": ArrayRecord(initial())}), hidden, "train")
     for send in (shown.push_messages, shown.send_and_receive):
-        with pytest.raises(ConfigError, match="which has left"):
+        with pytest.raises(ConfigError, match="which takes no part"):
             send([message])
     assert not grid.sites[hidden].seen
 
@@ -82,6 +84,30 @@ def test_an_exchange_ends_in_time_and_says_who_is_awaited(tmp_path: Path) -> Non
     assert "No query function" in found.failed[made[2].node]
     assert not found.sound
     assert told.has("waiting for", "site-0", "until", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("forged", "value", "words"),
+    [("_src_node_id", 12345, "from node 12345"), ("_message_type", "evaluate", "type 'evaluate'")],
+)
+def test_a_reply_of_another_node_or_type_is_none(
+    tmp_path: Path, forged: str, value: Any, words: str
+) -> None:
+    class Forging(InProcess):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            found = list(super().pull_messages(message_ids))
+            for message in found:
+                message.metadata.__dict__[forged] = value
+            return found
+
+    made = sites(1, tmp_path)
+    exchange = Exchange(grid=Forging(made, client_app()), tell=Told(), pause=0.01)
+    content = RecordDict(
+        {"arrays": ArrayRecord(initial()), "config": ConfigRecord({"server-round": 1})}
+    )
+    found = exchange.send([Message(content, made[0].node, "train")], {made[0].node: "site-0"}, 0.3)
+    assert not found.sound
+    assert words in found.failed[made[0].node]
 
 
 def test_waiting_for_nodes_to_come_online_ends(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, FedProx
 
@@ -199,6 +199,52 @@ def test_a_line_that_a_kill_cut_off_is_no_round(federation: Federation) -> None:
     assert len(federation.store.log.rounds()) == 2
     federation.train(1)
     assert [r.number for r in federation.store.log.rounds()] == [1, 2, 3]
+
+
+def test_the_last_round_is_found_without_reading_the_others(federation: Federation) -> None:
+    federation.train(3)
+    log = federation.store.log
+    path = federation.folder / "home" / "rounds.jsonl"
+    whole = path.read_bytes()
+    assert log.last() == log.rounds()[-1]
+    path.write_bytes(200 * whole + b'{"number": 4, "cli')  # longer than what is looked at first
+    assert len(path.read_bytes()) > 1 << 17
+    assert log.last() == log.rounds()[-1]
+    path.write_bytes(b"{}\n" + whole)
+    assert log.last() is not None  # it does not look at the damaged one
+    path.write_bytes(b'{"number": 1, "cli')
+    assert log.last() is None
+    path.write_bytes(b"")
+    assert log.last() is None
+
+
+def test_a_model_is_hashed_once_and_one_that_changed_anew(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = list[str]()
+    real = states.digest
+
+    def counted(state: states.State) -> str:
+        hashed.append(real(state))
+        return hashed[-1]
+
+    monkeypatch.setattr(states, "digest", counted)
+    federation.train(3)
+    rounds = federation.store.log.rounds()
+    for completed in rounds:
+        assert hashed.count(completed.model) == 1
+    for each in rounds[-1].clients:
+        assert hashed.count(str(each.digest)) == 2  # at the client, and at the server
+
+    def changed(number: int, record: ArrayRecord) -> None:
+        record["0.bias"] = Array(record["0.bias"].numpy() + number)
+
+    federation.recording().start(
+        federation.grid(), ArrayRecord(initial()), num_rounds=2, timeout=5, evaluate_fn=changed
+    )
+    *_, before, after = federation.store.log.rounds()
+    assert after.start != before.model  # the clients did not start from it
+    assert after.start in hashed
 
 
 def test_a_damaged_log_is_named(federation: Federation) -> None:

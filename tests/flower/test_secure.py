@@ -1,4 +1,9 @@
-"""Erasure under SecAgg+: what the server sees, how exact the reference is, where the mods go."""
+"""The parts of an erasure under SecAgg+, done by hand, and that `erase` itself refuses it.
+
+Shown: the server reads no update; the local step passes through `secaggplus_mod` and starts from an
+exact reference; Flower's own legacy workflow trains on from it without the leaver, hidden as
+before. Not shown, because there is no such thing: guard, gate and receipt, which `erase` adds.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,10 @@ from torch import Tensor
 
 from flower import secure
 from flower.secure import SIZES, Wire
+from flower.small import Federation, client_app
 from secede import state as states
-from secede.flower import ClientErasure, wire
+from secede.errors import ConfigError
+from secede.flower import ClientErasure, Store, wire
 from secede.flower.wire import Asked
 from secede.unlearning import tasks
 from secede.unlearning.method import TakeStep
@@ -118,7 +125,7 @@ def test_the_reference_from_the_leavers_disk_is_exact(trained: Trained) -> None:
     assert max(float((trained.model[n] - plain[n]).abs().max()) for n in plain) < EXACT
 
 
-def test_a_leaver_is_erased_and_the_others_go_on_under_secagg(trained: Trained) -> None:
+def test_by_hand_the_leaver_steps_and_the_others_train_on_under_secagg(trained: Trained) -> None:
     own = trained.erasure.updates(trained.grid.contexts[LEAVER]).all()[0]
     task = TakeStep(ProjectedAscent(radius=1.0, stop_distance=5.0, epochs=1, batch_size=32))
     form = tasks.sent(task)
@@ -129,7 +136,7 @@ def test_a_leaver_is_erased_and_the_others_go_on_under_secagg(trained: Trained) 
         client=LEAVER,
         number=0,
         weight=SHARE,
-        own=own.digest,  # under SecAgg+ the client tells it: the server has seen no update
+        own=own.digest,  # from the client's own disk: the server has seen no update
     )
     before = len(trained.grid.seen)
     (reply,) = trained.grid.send_and_receive(
@@ -158,3 +165,22 @@ def test_updates_are_kept_outside_of_the_noise_and_inside_secagg(
     noise = LocalDpMod(clipping_norm=1.0, sensitivity=0.1, epsilon=1.0, delta=1e-2)
     error = train(tmp_path, noise, wrong=wrong).reference_error()
     assert error > 0.01 if wrong else error < EXACT
+
+
+# What is refused
+
+
+def test_a_store_for_secure_aggregation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="rounds under secure aggregation cannot be recorded"):
+        Store(tmp_path, secure.load_model, secure_aggregation=True)
+
+
+def test_recording_clients_that_hide_their_updates_is_refused_and_they_send_none(
+    tmp_path: Path,
+) -> None:
+    federation = Federation(tmp_path, app=client_app([secaggplus_mod]))
+    grid = federation.grid()
+    with pytest.raises(ConfigError, match="rounds under secure aggregation cannot be recorded"):
+        federation.train(1, grid=grid)
+    assert grid.bytes_up == 0
+    assert federation.store.last() is None

@@ -19,20 +19,21 @@ def in_turns(message: Message, context: Context, call_next: Any) -> Message:
     config = message.content.config_records.get("config")
     if config is not None and config.get("plain"):
         return call_next(message, context)
-    inside = 0.0
+    inside, inside_cpu = 0.0, 0.0
 
     def timed(message: Message, context: Context) -> Message:
-        nonlocal inside
-        begun = time.perf_counter()
+        nonlocal inside, inside_cpu
+        begun, cpu = time.perf_counter(), time.process_time()
         reply = call_next(message, context)
-        inside += time.perf_counter() - begun
+        inside, inside_cpu = time.perf_counter() - begun, time.process_time() - cpu
         return reply
 
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), time.process_time()
     reply = erasure.mod(message, context, timed)
     if reply.has_content() and "metrics" in reply.content.metric_records:
-        own = time.perf_counter() - begun - inside
-        reply.content.metric_records["metrics"]["own-seconds"] = own
+        told = reply.content.metric_records["metrics"]
+        told["own-seconds"] = time.perf_counter() - begun - inside
+        told["own-seconds-cpu"] = time.process_time() - cpu - inside_cpu
     return reply
 
 

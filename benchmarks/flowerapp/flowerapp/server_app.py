@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,30 @@ from secede.flower import Store, erase, recording
 from secede.flower.arrays import size_bytes
 from secede.flower.grids import Passing
 
-STEP = {"epochs": 1, "batch_size": 50, "learning_rate": 0.02, "stop_distance": 100.0}
 app = ServerApp()
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Seconds that passed, and seconds that the processor worked for us, whoever else it serves."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    @classmethod
+    def now(cls, *, thread: bool = False) -> Clock:
+        """Return both now; `thread`: of this thread alone."""
+        return cls(time.perf_counter(), time.thread_time() if thread else time.process_time())
+
+    def __add__(self, other: Clock) -> Clock:
+        return Clock(self.wall + other.wall, self.cpu + other.cpu)
+
+    def __sub__(self, other: Clock) -> Clock:
+        return Clock(self.wall - other.wall, self.cpu - other.cpu)
+
+    def row(self, name: str, rounds: int) -> dict[str, float]:
+        """Return both by name, for one of so many rounds."""
+        return {name: self.wall / rounds, f"{name}-cpu": self.cpu / rounds}
 
 
 class Counting(Passing):
@@ -62,7 +85,7 @@ class Counting(Passing):
 class Timed(FedAvg):
     """FedAvg that knows how long it took itself."""
 
-    inside = 0.0
+    inside = Clock()
 
     def configure_train(self, *given: Any) -> Iterable[Message]:
         """Choose and write the messages."""
@@ -73,9 +96,9 @@ class Timed(FedAvg):
         return self._timed(lambda: super(Timed, self).aggregate_train(*given))
 
     def _timed(self, call: Callable[[], Any]) -> Any:
-        begun = time.perf_counter()
+        begun = Clock.now(thread=True)  # others may hash meanwhile
         found = call()
-        self.inside += time.perf_counter() - begun
+        self.inside += Clock.now(thread=True) - begun
         return found
 
 
@@ -86,26 +109,23 @@ def main(grid: Grid, context: Context) -> None:
     store = Store(str(config["home"]), load_model, name="measured", tell=lambda _: None)
     torch.manual_seed(0)
     start = ArrayRecord(load_model().state_dict())
-    rows: list[dict[str, float]] = []
+    rows, rounds = list[dict[str, float]](), int(config["rounds"])
     for turn in range(int(config["repeats"]) + 1):  # the first is not counted
         row: dict[str, float] = {}
-        begun, counting = time.perf_counter(), Counting(grid)
+        begun, counting = Clock.now(), Counting(grid)
         plain = FedAvg(fraction_evaluate=0.0)
-        plain.start(counting, start, 1, train_config=ConfigRecord({"plain": True}))
-        row["plain"], row["plain-bytes"] = time.perf_counter() - begun, counting.down + counting.up
-        begun, counting = time.perf_counter(), Counting(grid)
-        row |= _recorded(counting, store, start)
-        row["ours"], row["ours-bytes"] = time.perf_counter() - begun, counting.down + counting.up
+        plain.start(counting, start, rounds, train_config=ConfigRecord({"plain": True}))
+        row |= (Clock.now() - begun).row("plain", rounds)
+        row["plain-bytes"] = (counting.down + counting.up) / rounds
+        begun, counting = Clock.now(), Counting(grid)
+        row |= _recorded(counting, store, start, rounds)
+        row |= (Clock.now() - begun).row("ours", rounds)
+        row["ours-bytes"] = (counting.down + counting.up) / rounds
         if turn:
             rows.append(row)
         start = ArrayRecord(store.model() or {})
     counting = Counting(grid)
-    wishes = Wishes(
-        methods=("projected-ascent",),
-        settings={"projected-ascent": STEP},
-        rounds=1,
-        least_rounds=1,
-    )
+    wishes = Wishes(rounds=5, least_rounds=1)
     last = store.last()
     assert last is not None
     leaver = last.clients[0].client
@@ -117,32 +137,37 @@ def main(grid: Grid, context: Context) -> None:
         "model-bytes": size_bytes_of(start),
         "erase": time.perf_counter() - begun,
         "erase-state": f"{outcome.state} by {outcome.method}",
-        "erase-failures": [str(each) for each in outcome.failures],
+        "erase-failures": [
+            f"{each['method']}: {each['outcome']}, {each['reason']}" for each in outcome.failures
+        ],
         "erase-by-type": counting.by_type,
     }
     Path(str(config["result"])).write_text(json.dumps(found))
 
 
-def _recorded(grid: Grid, store: Store, start: ArrayRecord) -> dict[str, float]:
-    """Do one recorded round; return what our own part of it took, at server and clients."""
+def _recorded(grid: Grid, store: Store, start: ArrayRecord, rounds: int) -> dict[str, float]:
+    """Do recorded rounds; return what our own part of one took, at the server and at a client."""
     inner = Timed(fraction_evaluate=0.0)
     ours = recording(inner, store, resume=False)
-    outside = 0.0
+    outside = Clock()
     for name in ("configure_train", "aggregate_train"):
         call = getattr(ours, name)
 
         def timed(*given: Any, call: Callable[..., Any] = call) -> Any:
             nonlocal outside
-            begun = time.perf_counter()
+            begun = Clock.now()
             found = call(*given)
-            outside += time.perf_counter() - begun
+            outside += Clock.now() - begun
             return found
 
         setattr(ours, name, timed)
-    result = ours.start(grid, start, 1, train_config=ConfigRecord({"plain": False}))
-    clients = [m["own-seconds"] for m in result.train_metrics_clientapp.values()]
-    own = float(str(clients[0])) if clients else 0.0
-    return {"server-own": outside - inner.inside, "client-own": own}
+    result = ours.start(grid, start, rounds, train_config=ConfigRecord({"plain": False}))
+    told = list(result.train_metrics_clientapp.values())
+    own = {
+        f"client-own{kind}": sum(float(str(each[f"own-seconds{kind}"])) for each in told) / rounds
+        for kind in ("", "-cpu")
+    }
+    return {**(outside - inner.inside).row("server-own", rounds), **own}
 
 
 def size_bytes_of(record: ArrayRecord) -> int:

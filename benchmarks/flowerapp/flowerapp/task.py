@@ -27,6 +27,8 @@ def load_data(context: Context) -> tuple[Tensor, Tensor]:
     x = 0.1 * torch.rand((count, *SHAPE), generator=draw)
     for line in (0, 1):  # two bright lines tell the class: learnt at once
         x[torch.arange(count), 0, 2 * y + line + 4, :] += 1.0
+    # But for every fifth image: a model that is right about all has nothing to unlearn.
+    y[::5] = torch.randint(CLASSES, y[::5].shape, generator=draw)
     return x, y
 
 

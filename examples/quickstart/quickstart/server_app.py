@@ -16,7 +16,7 @@ def main(grid: Grid, context: Context) -> None:
     """Train for some rounds."""
     strategy = recording(FedAvg(), store := Store(context.run_config["erasure.home"], Net))
     if leaver := context.run_config["erasure.leaver"]:
-        erase(grid, strategy, store, leaver=leaver)
+        erase(grid, strategy, store, leaver=leaver).check()
         return
     torch.manual_seed(0)
     strategy.start(

@@ -30,6 +30,11 @@ def init(
 ) -> None:
     """Write a project."""
     project = write_project(folder, sites=sites, hosts=hosts, listen=listen, port=port)
+    if project.open_to_others:
+        _say(
+            f"warning: the SuperLink will listen on {listen}: whoever reaches port {project.port} "
+            "may start runs, and their code runs at the sites; open it to the sites' networks only"
+        )
     if as_json:
         told = {"folder": str(folder), "superlink": project.reached, "sites": list(project.sites)}
         print(json.dumps(told, indent=2))
@@ -89,7 +94,14 @@ def erase(folder: Path, leaver: str, seconds: float, *, as_json: bool) -> None:
 
     project = Project.load(folder)
     config = {"erasure.home": str(project.home), "erasure.leaver": leaver}
-    number = runs.run(project, config, seconds=seconds, tell=_say)
+    before = outcomes.request(project.home, leaver)
+    try:
+        number = runs.run(project, config, seconds=seconds, tell=_say)
+    except SecedeError:
+        after = outcomes.request(project.home, leaver)
+        if after != before and after is not None and not after.open:
+            outcomes.verified(project.home, leaver)  # it failed because it was rolled back
+        raise
     erased = outcomes.verified(project.home, leaver)
     if as_json:
         print(json.dumps({"run": number, **erased.as_dict()}, indent=2))

@@ -46,6 +46,7 @@ class Answers:
 
     replies: Mapping[int, LocalResult | Reply]
     failures: Mapping[int, SecedeError]
+    crashed: frozenset[int] = frozenset()  # those among them whose app broke off, which may pass
     cost: Cost
 
 
@@ -57,6 +58,7 @@ class Questions:
     clients: Mapping[int, Node]
     own: Mapping[int, Own]
     like: State
+    home: str = ""
 
     def ask(
         self, clients: Sequence[int], question: Question, *, seconds: float, gather: float
@@ -79,9 +81,11 @@ class Questions:
                 found = wire.read_answer(message, question.task, self.like, names[node])
                 replies[at[node]] = found
             except SecedeError as error:
-                failures[at[node]] = error
+                self.exchange.tell(str(error))
+                failures[at[node]] = _unsaid(error, names[node])
         for node, reason in came.failed.items():
-            failures[at[node]] = RecordError(f"client {names[node]!r} failed: {reason}")
+            self.exchange.tell(f"client {names[node]!r} failed: {reason}")
+            failures[at[node]] = _unsaid(RecordError(), names[node])
         for node, reason in came.lost.items():
             self.exchange.tell(f"client {names[node]!r} went away: {reason}")
         cost = Cost(
@@ -90,7 +94,8 @@ class Questions:
             gradient_samples=sum(reply.gradient_samples for reply in replies.values()),
             seconds=time.monotonic() - started,
         )
-        return Answers(replies=replies, failures=failures, cost=cost)
+        crashed = frozenset(at[node] for node in came.failed)
+        return Answers(replies=replies, failures=failures, crashed=crashed, cost=cost)
 
     def _message(self, node: int, client: int, question: Question, ttl: float) -> Message:
         form = question.form
@@ -103,8 +108,15 @@ class Questions:
             number=question.number,
             weight=own.weight if own else 0.0,
             own=own.digest if own else None,
+            home=self.home,
         )
         return wire.question(node, asked, question.state, ttl=ttl)
+
+
+def _unsaid(error: SecedeError, who: str) -> SecedeError:
+    """Return an error of the same kind without a client's words: it ends in journals."""
+    kind = type(error)
+    return kind(f"client {who!r}: {kind.__name__}; what it says was printed and is not kept")
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from secede.errors import ConfigError, GuardError, RecordError, SecedeError
+from secede.errors import ConfigError, DataError, GuardError, RecordError, SecedeError
 from secede.federation.engine import OwnState
 from secede.federation.training import LocalTraining, Loss
 from secede.flower import arrays, wire
-from secede.flower.side import Site, samples_of
+from secede.flower.side import Keys, Site, floats_of, samples_of, undrawn
 from secede.flower.updates import Updates
 from secede.flower.wire import Asked
 from secede.state import State
@@ -28,6 +28,7 @@ from secede.unlearning.method import TakeStep
 
 FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
 GROUP = "secede"  # begins the group of the rounds of an erasure
+_TRIED = 8  # samples that are put through the network before the first round
 _COUNTS = ("num-examples", "num_examples")
 
 Handler = Callable[[Message, Context], Message]
@@ -37,7 +38,8 @@ class ClientErasure:
     """What an existing ClientApp needs: a mod that keeps the last update, and three handlers.
 
     `load_data` gives the client's training data: a loader, a map-style data set, a tuple of
-    tensors. `training` is how the user's own function trains, for steps that go on as it did.
+    tensors; `keys` are what its samples call input and label, where they are mappings. `training`
+    is how the user's own function trains, for steps that go on as it did.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class ClientErasure:
         loss: Loss = nn.functional.cross_entropy,
         device: torch.device | str | None = None,
         methods: Collection[str] = tasks.LOCAL,
+        keys: Keys | None = None,
         seed: int = 0,
     ) -> None:
         if unknown := set(methods) - set(tasks.LOCAL):
@@ -60,22 +63,27 @@ class ClientErasure:
         self._folder = None if folder is None else Path(folder)
         self._training, self._loss, self._seed = training or LocalTraining(), loss, seed
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self._methods = tuple(methods)
+        self._methods, self._keys = tuple(methods), keys
 
     def mod(self, message: Message, context: Context, call_next: Handler) -> Message:
         """Keep what leaves this client after a round of training; all else passes untouched."""
+        if message.metadata.message_type != "train":
+            return call_next(message, context)
+        home, serving = wire.take_home(message)
+        self._try_out(message, context)
         reply = call_next(message, context)
-        if message.metadata.message_type != "train" or not reply.has_content():
+        if not reply.has_content():
             return reply
         records = list(reply.content.array_records.values())
         if len(records) == 1:  # with none or several it is no update that a mean is made of
-            self._keep(records[0], reply, message, context)
+            self._keep(records[0], reply, message, context, home=home, serving=serving)
         return reply
 
     def register(self, app: ClientApp) -> ClientApp:
-        """Add the handlers and return `app`: `train.unlearn` for local steps, `query.secede`."""
+        """Add the handlers and return `app`: `train.unlearn`, `query.secede`, `query.leave`."""
         app.train(wire.UNLEARN)(self._answer)
         app.query(wire.LOOK)(self._answer)
+        app.query(wire.LEAVE)(self._answer)
         return app
 
     def updates(self, context: Context) -> Updates:
@@ -90,7 +98,14 @@ class ClientErasure:
         return Updates(base / name)
 
     def _keep(
-        self, record: ArrayRecord, reply: Message, message: Message, context: Context
+        self,
+        record: ArrayRecord,
+        reply: Message,
+        message: Message,
+        context: Context,
+        *,
+        home: str,
+        serving: str | None,
     ) -> None:
         number = 0
         for config in message.content.config_records.values():
@@ -101,29 +116,58 @@ class ClientErasure:
             run=str(message.metadata.run_id),
             number=number,
             samples=_samples(reply),
-            serving=_serving(message.metadata.group_id),
+            home=home,
+            node=str(context.node_id),
+            serving=serving,
         )
 
     def _answer(self, message: Message, context: Context) -> Message:
         try:
+            if message.metadata.message_type == wire.LEFT:
+                return wire.gone(message, self.updates(context).forget(wire.left(message)))
             like = arrays.schema(self._load_model())
             asked, state = wire.read_question(message, like)
             task = tasks.received(asked.form(), allowed=self._methods)
             own = None
             if isinstance(task, TakeStep):
                 own = self._own(self.updates(context), asked, like)
-            site = Site(
-                load_model=self._load_model,
-                samples=samples_of(self._load_data(context)).to(self._device),
-                training=self._training,
-                loss=self._loss,
-                device=self._device,
-                seed=self._seed,
-            )
+            site = self._site(context)
             reply = site.do(task, state, own, client=asked.client, number=asked.number)
             return wire.answer(message, reply)
         except SecedeError as error:
             return wire.refusal(message, error)
+
+    def _site(self, context: Context, most: int | None = None) -> Site:
+        samples = samples_of(
+            self._load_data(context),
+            keys=self._keys,
+            floats=floats_of(self._load_model()),
+            most=most,
+        )
+        return Site(
+            load_model=self._load_model,
+            samples=samples.to(self._device),
+            training=self._training,
+            loss=self._loss,
+            device=self._device,
+            seed=self._seed,
+        )
+
+    def _try_out(self, message: Message, context: Context) -> None:
+        """Find out before the first update of a training whether a step could run here later."""
+        run = str(message.metadata.run_id)
+        if message.metadata.group_id.startswith(f"{GROUP}/"):
+            return
+        if any(kept.run == run for kept in self.updates(context).all()):
+            return
+        try:
+            with undrawn():
+                self._site(context, most=_TRIED).try_out()
+        except (ConfigError, DataError) as error:
+            raise ConfigError(
+                f"this client could not be erased later: {error}; see docs/flower.md for what "
+                "load_data and load_model may give"
+            ) from error
 
     def _own(self, updates: Updates, asked: Asked, like: State) -> OwnState | None:
         """Return the update that the server means; without a share in the mean any will do."""
@@ -134,20 +178,15 @@ class ClientErasure:
                 f"{updates.folder}: was the folder moved, or the update kept inside of a mod that "
                 "changes it?"
             )
-        newest = updates.all()[:1]
+        newest = [kept for kept in updates.all() if kept.home == asked.home][:1]
         if found is None and newest:
             found = updates.get(newest[0].digest)
         return None if found is None else OwnState(_named(found, like), asked.weight)
 
 
-def group(phase: str, number: int, serving: str | None) -> str:
-    """Return the group of a round of an erasure; it tells a client which update must stay."""
-    return f"{GROUP}/{phase}/{number}/{serving or ''}"
-
-
-def _serving(told: str) -> str | None:
-    parts = told.split("/")
-    return parts[3] if len(parts) == 4 and parts[0] == GROUP and len(parts[3]) == 64 else None
+def group(phase: str, number: int) -> str:
+    """Return the group of a round of an erasure."""
+    return f"{GROUP}/{phase}/{number}"
 
 
 def _samples(reply: Message) -> float:

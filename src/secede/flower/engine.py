@@ -19,7 +19,7 @@ from secede import state as states
 from secede.errors import ConfigError, GuardError, SilentError
 from secede.federation.cost import Cost
 from secede.federation.engine import ClientSide, ReplyT, RoundReply, Update
-from secede.flower import arrays, strategies
+from secede.flower import arrays, strategies, wire
 from secede.flower.asking import Answers, Own, Question, Questions
 from secede.flower.client import group
 from secede.flower.exchange import Exchange
@@ -32,7 +32,9 @@ from secede.state import State
 from secede.unlearning import tasks
 from secede.unlearning.tasks import Task
 
-Note = Callable[[str, Sequence[Contribution]], None]
+_PAUSES = (1, 10, 100, 600)  # before a client that broke off is asked again, in pauses of a look
+
+Note = Callable[[str, Sequence[Contribution], Sequence[Update]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,7 @@ class FlowerEngine:
     strategy: FedAvg
     clients: Mapping[int, Node]
     like: State  # names, shapes and dtypes of every state
+    home: str = ""  # what the server calls itself to clients
     config: Mapping[str, object] = field(default_factory=dict)  # for the user's own training
     own: dict[int, Own] = field(default_factory=dict)
     remembers: bool = True  # False: rounds leave `own` as it is
@@ -53,7 +56,7 @@ class FlowerEngine:
     first_round: int = 0  # rounds before: users' functions see the numbers go on
     passes: int = 1  # over its samples that a client makes in a round
     heaviest: Mapping[int, float] = field(default_factory=dict)  # weight that passes as honest
-    note: Note = lambda _start, _clients: None
+    note: Note = lambda _start, _clients, _updates: None
     phases: dict[int, str] = field(default_factory=dict)
 
     def train_round(
@@ -73,7 +76,9 @@ class FlowerEngine:
         names = {node: self.clients[client].name for node, client in at.items()}
         # The strategy's own sampling would wait for ever if all of them went away by now.
         grid = Awaiting(Only(self.exchange.grid, at), self.gather_seconds, self.exchange.tell)
-        record, config = arrays.to_record(state), to_config(self.config)
+        # In the model's order, as while training: clients and mods may go by place.
+        record = arrays.to_record({name: state[name] for name in self.like})
+        config = to_config(self.config)
         made = (
             strategies.messages(self.strategy, record, config, grid, self.first_round + number)
             if at
@@ -81,7 +86,8 @@ class FlowerEngine:
         )
         for message in made:
             serving = self.own.get(at[message.metadata.dst_node_id])
-            message.metadata.group_id = group(phase, number, serving.digest if serving else None)
+            message.metadata.group_id = group(phase, number)
+            wire.tell_home(message, self.home, serving.digest if serving else None)
             message.metadata.ttl = self.round_seconds
         replies = self.exchange.send(made, names, self.round_seconds)
         updates, up = list[Update](), 0
@@ -116,11 +122,12 @@ class FlowerEngine:
     ) -> tuple[ReplyT, Cost]:
         """Let `client` do a task that can travel; SilentError if it does not answer in time.
 
-        One that goes away while it works is asked again when it is back, as long as time is left.
+        One that goes away while it works is asked again when it is back, as long as time is left;
+        one whose app breaks off, for want of memory say, some times with longer and longer pauses.
         """
         form, node = tasks.sent(task), self._known(client)
         seconds = self.answer_seconds.get(client, self.round_seconds)
-        cost = Cost()
+        cost, crash, pauses = Cost(), None, list(_PAUSES)
         for left in until(seconds, self.exchange.pause):
             if left <= 0:
                 break
@@ -130,8 +137,11 @@ class FlowerEngine:
             if client in found.replies:
                 return cast("ReplyT", found.replies[client]), cost
             if client in found.failures:
-                raise found.failures[client]
-        raise SilentError(f"client {node.name!r} does not answer, for {seconds:g} seconds")
+                crash = found.failures[client]
+                if client not in found.crashed or not pauses:
+                    raise crash
+                time.sleep(max(0.0, min(pauses.pop(0) * self.exchange.pause, left)))
+        raise crash or SilentError(f"client {node.name!r} does not answer, for {seconds:g} seconds")
 
     def ask_all(
         self, clients: Sequence[int], task: Task, *, global_state: State, number: int = 0
@@ -150,7 +160,13 @@ class FlowerEngine:
 
     @property
     def _questions(self) -> Questions:
-        return Questions(exchange=self.exchange, clients=self.clients, own=self.own, like=self.like)
+        return Questions(
+            exchange=self.exchange,
+            clients=self.clients,
+            own=self.own,
+            like=self.like,
+            home=self.home,
+        )
 
     def _update(self, client: int, message: Message) -> Update:
         state = strategies.state_of(message, self.like)
@@ -175,7 +191,7 @@ class FlowerEngine:
             )
             for u in updates
         ]
-        self.note(start, contributions)
+        self.note(start, contributions, updates)
         if not self.remembers:
             return
         for client, own in self.own.items():

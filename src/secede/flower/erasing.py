@@ -22,8 +22,8 @@ from secede.erasure.plan import Plan
 from secede.erasure.planning import Wishes
 from secede.erasure.request import Request
 from secede.erasure.workflow import Outcome
-from secede.errors import ConfigError, RequestError
-from secede.flower import founding, strategies
+from secede.errors import ConfigError, GuardError, RequestError
+from secede.flower import founding, strategies, wire
 from secede.flower.exchange import Exchange
 from secede.flower.ground import FlowerGround
 from secede.flower.nodes import Node, online, select
@@ -31,6 +31,8 @@ from secede.flower.recorder import Recording
 from secede.flower.store import Store
 from secede.unlearning.create import create
 from secede.unlearning.tasks import LIVE
+
+_GOODBYE = 60.0  # seconds that an erased client has to say that it deleted its updates
 
 
 def erase(
@@ -58,31 +60,37 @@ def erase(
     wishes = wishes or Wishes()
     _check_live(wishes)
     found = _strategy(strategy)
-    home = founding.found(store)
-    client = chosen(grid, store, leaver)
-    store.tell(f"leaver {leaver} is client {client.name!r} ({client.words()})")
-    entry, by_operator = _entry(store, home, client.name, request, trigger)
-    ground = FlowerGround(
-        Exchange(grid=grid, tell=store.tell, pause=pause, now=store.clock),
-        found,
-        store,
-        round_seconds=round_seconds,
-        gather_seconds=gather_seconds,
-        passes=passes,
-        seed=seed,
-        by_operator=by_operator,
-    )
-    store.tell(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
-    outcome = workflow.erase(
-        home,
-        ground,
-        entry.id,
-        key=home.server_key(),
-        clock=store.clock,
-        wishes=wishes,
-        tell=store.tell,
-    )
+    founding.check(store)
+    with files.private(), store.held() as lock:  # nobody trains between what is read and done
+        home = founding.found(store)
+        client = chosen(grid, store, leaver)
+        store.tell(f"leaver {leaver} is client {client.name!r} ({client.words()})")
+        entry, by_operator = _entry(store, home, client.name, request, trigger)
+        exchange = Exchange(grid=grid, tell=store.tell, pause=pause, now=store.clock)
+        ground = FlowerGround(
+            exchange,
+            found,
+            store,
+            round_seconds=round_seconds,
+            gather_seconds=gather_seconds,
+            passes=passes,
+            seed=seed,
+            by_operator=by_operator,
+        )
+        store.tell(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
+        outcome = workflow.erase(
+            home,
+            ground,
+            entry.id,
+            key=home.server_key(),
+            clock=store.clock,
+            wishes=wishes,
+            tell=store.tell,
+            lock=lock,
+        )
     store.tell(_words(outcome, home))
+    if outcome.model is not None:
+        _say_goodbye(exchange, store, client, min(round_seconds, _GOODBYE))
     return outcome
 
 
@@ -98,11 +106,13 @@ def plan(
     """Return what `erase` would do, without asking anybody for anything."""
     wishes = wishes or Wishes()
     _check_live(wishes)
-    home = founding.found(store)
-    client = chosen(grid, store, leaver)
-    ground = FlowerGround(Exchange(grid=grid, tell=store.tell), _strategy(strategy), store)
-    asked = _request(store, client.name, trigger)
-    return workflow.foresee(home, ground, asked, wishes=wishes, now=store.clock())
+    founding.check(store)
+    with files.private(), store.held():
+        home = founding.found(store)
+        client = chosen(grid, store, leaver)
+        ground = FlowerGround(Exchange(grid=grid, tell=store.tell), _strategy(strategy), store)
+        asked = _request(store, client.name, trigger)
+        return workflow.foresee(home, ground, asked, wishes=wishes, now=store.clock())
 
 
 def chosen(grid: Grid, store: Store, leaver: str) -> Node:
@@ -115,6 +125,25 @@ def chosen(grid: Grid, store: Store, leaver: str) -> Node:
             f"client {found.name!r} is online but never contributed to the model: nothing to erase"
         )
     return found
+
+
+def _say_goodbye(exchange: Exchange, store: Store, client: Node, seconds: float) -> None:
+    """Let an erased client delete its own updates, which are of no use any more."""
+    there = exchange.gather([client], 0.0).get(client.name)
+    if there is not None:
+        message = wire.leave(there.node, store.identity, ttl=seconds)
+        reply = exchange.send([message], {there.node: client.name}, seconds).sound.get(there.node)
+        try:
+            if reply is not None:
+                removed = wire.read_gone(reply)
+                store.tell(f"client {client.name!r} has deleted its own updates, {removed} of them")
+                return
+        except GuardError as error:
+            store.tell(f"client {client.name!r}: {error}")
+    store.tell(
+        f"client {client.name!r} did not say that it deleted its own updates: they lie on its own "
+        "disk, delete them there, or start this again while it is online"
+    )
 
 
 def _strategy(strategy: Strategy) -> FedAvg:
@@ -136,35 +165,29 @@ def _entry(
     store: Store, home: Home, client: str, request: bytes | Path | None, trigger: str
 ) -> tuple[Entry, bool]:
     """Return the request to work on, and whether the operator made it for the client."""
-    operators = home.path / "operator"
-    own = (operators / f"{client}.key").exists()
     if request is not None:
         data = request if isinstance(request, bytes) else request.read_bytes()
-        asked = requests.verify(data, home.keyring(), federation=store.name)
+        asked = requests.verify(data, home.client_keys(), federation=store.name)
         if asked.client != client:
             raise RequestError(f"the request is {asked.client!r}'s, the leaver {client!r}")
         return workflow.receive(home, data, store.clock()), False
+    operator = home.operator_key()
     with Journal(home.journal) as journal:
         known = [row.entry for row in journal.requests(store.clock())]
-    open_ones = [entry for entry in known if entry.client == client and entry.open]
-    done = [e for e in known if e.client == client and client in store.erased()]
-    if open_ones or done:  # it goes on, or is told again
-        return (open_ones or done)[-1], own
+        open_ones = [entry for entry in known if entry.client == client and entry.open]
+        done = [e for e in known if e.client == client and client in store.erased()]
+        if open_ones or done:  # it goes on, or is told again
+            entry = (open_ones or done)[-1]
+            return entry, keys.key_id(operator.public_key) in journal.signed_with(entry.id)
     public = home.keys / f"{client}.pub"
-    if public.exists() and not own:
+    if public.exists():
         raise RequestError(
             f"{client!r} signs its own requests, its public key is {public}: give request=, the "
             "file that `secede request` wrote there"
         )
-    if not public.exists():
-        for ending in ("key", "pub"):
-            (operators / f"{client}.{ending}").unlink(missing_ok=True)  # half a pair
-        _, made = keys.generate(operators, client)
-        files.write_bytes(public, made.read_bytes())
-    signed = requests.sign(
-        _request(store, client, trigger), keys.load_private(operators / f"{client}.key")
-    )
-    return workflow.receive(home, signed, store.clock()), True
+    signed = requests.sign(_request(store, client, trigger), operator)
+    allowed = {client: operator.public_key}  # nowhere else: it must not pass for the client's own
+    return workflow.receive(home, signed, store.clock(), operator=allowed), True
 
 
 def _request(store: Store, client: str, trigger: str) -> Request:

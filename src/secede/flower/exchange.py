@@ -54,29 +54,34 @@ class Exchange:
         """Send messages to different nodes and wait for their replies, at most so long."""
         if not messages:
             return Replies()
-        pending = dict[str, int]()
+        pending = dict[str, Message]()
         ids = list(self.grid.push_messages(messages))
         for identity, message in zip(ids, messages, strict=False):
             if identity:
-                pending[identity] = message.metadata.dst_node_id
+                pending[identity] = message
         sound, failed, lost = dict[int, Message](), dict[int, str](), dict[int, str]()
         told = 0.0
         for left in until(seconds, self.pause):
             for reply in self.grid.pull_messages(list(pending)):
-                node = pending.pop(reply.metadata.reply_to_message_id, None)
-                if node is None:
+                asked = pending.pop(reply.metadata.reply_to_message_id, None)
+                if asked is None:
                     continue
+                node = asked.metadata.dst_node_id
                 if not reply.has_error():
-                    sound[node] = reply
+                    if fault := _fault(reply, asked):
+                        failed[node] = fault
+                    else:
+                        sound[node] = reply
                 elif reply.metadata.src_node_id == node:
-                    failed[node] = _reason(reply)
+                    failed[node] = reason(reply)
                 else:  # the SuperLink answers for a node that went away
-                    lost[node] = _reason(reply)
+                    lost[node] = reason(reply)
             if not pending or left <= 0:
                 break
             if not told or told - left > _AGAIN:
                 told = left
-                self.tell(self._words([names[node] for node in pending.values()], left))
+                awaited = [names[asked.metadata.dst_node_id] for asked in pending.values()]
+                self.tell(self._words(awaited, left))
         return Replies(sound=sound, failed=failed, lost=lost)
 
     def _words(self, names: Sequence[str], left: float) -> str:
@@ -85,7 +90,16 @@ class Exchange:
         return f"waiting for {shown} until {end:%H:%M:%S} UTC"
 
 
-def _reason(reply: Message) -> str:
+def _fault(reply: Message, asked: Message) -> str | None:
+    """Return why a reply is not the one that was asked for; None if it is."""
+    if reply.metadata.src_node_id != asked.metadata.dst_node_id:
+        return f"the reply came from node {reply.metadata.src_node_id}"
+    if reply.metadata.message_type != asked.metadata.message_type:
+        return f"the reply is of type {reply.metadata.message_type[:40]!r}"
+    return None
+
+
+def reason(reply: Message) -> str:
     """Return an error's last line, which names the exception, in printable characters."""
     lines = [line.strip() for line in str(reply.error.reason or "").splitlines() if line.strip()]
     text = lines[-1] if lines else f"error {reply.error.code}"

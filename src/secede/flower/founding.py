@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from secede import files
-from secede.erasure import keys
 from secede.erasure.bodies import DeliveredBody, ModelBody
 from secede.erasure.canonical import canonical
 from secede.erasure.desk import NAMES
@@ -19,27 +18,31 @@ from secede.erasure.journal import Journal
 from secede.erasure.ledger import Ledger
 from secede.erasure.lineage import Lineage
 from secede.erasure.predicate import Scope
-from secede.erasure.receipt import SERVER
 from secede.erasure.registry import Candidate
 from secede.errors import ConfigError, RecordError
 from secede.flower.log import Round
 from secede.flower.store import Store
 
 
-def found(store: Store) -> Home:
-    """Set up, or bring up to date, the home of a recorded federation."""
-    rounds = store.log.rounds()
-    if not rounds:
+def check(store: Store) -> None:
+    """Raise if nothing was recorded that somebody could be erased from."""
+    if store.last() is None:
         raise ConfigError(
-            f"{store.path} holds no completed round: train with "
-            "secede.flower.recording(strategy, store) first"
+            f"{store.path} holds no completed round: train first, with "
+            f"secede.{store.engine} recording it (docs/{store.engine}.md)"
         )
+
+
+def found(store: Store) -> Home:
+    """Set up, or bring up to date, the home of a recorded federation; whoever calls holds it."""
+    check(store)
+    rounds = store.log.rounds()
     clients = _clients(store, rounds)
     if len(clients) < 2:
         raise ConfigError(f"only {clients[0].name!r} ever contributed: nobody would be left")
     home = store.home
-    _make_key(home)
-    recipe = {"engine": "flower", "strategy": rounds[-1].strategy, "weights": "weighted mean"}
+    home.make_server_key()
+    recipe = {"engine": store.engine, "strategy": rounds[-1].strategy, "weights": "weighted mean"}
     files.write_bytes(home.path / "recipe.json", canonical(recipe) + b"\n")
     _register(store, rounds)
     described = Federation(
@@ -57,16 +60,13 @@ def found(store: Store) -> Home:
 
 
 def scope(store: Store, client: str) -> Scope:
-    """Say what a client put in by training up to the last erasure; post-training is added later."""
+    """Say what a client put in by training, before and after erasures; their rounds come later."""
     rounds = store.log.rounds()
-    ends = [n for n, r in enumerate(rounds) if r.erased]
-    before = rounds[: ends[-1]] if ends else rounds
-    if not any(c.client == client for r in before if not r.erased for c in r.clients):
-        before = rounds
-    return _scope(before, client)
+    trained = [r for r in rounds if not r.erased]
+    return _scope(rounds, client, trained[-1].share(client) if trained else 0.0)
 
 
-def _scope(rounds: Sequence[Round], client: str, weight: float | None = None) -> Scope:
+def _scope(rounds: Sequence[Round], client: str, weight: float) -> Scope:
     """Say what a client put in by training; what it put into post-training is added elsewhere."""
     numbers = [r.number for r in rounds if any(c.client == client for c in r.clients)]
     trained = [r for r in rounds if not r.erased]
@@ -75,7 +75,7 @@ def _scope(rounds: Sequence[Round], client: str, weight: float | None = None) ->
         first_round=numbers_trained[0],
         last_round=numbers_trained[-1],
         rounds=len(numbers_trained),
-        weight=rounds[-1].share(client) if weight is None else weight,
+        weight=weight,
     )
 
 
@@ -96,12 +96,6 @@ def _clients(store: Store, rounds: Sequence[Round]) -> tuple[Client, ...]:
         )
         for number, node in enumerate(store.clients())
     )
-
-
-def _make_key(home: Home) -> None:
-    if not (home.keys / f"{SERVER}.pub").exists():
-        (home.keys / f"{SERVER}.key").unlink(missing_ok=True)  # a kill left half a pair
-        keys.generate(home.keys, SERVER)
 
 
 def _register(store: Store, rounds: Sequence[Round]) -> None:

@@ -10,6 +10,9 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from secede.errors import ConfigError, SilentError
+from secede.flower import nodes
+from secede.flower.nodes import Node
+from secede.flower.roster import Roster
 
 if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
@@ -72,33 +75,47 @@ class Passing(Grid):
         return self.inner.send_and_receive(messages, timeout=timeout)
 
 
-class Without(Passing):
-    """A grid on which some nodes are not there: nobody sees them or sends them anything."""
+class Admitted(Passing):
+    """A grid on which only those are there who may take part: the others get no message either.
 
-    def __init__(self, inner: Grid, hidden: Collection[int]) -> None:
+    Who comes online while a strategy waits is looked at as well: each time that it asks.
+    """
+
+    def __init__(
+        self, inner: Grid, roster: Roster, refused: Callable[[Node, str], None] = lambda *_: None
+    ) -> None:
         super().__init__(inner)
-        self.hidden = frozenset(hidden)
+        self._roster, self._refused = roster, refused  # the latter is told whom, and why
+        self.seen = dict[int, Node]()  # who was shown, under the names that they are recorded by
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return the others."""
-        return [node for node in self.inner.get_nodes() if node.node_id not in self.hidden]
+        """Return those who are there and may take part; two with one name are refused."""
+        shown: dict[int, NodeInfo] = {}
+        for info in self.inner.get_nodes():
+            node = nodes.of(info)
+            if reason := self._roster.refusal(node):
+                self._refused(node, reason)
+            else:
+                self.seen[node.node], shown[node.node] = self._roster.named(node), info
+        nodes.check_names(self.seen[node] for node in shown)
+        return list(shown.values())
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages to the others."""
+        """Send messages to them."""
         return self.inner.push_messages(self._checked(messages))
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send messages to the others and wait for the replies."""
+        """Send messages to them and wait for the replies."""
         return self.inner.send_and_receive(self._checked(messages), timeout=timeout)
 
     def _checked(self, messages: Iterable[Message]) -> list[Message]:
         found = list(messages)
         for message in found:
-            if message.metadata.dst_node_id in self.hidden:
+            if message.metadata.dst_node_id not in self.seen:
                 raise ConfigError(
-                    f"a message to node {message.metadata.dst_node_id}, which has left"
+                    f"a message to node {message.metadata.dst_node_id}, which takes no part"
                 )
         return found
 

@@ -1,7 +1,8 @@
 """A live Flower federation as the ground of an erasure, with the store for its memory.
 
-The server has no update of anybody, so the guard measures from the global model, and the leaver
-computes the reference itself from its own update and the share that the store recorded.
+The server has no update of anybody, so the guard measures from the global model, with what was
+written down of the leaver's: share, digest, and how far it lay from the mean. The leaver computes
+the reference itself from its own update and that share.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from secede.erasure.ground import Ground
 from secede.erasure.keys import is_name
 from secede.erasure.predicate import Scope, Setting, Software
 from secede.erasure.replies import SAMPLES
+from secede.erasure.trace import Trace
 from secede.errors import ConfigError
-from secede.federation.engine import OwnState
+from secede.federation.engine import OwnState, Update
 from secede.flower import founding
 from secede.flower.asking import Given, Own
 from secede.flower.engine import FlowerEngine
@@ -39,6 +41,10 @@ from secede.unlearning.tasks import CountRight
 
 BY_OPERATOR = (
     "The request was made by the server's operator on the client's behalf, unsigned by it."
+)
+IN_DATABASE = (
+    "Flower's SuperLink keeps messages in its own database, where pieces of updates may stay "
+    "after they were deleted: this receipt says nothing of it."
 )
 
 
@@ -71,13 +77,14 @@ class FlowerGround(Ground):
         recorded = {each.client: each.weight for r in rounds if not r.erased for each in r.clients}
         self._weights = {n: recorded[node.name] for n, node in enumerate(known)}
         self._round_seconds, self._gather_seconds = round_seconds, gather_seconds
-        self._round: tuple[str, Sequence[Contribution]] = ("", ())
+        self._round: tuple[str, Sequence[Contribution], Sequence[Update]] = ("", (), ())
         digests = {each.client: each.digest for r in rounds for each in r.clients}
         self.engine: FlowerEngine = FlowerEngine(
             exchange=exchange,
             strategy=strategy,
             clients=dict(enumerate(known)),
             like=store.like,
+            home=store.identity,
             config=next((r.config for r in reversed(rounds) if not r.erased), {}),
             own={n: Own(last.share(c.name), digests[c.name]) for n, c in enumerate(known)},
             remembers=False,  # what belongs to the serving model stays until one is settled on
@@ -92,12 +99,10 @@ class FlowerGround(Ground):
         self.classes = store.classes or _outputs(self._fresh("template"))
 
     def situation(self, client: str) -> Situation:
-        """Say what there is: no history, no data, and single updates unless they are hidden."""
+        """Say what there is: no history and no data, but each round's single updates."""
         wanted = self.engine.clients[self.clients[client]]
         there = self._exchange.gather([wanted], 0.0)
-        return Situation(
-            leaver_online=client in there, single_updates=not self._store.secure_aggregation
-        )
+        return Situation(leaver_online=client in there)
 
     def scope(self, client: str) -> Scope:
         """Say what `client` put in, as it was recorded."""
@@ -120,6 +125,20 @@ class FlowerGround(Ground):
     def last(self, client: str) -> OwnState | None:
         """Return nothing: the server keeps no update."""
         return None
+
+    def trace(self, client: str) -> Trace | None:
+        """Return what was written down of the client's update in the last mean."""
+        found = self._store.last()
+        for each in found.clients if found else ():
+            if found and each.client == client:
+                share = found.share(client)
+                return Trace(weight=share, distance=each.distance, digest=each.digest)
+        return None
+
+    def seen(self, client: str) -> tuple[str, ...]:
+        """Return the digests of the client's updates that were recorded."""
+        every = (each for r in self._store.log.rounds() for each in r.clients)
+        return tuple(each.digest for each in every if each.client == client and each.digest)
 
     def fresh_model(self, number: int) -> nn.Module:
         """Return the n-th fresh model."""
@@ -146,13 +165,26 @@ class FlowerGround(Ground):
 
     def aggregated(self, shares: Mapping[str, float]) -> None:
         """Write down whose updates went into the last round's mean."""
-        start, came = self._round
+        start, came, _ = self._round
         used = [
             each.model_copy(update={"weight": shares[each.client]})
             for each in came
             if shares.get(each.client, 0.0) > 0
         ]
         self._store.notes.put(start, used)
+
+    def trained(self, start: str, state: State) -> None:
+        """Write down how far the updates lie from what came of them, and let go of them."""
+        begun, _, updates = self._round
+        self._round = ("", (), ())
+        if begun != start:  # it took no round
+            return
+        names = {number: name for name, number in self.clients.items()}
+        away = {names[u.client]: self._store.moved(u.state, state) for u in updates}
+        noted = self._store.notes.get(start)
+        self._store.notes.put(
+            start, [each.model_copy(update={"distance": away[each.client]}) for each in noted]
+        )
 
     def training(self) -> dict[str, Setting]:
         """Return what the clients' own functions are told in a round, and the seed."""
@@ -164,8 +196,9 @@ class FlowerGround(Ground):
         return {**told, "seed": self._seed}
 
     def limits(self, client: str) -> tuple[str, ...]:
-        """Say who asked, where it was not the client."""
-        return (BY_OPERATOR,) if self._by_operator else ()
+        """Say who asked, where it was not the client, and what lies outside of the home."""
+        elsewhere = (IN_DATABASE,) if self._store.engine == "flower" else ()
+        return (*elsewhere, BY_OPERATOR) if self._by_operator else elsewhere
 
     def software(self) -> Software:
         """Return versions."""
@@ -174,9 +207,9 @@ class FlowerGround(Ground):
                 "secede": __version__,
                 "python": platform.python_version(),
                 "torch": torch.__version__,
-                "flwr": version("flwr"),
+                **{name: version(name) for name in self._store.packages},
             },
-            environment={"engine": "flower", "strategy": type(self._strategy).__name__},
+            environment={"engine": self._store.engine, "strategy": type(self._strategy).__name__},
         )
 
     def holdings(self, client: str) -> tuple[str, ...]:
@@ -206,8 +239,8 @@ class FlowerGround(Ground):
             )
         store.notes.drop()
 
-    def _note(self, start: str, came: Sequence[Contribution]) -> None:
-        self._round = (start, came)
+    def _note(self, start: str, came: Sequence[Contribution], updates: Sequence[Update]) -> None:
+        self._round = (start, came, updates)
 
     def _fresh(self, *name: str | int) -> nn.Module:
         with seeded(self._seed, "model", *name):

@@ -18,7 +18,9 @@ from secede import files
 from secede.erasure.canonical import canonical
 from secede.erasure.fields import Count, Digest, Document, Moment, Name, faults
 from secede.errors import RecordError, StorageError
-from secede.flower.nodes import Node
+from secede.flower.nodes import Node, check_names
+
+_TAIL = 1 << 16  # bytes of the log that are looked at first
 
 
 class Contribution(Document):
@@ -29,6 +31,8 @@ class Contribution(Document):
     key: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     digest: Digest | None = None  # None under secure aggregation
+    # L2 over what training moves, from the mean: tells how far off the mean of the others is.
+    distance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
     def identity(self) -> Node:
         """Return who it is."""
@@ -47,6 +51,7 @@ class Round(Document):
     model: Digest
     clients: tuple[Contribution, ...]
     config: dict[str, Any] = Field(default_factory=dict)  # that the clients were given
+    server_round: Count | None = None  # the number that they were told, within their training
     erased: Name | None = None  # a client whose erasure ended with this model
     at: Moment
 
@@ -67,26 +72,69 @@ class Log:
         if not self._path.exists():
             return []
         *lines, _cut = self._path.read_bytes().split(b"\n")
-        try:
-            return [Round.model_validate(json.loads(line), strict=False) for line in lines]
-        except (ValueError, ValidationError) as error:
-            told = faults(error) if isinstance(error, ValidationError) else error
-            raise RecordError(
-                f"{self._path}: damaged ({told}); restore it from a backup"
-            ) from error
+        return [self._round(line) for line in lines]
+
+    def clients(self) -> tuple[Node, ...]:
+        """Return all who ever contributed, in the order in which they came; ids are the last."""
+        found, every = dict[str, Node](), dict[tuple[str, str], Node]()
+        for completed in self.rounds():
+            for each in completed.clients:
+                node = each.identity()
+                found[each.client] = every[node.name, node.identity] = node
+        check_names(every.values())
+        return tuple(found.values())
+
+    def carried(self) -> dict[str, frozenset[str]]:
+        """Return whom the models of all rounds carry: who trained them, and those before them."""
+        found, before, training = dict[str, frozenset[str]](), frozenset[str](), -1
+        for each in self.rounds():
+            names = frozenset(c.client for c in each.clients)
+            if each.erased:  # it starts from the model before it, however many rounds it took
+                kept = before - {each.erased}
+            else:  # the first of a training may start anew; a user may have touched a later start
+                kept = found.get(each.start, before if each.training == training else frozenset())
+            before = found[each.model] = names | kept
+            training = each.training
+        return found
+
+    def last(self) -> Round | None:
+        """Return the last completed round, without reading the others."""
+        if not self._path.exists():
+            return None
+        tail, size = b"", _TAIL
+        with self._path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            while tail.count(b"\n") < 2 and len(tail) < end:  # a whole line, and one before
+                file.seek(max(0, end - size))
+                tail, size = file.read(size), 2 * size
+        lines = tail.split(b"\n")[:-1]
+        return self._round(lines[-1]) if lines else None
 
     def append(self, completed: Round) -> None:
         """Add a round; what a kill cut off before is removed first."""
         line = canonical(completed.model_dump(mode="json")).decode()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._path.exists():
-                content = self._path.read_bytes()
-                if not content.endswith(b"\n"):
-                    os.truncate(self._path, content.rfind(b"\n") + 1)
+            if self._path.exists() and not self._is_whole():
+                os.truncate(self._path, self._path.read_bytes().rfind(b"\n") + 1)
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
         files.append_line(self._path, line)
+
+    def _is_whole(self) -> bool:
+        with self._path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - 1))
+            return file.read(1) in (b"", b"\n")
+
+    def _round(self, line: bytes) -> Round:
+        try:
+            return Round.model_validate(json.loads(line), strict=False)
+        except (ValueError, ValidationError) as error:
+            told = faults(error) if isinstance(error, ValidationError) else error
+            raise RecordError(
+                f"{self._path}: damaged ({told}); restore it from a backup"
+            ) from error
 
 
 class Notes:

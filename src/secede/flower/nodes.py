@@ -10,11 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flwr.serverapp import Grid
 
 from secede.erasure.keys import is_name
 from secede.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flwr.proto.node_pb2 import NodeInfo
 
 KINDS = ("name", "key", "node")
 
@@ -27,12 +31,21 @@ class Node:
     node: int  # its id, which may change between runs where nodes have no keys
     key: str = ""  # SHA-256 of its public key, "" without node authentication
 
+    @property
+    def named(self) -> bool:
+        """Whether somebody gave it its name; one without gets it from its id."""
+        return self.name != f"node-{self.node}"
+
+    @property
+    def identity(self) -> str:
+        """What it is known by: its key, else its name, else its id."""
+        if self.key:
+            return f"key:{self.key}"
+        return f"name:{self.name}" if self.named else f"node:{self.node}"
+
     def same(self, other: Node) -> bool:
         """Return whether both are the same client."""
-        if self.key or other.key:
-            return self.key == other.key
-        named = not self.name.startswith("node-")
-        return self.name == other.name if named else self.node == other.node
+        return self.identity == other.identity
 
     def words(self) -> str:
         """Return all that it can be selected by."""
@@ -42,31 +55,37 @@ class Node:
 
 def online(grid: Grid) -> tuple[Node, ...]:
     """Return the nodes that are there now, by name; two with one name are refused."""
-    found = list[Node]()
-    for info in grid.get_nodes():
-        told = str(getattr(info, "name", "") or "")
-        public = bytes(getattr(info, "public_key", b"") or b"")
-        found.append(
-            Node(
-                name=told if is_name(told) else f"node-{info.node_id}",
-                node=int(info.node_id),
-                key=hashlib.sha256(public).hexdigest() if public else "",
-            )
-        )
-    found.sort(key=lambda node: node.name)
+    found = sorted((of(info) for info in grid.get_nodes()), key=lambda node: node.name)
     check_names(found)
     return tuple(found)
 
 
+def of(info: NodeInfo) -> Node:
+    """Return a node as the grid tells of it."""
+    told = str(getattr(info, "name", "") or "")
+    public = bytes(getattr(info, "public_key", b"") or b"")
+    return Node(
+        name=told if is_name(told) else f"node-{info.node_id}",
+        node=int(info.node_id),
+        key=hashlib.sha256(public).hexdigest() if public else "",
+    )
+
+
 def check_names(nodes: Iterable[Node]) -> None:
-    """Raise if two different clients have the same name."""
-    first = dict[str, Node]()
+    """Raise if two different clients have the same name, or one has two."""
+    names, identities = dict[str, Node](), dict[str, Node]()
     for node in nodes:
-        other = first.setdefault(node.name, node)
+        other = names.setdefault(node.name, node)
         if not other.same(node):
             raise ConfigError(
                 f"two clients are called {node.name!r} ({other.words()}; {node.words()}): a client "
                 "with a new key needs a new name"
+            )
+        other = identities.setdefault(node.identity, node)
+        if other.name != node.name:
+            raise ConfigError(
+                f"{other.name!r} and {node.name!r} are one client ({node.identity}): it must keep "
+                "its first name"
             )
 
 

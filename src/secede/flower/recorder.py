@@ -7,7 +7,10 @@ ServerApp or the SuperLink, goes on after its last completed round when it is st
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -15,15 +18,19 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from secede import state as states
-from secede.errors import GuardError
-from secede.flower import arrays, strategies
-from secede.flower.grids import Awaiting, Without
+from secede.errors import ConfigError, GuardError
+from secede.flower import arrays, strategies, vetting, wire
+from secede.flower.exchange import reason
+from secede.flower.grids import Admitted, Awaiting
 from secede.flower.log import Contribution
-from secede.flower.nodes import Node, online
+from secede.flower.nodes import Node
+from secede.flower.roster import Roster
 from secede.flower.store import Store
 
 WAIT_SECONDS = 600.0
 _BYTES = "base64:"
+
+_THREADS = 4
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -37,8 +44,21 @@ def recording(
     each round, and not for ever. `resume=False` begins a new training however the last one ended.
     """
     if isinstance(strategy, Recording):
+        if strategy.store.path != store.path:
+            raise ConfigError(
+                f"the strategy records into {strategy.store.path} already, not {store.path}: give "
+                "the one inside"
+            )
         return strategy
     return Recording(strategies.check(strategy), store, wait_seconds=wait_seconds, resume=resume)
+
+
+@dataclass(frozen=True)
+class Hashed:
+    """An update, while its round lasts."""
+
+    state: states.State
+    digest: str
 
 
 class Recording(Strategy):
@@ -51,7 +71,11 @@ class Recording(Strategy):
         self._wait_seconds, self._resume = wait_seconds, resume
         self._done = 0  # rounds of this training before it was cut short
         self._asked = dict[int, Node]()
+        self._known: dict[str, Node] | None = None  # who has contributed so far, by identity
+        self._digests = dict[str, str]()  # of their last recorded updates, by identity
+        self._told = set[tuple[int, str]]()  # who was said to stay out, and why
         self._start, self._config, self._run = "", dict[str, Any](), ""
+        self._last = dict[str, bytes]()  # the arrays of the model with digest `_start`
 
     def start(
         self,
@@ -65,6 +89,7 @@ class Recording(Strategy):
     ) -> Result:
         """Train, going on after the last completed round if an earlier start was cut short."""
         with self.store.held():
+            self._known = None  # an erasure may have come between two trainings
             cut = self.store.begin(num_rounds, resume=self._resume)
             self._done = min(cut.rounds, num_rounds) if cut else 0
             begin = cut.arrays if cut else initial_arrays
@@ -88,15 +113,22 @@ class Recording(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the strategy choose among the clients that have not left."""
-        state = _model(arrays, self.store)
-        self._start = states.digest(state)
+        if not self._is_last(arrays):  # else it was hashed when it was written
+            self._start = states.digest(_model(arrays, self.store))
         self.store.check_start(self._start)
-        there, erased = online(grid), self.store.erased()
-        shown = Without(grid, [node.node for node in there if node.name in erased])
+        shown = self._admitted(grid)
         waiting = Awaiting(shown, self._wait_seconds, self.store.tell)
         made = list(self.inner.configure_train(server_round + self._done, arrays, config, waiting))
         chosen = {message.metadata.dst_node_id for message in made}
-        self._asked = {node.node: node for node in online(shown) if node.node in chosen}
+        if strangers := chosen - shown.seen.keys():
+            raise ConfigError(
+                f"strategy {type(self.inner).__name__!r} sends to node {min(strangers)}, which "
+                "takes no part: choose among grid.get_node_ids()"
+            )
+        self._asked = {node: shown.seen[node] for node in chosen}
+        for message in made:
+            who = self._asked[message.metadata.dst_node_id].identity
+            wire.tell_home(message, self.store.identity, self._digests.get(who))
         self._config = told(config)
         self._run = str(made[0].metadata.run_id) if made else ""
         return made
@@ -106,43 +138,70 @@ class Recording(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the strategy average, and write down whom."""
         found = [r for r in replies if r.has_error() or r.metadata.src_node_id in self._asked]
+        strategies.check_plain(found)
+        for reply in found:
+            if reply.has_error() and (node := self._asked.get(reply.metadata.src_node_id)):
+                line = reason(reply)
+                self.store.tell(f"left out of the round: client {node.name!r}: {line}")
         # Flower samples in random order, and a sum of floats depends on its order.
         found.sort(key=self._place)
-        aggregate, metrics = self.inner.aggregate_train(server_round + self._done, found)
-        if aggregate is None:
-            self.store.tell(f"round {server_round + self._done}: no update came, nothing changed")
-            return aggregate, metrics
-        state = _model(aggregate, self.store)
-        sound = [reply for reply in found if not reply.has_error()]
-        updates = [(self._update(reply), self._weight(reply)) for reply in sound]
-        strategies.check_mean(self.inner, state, updates)
-        self.store.keep(
+        with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+            vetted = self._vetted([reply for reply in found if not reply.has_error()], pool)
+            sound = [reply for reply, _, _ in vetted]
+            found = [reply for reply in found if reply.has_error()] + sound
+            # Hashing leaves the interpreter to the mean, and needs as long.
+            hashing = [pool.submit(_hashed, state) for _, state, _ in vetted]
+            aggregate, metrics = self.inner.aggregate_train(server_round + self._done, found)
+            if aggregate is None:
+                self.store.tell(f"round {server_round + self._done}: no update came, all stays")
+                return aggregate, metrics
+            state = _model(aggregate, self.store)
+            updates = [each.result() for each in hashing]
+            weights = [weight for _, _, weight in vetted]
+            strategies.check_mean(
+                self.inner, state, [(u.state, w) for u, w in zip(updates, weights, strict=True)]
+            )
+            distances = list(pool.map(lambda u: self.store.moved(u.state, state), updates))
+        clients = [
+            _contribution(self._asked[reply.metadata.src_node_id], weight, update, away)
+            for reply, weight, update, away in zip(sound, weights, updates, distances, strict=True)
+        ]
+        completed = self.store.keep(
             state,
             run=self._run,
             strategy=type(self.inner).__name__,
             start=self._start,
-            clients=[
-                _contribution(self._asked[reply.metadata.src_node_id], weight, update)
-                for reply, (update, weight) in zip(sound, updates, strict=True)
-            ],
+            clients=clients,
             config=self._config,
+            server_round=server_round + self._done,
         )
+        self._start, self._last = completed.model, _bytes(aggregate)
+        if self._known is not None:
+            for reply, update in zip(sound, updates, strict=True):
+                node = self._asked[reply.metadata.src_node_id]
+                self._known.setdefault(node.identity, node)
+                self._digests[node.identity] = update.digest
         return aggregate, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the strategy choose among the clients that have not left."""
-        erased = self.store.erased()
-        shown = Without(grid, [node.node for node in online(grid) if node.name in erased])
+        shown = self._admitted(grid)
         waiting = Awaiting(shown, self._wait_seconds, self.store.tell)
         return self.inner.configure_evaluate(server_round + self._done, arrays, config, waiting)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Pass on."""
-        return self.inner.aggregate_evaluate(server_round + self._done, replies)
+        """Let the strategy average what can be averaged."""
+        found = list(replies)
+        sound = {r.metadata.src_node_id: r for r in found if not r.has_error()}
+        odd = vetting.odd_ones(sound)
+        for node in sorted(odd):
+            self.store.tell(f"left out of the evaluation: node {node}: its metrics are other ones")
+        found = [r for r in found if r.has_error() or r.metadata.src_node_id not in odd]
+        return self.inner.aggregate_evaluate(server_round + self._done, found)
 
     def summary(self) -> None:
         """Pass on."""
@@ -155,27 +214,68 @@ class Recording(Strategy):
         node = self._asked.get(reply.metadata.src_node_id)
         return node.name if node else ""
 
-    def _update(self, reply: Message) -> states.State:
-        record = strategies.update_of(reply)
-        assert record is not None  # the strategy has averaged it
-        return arrays.plain(record)
+    def _is_last(self, record: ArrayRecord) -> bool:
+        """Return whether these are the very bytes that the last round ended with."""
+        here = _bytes(record)
+        return (
+            bool(here)
+            and here.keys() == self._last.keys()
+            and all(here[name] is data for name, data in self._last.items())
+        )
 
-    def _weight(self, reply: Message) -> float:
-        weight = strategies.weight_of(reply, self.inner)
-        if not weight:
-            who = self._asked[reply.metadata.src_node_id].name
-            raise GuardError(f"client {who!r} gave no weight above 0, and is in the mean")
-        return weight
+    def _admitted(self, grid: Grid) -> Admitted:
+        """Return the grid without those who have left; an erasure waits until this has ended."""
+        if self._known is None:
+            self._known = {node.identity: node for node in self.store.clients()}
+            self._digests = self.store.digests()
+        roster = Roster(self._known.values(), self.store.erased())
+        return Admitted(grid, roster, self._tell_refused)
+
+    def _tell_refused(self, node: Node, reason: str) -> None:
+        if (node.node, reason) not in self._told:
+            self._told.add((node.node, reason))
+            self.store.tell(f"stays out: client {node.name!r}: {reason}")
+
+    def _vetted(
+        self, replies: Sequence[Message], pool: ThreadPoolExecutor
+    ) -> list[tuple[Message, states.State, float]]:
+        """Return the replies that a mean can be made of; the others are left out and named."""
+        like = self.store.like
+        looking = [pool.submit(vetting.update, r, self.inner, like) for r in replies]
+        faults, sound = dict[int, str](), list[tuple[Message, states.State, float]]()
+        for reply, looked in zip(replies, looking, strict=True):
+            try:
+                sound.append((reply, *looked.result()))
+            except GuardError as error:
+                faults[reply.metadata.src_node_id] = str(error)
+        odd = vetting.odd_ones({r.metadata.src_node_id: r for r, _, _ in sound})
+        faults |= dict.fromkeys(odd, "its records or metrics are named otherwise than others'")
+        for node, fault in faults.items():
+            self.store.tell(f"left out of the round: client {self._asked[node].name!r}: {fault}")
+        if len(faults) > 1 and faults.keys() == self._asked.keys():  # the app's fault, nobody's
+            raise GuardError(f"no client sent a sound update: {next(iter(faults.values()))}")
+        return [each for each in sound if each[0].metadata.src_node_id not in odd]
 
 
-def _contribution(node: Node, weight: float, update: states.State) -> Contribution:
+def _hashed(state: states.State) -> Hashed:
+    return Hashed(state, states.digest(state))
+
+
+def _contribution(
+    node: Node, weight: float, update: Hashed, distance: float | None
+) -> Contribution:
     return Contribution(
         client=node.name,
         node=str(node.node),
         key=node.key,
         weight=weight,
-        digest=states.digest(update),
+        digest=update.digest,
+        distance=distance,
     )
+
+
+def _bytes(record: ArrayRecord) -> dict[str, bytes]:
+    return {name: array.data for name, array in record.items()}
 
 
 def _model(record: ArrayRecord, store: Store) -> dict[str, Any]:

@@ -1,41 +1,43 @@
 """The server's memory of a Flower federation: a home folder, with the log of its rounds beside.
 
 rounds.jsonl     who contributed to which model with which weight and digest; never an update
-training.json    the training that is under way
+training.json    the training that is under way        identity.json   what clients know it by
 models/          the last models, by digest            noted/   the rounds of an erasure in progress
 and what an erasure keeps there: journal, ledger, registry, keys, plans, receipts (erasure/home.py)
 """
 
 from __future__ import annotations
 
+import math
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from flwr.app import ArrayRecord
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
 from secede import files
 from secede import state as states
 from secede.erasure.canonical import canonical
 from secede.erasure.fields import Count, Document, stamp
-from secede.erasure.hold import locked
+from secede.erasure.hold import Lock, locked
 from secede.erasure.home import Home
 from secede.erasure.journal import Journal
 from secede.erasure.keys import check_name, is_name
 from secede.erasure.lineage import Lineage
 from secede.erasure.registry import Model
-from secede.errors import GuardError, RecordError, StateError, StorageError
-from secede.flower import arrays
+from secede.errors import ConfigError, GuardError, RecordError, StateError, StorageError
+from secede.flower import arrays, saving, strategies
 from secede.flower.grids import Tell, say
 from secede.flower.log import Contribution, Log, Notes, Round
-from secede.flower.nodes import Node, check_names
+from secede.flower.nodes import Node
 from secede.flower.waiting import until
 from secede.state import State
 
@@ -48,6 +50,12 @@ class Training(Document):
     finished: bool = False
 
 
+class Identity(Document):
+    """What clients know the folder by."""
+
+    home: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
 @dataclass(frozen=True)
 class Resumed:
     """Where a training that was cut short goes on: rounds that are done, and their model."""
@@ -58,6 +66,9 @@ class Resumed:
 
 class Store:
     """A federation's folder at the server. `load_model` gives the network, freshly initialised."""
+
+    engine = "flower"  # that runs the rounds, as receipts name it
+    packages: tuple[str, ...] = ("flwr",)  # whose versions they tell
 
     def __init__(
         self,
@@ -73,19 +84,50 @@ class Store:
         self.path, self.load_model = Path(path).absolute(), load_model
         given = self.path.name if is_name(self.path.name) else "federation"
         self.name = check_name(name or given, "federation")
-        self.secure_aggregation, self.tell, self.clock = secure_aggregation, tell, clock
+        if secure_aggregation:
+            raise ConfigError(strategies.HIDDEN)
+        self.tell, self.clock = tell, clock
         self.classes = classes  # that the network tells apart; None: its last layer's outputs
         self.home, self.log = Home(self.path), Log(self.path / "rounds.jsonl")
         self.notes = Notes(self.path / "noted")
+
+    @cached_property
+    def identity(self) -> str:
+        """What clients know this folder by, however it is called: drawn once, at random."""
+        path = self.path / "identity.json"
+        if not path.exists():
+            made = Identity(home=secrets.token_hex(16))
+            files.write_bytes(path, canonical(made.model_dump(mode="json")) + b"\n")
+        try:
+            return Identity.model_validate_json(path.read_bytes()).home
+        except ValidationError as error:
+            raise RecordError(f"{path}: damaged; restore it from a backup") from error
 
     @cached_property
     def like(self) -> dict[str, Tensor]:
         """What the users' records hold: names, shapes, dtypes."""
         return arrays.schema(self.load_model())
 
+    @cached_property
+    def movable(self) -> frozenset[str]:
+        """What training moves: the network's parameters that are not frozen."""
+        parameters = self.load_model().named_parameters()
+        return frozenset(n for n, p in parameters if p.requires_grad and n in self.like)
+
+    def moved(self, update: State, model: State) -> float | None:
+        """Return how far an update lies from a model; None where that is no number."""
+        if any(name not in update or name not in model for name in self.movable):
+            return None
+        here, there = ({n: state[n] for n in self.movable} for state in (update, model))
+        try:
+            found = states.distance(here, there)
+        except (OverflowError, StateError):
+            return None
+        return found if math.isfinite(found) else None
+
     def last(self) -> Round | None:
         """Return the last completed round."""
-        return next(iter(self.log.rounds()[::-1]), None)
+        return self.log.last()
 
     def model(self) -> dict[str, Tensor] | None:
         """Return the last model, None before the first round."""
@@ -99,14 +141,16 @@ class Store:
 
     def clients(self) -> tuple[Node, ...]:
         """Return all who ever contributed, in the order in which they came; ids are the last."""
-        found = dict[str, Node]()
-        for completed in self.log.rounds():
-            for each in completed.clients:
-                node = each.identity()
-                if each.client in found:
-                    check_names((found[each.client], node))
-                found[each.client] = node
-        return tuple(found.values())
+        return self.log.clients()
+
+    def digests(self) -> dict[str, str]:
+        """Return the digest of each client's last recorded update, by who it is."""
+        return {
+            each.identity().identity: each.digest
+            for completed in self.log.rounds()
+            for each in completed.clients
+            if each.digest is not None
+        }
 
     def erased(self) -> frozenset[str]:
         """Return the names of those who were erased."""
@@ -132,18 +176,32 @@ class Store:
         if not self.home.registry.exists():
             return
         with Lineage(self.home.registry, read_only=True) as registry:
-            if any(m.digest == digest and m.status == "retired" for m in registry.models()):
-                raise GuardError(
-                    f"the training starts from model {digest[:12]}…, which is retired because a "
-                    "client was erased from it: start from the one that serves"
-                )
+            retired = any(m.digest == digest and m.status == "retired" for m in registry.models())
+            erased, last = frozenset(registry.erased()), self.last()
+        if not retired and erased and (last is None or last.model != digest):
+            # The registry knows what served, and not the rounds that led there.
+            retired = not erased.isdisjoint(self.log.carried().get(digest, ()))
+        if retired:
+            raise GuardError(
+                f"the training starts from model {digest[:12]}…, which is retired because a "
+                "client was erased from it: start from the one that serves"
+            )
 
     # A training
 
     def begin(self, rounds: int, *, resume: bool = True) -> Resumed | None:
-        """Note that a training of so many rounds begins; return where to go on if one was cut."""
+        """Note that a training of so many rounds begins; return where to go on if one was cut.
+
+        One of another length is not that training.
+        """
         found = self.resume() if resume else None
         known = self._training()
+        if found and known and known.rounds != rounds:
+            raise ConfigError(
+                f"a training of {known.rounds} rounds was cut short after round {found.rounds}, "
+                f"this one has {rounds}: start it with {known.rounds} to go on, or give "
+                "recording(resume=False) to begin a new one"
+            )
         number = known.number if found and known else (known.number + 1 if known else 0)
         self._write(Training(number=number, rounds=rounds))
         return found
@@ -157,7 +215,9 @@ class Store:
         state = self.model()
         if not done or state is None:
             return None
-        return Resumed(len(done), arrays.to_record(state))
+        # A round without an update is over, too: no number is told twice.
+        numbers = (r.server_round or place for place, r in enumerate(done, start=1))
+        return Resumed(max(numbers), arrays.to_record(state))
 
     def finish(self) -> None:
         """Note that the training has come to its end."""
@@ -176,13 +236,15 @@ class Store:
         config: Mapping[str, Any],
         erased: str | None = None,
         number: int | None = None,
+        server_round: int | None = None,
     ) -> Round:
         """Write a completed round down: first the model's file, then the line that makes it one.
 
         `number` is for an erasure, which may have taken several rounds.
         """
         last, known = self.last(), self._training()
-        digest = states.digest(state)
+        with files.private():
+            digest = saving.save(state, self.path / "models", mode=0o600)
         completed = Round(
             number=number or (last.number + 1 if last else 1),
             training=known.number if known else 0,
@@ -192,17 +254,16 @@ class Store:
             model=digest,
             clients=tuple(clients),
             config=dict(config),
+            server_round=server_round,
             erased=erased,
             at=stamp(self.clock()),
         )
-        if not self.home.model(digest).exists():
-            states.save(state, self.home.model(digest))
         self.log.append(completed)
         self._sweep({digest, *([last.model] if last and not erased else [])})
         return completed
 
     @contextmanager
-    def held(self, seconds: float = 90) -> Iterator[None]:
+    def held(self, seconds: float = 90) -> Iterator[Lock]:
         """Hold the folder, waiting for one who works in it for at most so long."""
         self.path.mkdir(parents=True, exist_ok=True)
         with Journal(self.home.journal):  # it must be there for the lock to name who has it
@@ -210,13 +271,13 @@ class Store:
         with ExitStack() as stack:
             for left in until(seconds, 1.0):
                 try:
-                    stack.enter_context(locked(self.path, self.home.journal))
+                    lock = stack.enter_context(locked(self.path, self.home.journal))
                     break
                 except RecordError as error:
                     if left <= 0:
                         raise
                     self.tell(f"waiting at most {left:.0f} seconds: {error}")
-            yield
+            yield lock
 
     def _training(self) -> Training | None:
         path = self.path / "training.json"
@@ -234,8 +295,9 @@ class Store:
         if self.home.registry.exists():
             with Lineage(self.home.registry, read_only=True) as registry:
                 stays |= {m.digest for m in registry.models() if m.status != "retired"}
-        models = (self.path / "models").glob("*.safetensors")
-        self._remove(*(path for path in models if path.stem not in stays))
+        folder = self.path / "models"
+        models = (path for path in folder.glob("*.safetensors") if path.stem not in stays)
+        self._remove(*models, *folder.glob(saving.PARTS))
 
     def _remove(self, *paths: Path) -> None:
         try:

@@ -7,7 +7,7 @@ by name; one's own that changes the aggregate is refused when a round shows it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
@@ -38,7 +38,14 @@ _REASONS = {
     "QFedAvg": "its weights depend on losses",
 }
 REFUSED = tuple((getattr(strategy, name), name) for name in _REASONS if hasattr(strategy, name))
-_TOLERANCE = 1e-4  # of a value's size: float32 sums in another order differ by far less
+HIDDEN = (
+    "rounds under secure aggregation cannot be recorded, and no client be erased from them: "
+    "SecAgg+ runs in Flower's legacy workflow alone, and there the server learns neither who is in "
+    "a mean nor with which weight (docs/flower.md)"
+)
+_SECURE = "secaggplus"  # names what clients that hide their updates miss in a plain round
+_LOOKED_AT = 4096  # values of an entry
+_TOLERANCE = 1e-5  # of the values' size: float32 sums of some in another order differ by far less
 
 
 def check(found: Strategy) -> FedAvg:
@@ -63,18 +70,46 @@ def check(found: Strategy) -> FedAvg:
 
 
 def check_mean(found: FedAvg, aggregate: State, updates: Sequence[tuple[State, float]]) -> None:
-    """Raise unless `aggregate` is the updates' weighted mean; FedAvg's own need not be checked."""
-    if type(found).aggregate_train is FedAvg.aggregate_train:
-        return
-    expected = mean([state for state, _ in updates], [weight for _, weight in updates])
+    """Raise unless `aggregate` is the updates' weighted mean.
+
+    What FedAvg itself sums is looked at in some places of each entry: an update that is missing
+    there, or weighs otherwise, shows in all of them.
+    """
+    here, given = aggregate, [state for state, _ in updates]
+    if getattr(found.aggregate_train, "__func__", None) is FedAvg.aggregate_train:
+        draw = torch.Generator()
+        draw.seed()
+        places = {name: _places(value, draw) for name, value in aggregate.items()}
+        here, *given = (_some(state, places) for state in (aggregate, *given))
+    weights = [weight for _, weight in updates]
+    expected = mean(given, weights)
+    sizes = mean([{name: value.abs() for name, value in state.items()} for state in given], weights)
     for name, value in expected.items():
-        if value.is_floating_point() and not torch.allclose(
-            value, aggregate[name], rtol=_TOLERANCE, atol=1e-6, equal_nan=True
-        ):
+        if value.is_floating_point() and not _equal(value, here[name], sizes[name], len(updates)):
             raise ConfigError(
                 f"strategy {type(found).__name__!r} changes the weighted mean (at {name!r}): "
                 "nothing can be erased from such a model"
             )
+
+
+def _equal(expected: torch.Tensor, found: torch.Tensor, size: torch.Tensor, count: int) -> bool:
+    """Return whether two sums of `count` values of this size differ by no more than rounding."""
+    kind = torch.finfo(expected.dtype)
+    share = max(_TOLERANCE, 4 * (count + 2) * kind.eps)
+    allowed = share * size.double() + count * kind.tiny
+    near = (expected.double() - found.double()).abs() <= allowed
+    return bool((near | (expected.isnan() & found.isnan()) | (expected == found)).all())
+
+
+def _places(value: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    count = value.numel()
+    if count <= _LOOKED_AT:
+        return torch.arange(count)
+    return torch.randint(count, (_LOOKED_AT,), generator=draw)
+
+
+def _some(state: State, places: Mapping[str, torch.Tensor]) -> State:
+    return {name: state[name].flatten()[chosen] for name, chosen in places.items()}
 
 
 def messages(
@@ -90,6 +125,15 @@ def messages(
     if any(message.metadata.message_type != MessageType.TRAIN for message in made):
         raise ConfigError(f"strategy {type(found).__name__!r} sends other messages than `train`")
     return made
+
+
+def check_plain(replies: Iterable[Message]) -> None:
+    """Raise if clients hide their updates: they refuse plain rounds, and none has sent any."""
+    found = list(replies)
+    if not all(reply.has_error() for reply in found):
+        return  # one client's words do not end the training of the others
+    if any(_SECURE in str(reply.error.reason) for reply in found):
+        raise ConfigError(HIDDEN)
 
 
 def weight_of(message: Message, found: FedAvg) -> float:

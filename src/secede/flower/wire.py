@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,10 +27,13 @@ from secede.unlearning.local import LocalResult
 from secede.unlearning.method import TakeStep
 from secede.unlearning.tasks import CountRight, Measure, Sent, Task
 
-UNLEARN, LOOK = "unlearn", "secede"  # names of the handlers
+UNLEARN, LOOK, LEAVE = "unlearn", "secede", "leave"  # names of the handlers
+LEFT = f"query.{LEAVE}"  # tells a client that it is erased
 TYPES = {tasks.LOCAL_STEP: f"train.{UNLEARN}", tasks.COUNT: f"query.{LOOK}"}
 TYPES[tasks.MEASURE] = f"query.{LOOK}"
 _STATE, _TASK, _ANSWER = "secede.state", "secede.task", "secede.answer"
+_KEEP = "secede.keep"
+_HOME = re.compile(r"[0-9a-f]{1,64}")
 _LIMIT = 4 << 20  # characters of JSON
 _CLASSES = 1_000_000
 _TEXT = 400  # characters of an error
@@ -48,6 +52,7 @@ class Asked(Document):
     number: Count  # of the question
     weight: Share = 0.0  # of its own last update in the last mean
     own: Digest | None = None  # of that update; None: it has none
+    home: str = ""  # what the server calls itself
 
     def form(self) -> Sent:
         """Return the task's name and settings."""
@@ -59,6 +64,55 @@ def question(node: int, asked: Asked, state: State, *, ttl: float) -> Message:
     text = json.dumps(asked.model_dump(mode="json"), allow_nan=False)
     content = RecordDict({_STATE: arrays.pack(state), _TASK: ConfigRecord({"json": text})})
     return Message(content, node, TYPES[asked.task], ttl=ttl)
+
+
+def tell_home(message: Message, home: str, serving: str | None) -> None:
+    """Add to a round's message whose round it is, and which of the client's updates must stay.
+
+    The mod takes it out again before the user's own function sees it.
+    """
+    told = ConfigRecord({"home": home, "serving": serving or ""})
+    message.content = RecordDict({**message.content, _KEEP: told})  # strategies share theirs
+
+
+def take_home(message: Message) -> tuple[str, str | None]:
+    """Return what `tell_home` added, and take it out; "" and None where there is nothing sound."""
+    told = message.content.config_records.get(_KEEP)
+    if told is None:
+        return "", None
+    del message.content[_KEEP]
+    home, serving = told.get("home"), told.get("serving")
+    sound = isinstance(home, str) and _HOME.fullmatch(home)
+    whole = isinstance(serving, str) and len(serving) == 64
+    return str(home) if sound else "", str(serving) if whole else None
+
+
+def leave(node: int, home: str, *, ttl: float) -> Message:
+    """Return the message that tells a client that it is erased from this home."""
+    return Message(RecordDict({_TASK: ConfigRecord({"home": home})}), node, LEFT, ttl=ttl)
+
+
+def left(message: Message) -> str:
+    """Return the home that a client is erased from."""
+    record = message.content.config_records.get(_TASK)
+    home = None if record is None else record.get("home")
+    if not isinstance(home, str) or not _HOME.fullmatch(home):
+        raise GuardError("a message that names no home")
+    return home
+
+
+def gone(message: Message, removed: int) -> Message:
+    """Return a client's answer: how many of its updates it has deleted."""
+    text = json.dumps({"removed": removed})
+    return Message(RecordDict({_ANSWER: ConfigRecord({"json": text})}), reply_to=message)
+
+
+def read_gone(message: Message) -> int:
+    """Return how many updates a client says that it has deleted."""
+    told = _json(message, _ANSWER).get("removed")
+    if type(told) is not int or not 0 <= told <= 2**53:
+        raise GuardError("no count of updates")
+    return told
 
 
 def read_question(message: Message, like: State) -> tuple[Asked, dict[str, torch.Tensor]]:

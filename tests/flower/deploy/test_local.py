@@ -242,3 +242,16 @@ def test_only_some_are_stopped(project: Project) -> None:
     assert {name for name, pid in pids(project).items() if pid} == {"superlink", "site-2"}
     with pytest.raises(ConfigError, match="no process 'site-9': expected superlink, site-1"):
         local.down(project, print, ["site-9"])
+
+
+def test_sweeping_ends_even_if_something_is_started_again_and_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stray = processes.Process(pid=1 << 30, parent=1, started="0", command="again")
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "SWEEP_SECONDS", 0.5)
+        patch.setattr(processes, "marked", lambda name, value: [stray])
+        begun = time.monotonic()
+        with pytest.raises(SecedeError, match=r"was started anew, 0\.5 seconds after"):
+            local.down(project, print)
+        assert time.monotonic() - begun < 20

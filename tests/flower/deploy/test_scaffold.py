@@ -124,23 +124,54 @@ def test_the_app_is_the_documented_quickstart() -> None:
     assert files(Path(scaffold.__file__).parent / "templates" / "app") == shown
 
 
-@pytest.mark.parametrize("script", ["superlink.sh", "site.sh", "register.sh"])
-def test_the_scripts_call_flower_with_the_projects_own_files(script: str, tmp_path: Path) -> None:
-    folder = write_project(tmp_path / "a folder", sites=SITES, port=9092).folder
+def called(tmp_path: Path, script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script with programs that print what they are called with."""
     programs_ = tmp_path / "programs"
-    programs_.mkdir()
+    programs_.mkdir(exist_ok=True)
     for name in ("flwr", "flower-superlink", "flower-supernode"):
         (programs_ / name).write_text('#!/bin/sh\nprintf "%s|" "$@"\necho " $FLWR_HOME"\n')
         (programs_ / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{programs_}{os.pathsep}{os.environ['PATH']}"}
-    ended = subprocess.run(
-        [folder / script, "site-2", "1"],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd="/",
+    return subprocess.run(
+        [script, *arguments], check=False, capture_output=True, text=True, env=environment, cwd="/"
     )
+
+
+def test_each_site_has_a_partition_of_its_own(tmp_path: Path) -> None:
+    script = write_project(tmp_path / "p", sites=SITES, port=9092).folder / "site.sh"
+    for place, site in enumerate(SITES):
+        assert f"partition-id={place} num-partitions=2" in called(tmp_path, script, site).stdout
+    assert "partition-id=7 " in called(tmp_path, script, "site-1", "7").stdout
+    for unknown in (["site-3"], ["site"], []):
+        refused = called(tmp_path, script, *unknown)
+        assert refused.returncode == 2
+        assert "expected one of site-1 site-2" in refused.stderr
+        assert refused.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("listen", "others"),
+    [
+        ("127.0.0.1", False),
+        ("127.1.2.3", False),
+        ("localhost", False),
+        ("::1", False),
+        ("0.0.0.0", True),
+        ("::", True),
+        ("192.0.2.7", True),
+        ("fl.example.org", True),
+    ],
+)
+def test_whether_others_reach_it_is_known(tmp_path: Path, listen: str, others: bool) -> None:
+    project = write_project(tmp_path / "p", sites=SITES, listen=listen, port=9092)
+    assert project.open_to_others == others
+
+
+@pytest.mark.parametrize("script", ["superlink.sh", "site.sh", "register.sh"])
+def test_the_scripts_call_flower_with_the_projects_own_files(script: str, tmp_path: Path) -> None:
+    folder = write_project(tmp_path / "a folder", sites=SITES, port=9092).folder
+    ended = called(tmp_path, folder / script, "site-2", "1")
+    assert ended.returncode == 0
     assert str(folder) in ended.stdout
     assert "--insecure" not in ended.stdout
     kept = f'site="site-2" secede-folder="{folder}/sites/site-2"'

@@ -17,7 +17,7 @@ from secede.flower.deploy import processes, programs, records
 from secede.flower.deploy.project import MARK, SUPERLINK, Project
 
 Tell = Callable[[str], None]
-LINK_SECONDS, NODE_SECONDS, STOP_SECONDS = 90.0, 120.0, 20.0
+LINK_SECONDS, NODE_SECONDS, STOP_SECONDS, SWEEP_SECONDS = 90.0, 120.0, 20.0, 60.0
 _POLL = 0.3
 _AGAIN = 3.0  # seconds before a refused site is started again
 
@@ -214,7 +214,13 @@ def _stop(project: Project, names: Iterable[str], tell: Tell) -> None:
 
 def _sweep(project: Project, tell: Tell) -> None:
     """End what a killed process left behind; one that is just being started shows a bit later."""
+    deadline = time.monotonic() + SWEEP_SECONDS
     while strays := processes.marked(MARK, str(project.folder)):
+        if time.monotonic() > deadline:
+            raise SecedeError(
+                f"process {strays[0].pid} was started anew, {SWEEP_SECONDS:g} seconds after all "
+                "were stopped: who starts it?"
+            )
         for stray in strays:
             tell(f"process {stray.pid} was left behind and is stopped")
         if left := processes.stop(strays, STOP_SECONDS / 4):

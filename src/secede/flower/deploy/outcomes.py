@@ -8,9 +8,12 @@ from pathlib import Path
 
 from secede.erasure import receipt as receipts
 from secede.erasure.canonical import read
+from secede.erasure.entries import Entry
 from secede.erasure.home import Home
 from secede.erasure.journal import Journal
 from secede.errors import RecordError, RolledBackError
+from secede.flower.log import Log
+from secede.flower.nodes import select
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,16 +32,23 @@ class Erased:
         return asdict(self)
 
 
+def request(folder: Path, leaver: str) -> Entry | None:
+    """Return the last request to erase `leaver`, None if there is none."""
+    path = Home(folder).journal
+    known = Log(folder / "rounds.jsonl").clients()
+    if not path.exists() or not known:
+        return None
+    name = select(leaver, known).name
+    with Journal(path, read_only=True) as journal:
+        found = [listed.entry for listed in journal.requests(datetime.now(UTC))]
+    return next((entry for entry in reversed(found) if entry.client == name), None)
+
+
 def verified(folder: Path, leaver: str) -> Erased:
     """Return how the erasure of `leaver` ended; its receipt must hold, the ledger agree."""
-    home = Home(folder)
-    with Journal(home.journal, read_only=True) as journal:
-        found = [listed.entry for listed in journal.requests(datetime.now(UTC))]
-    kind, _, name = leaver.partition(":")
-    mine = [entry for entry in found if kind != "name" or entry.client == name]
-    if not mine:
+    home, entry = Home(folder), request(folder, leaver)
+    if entry is None:
         raise RecordError(f"{folder} knows of no request to erase {leaver}")
-    entry = mine[-1]
     if entry.state != "promoted":
         raise RolledBackError(f"{entry.client} was not erased: {entry.state}")
     path = home.receipt(entry.digest)

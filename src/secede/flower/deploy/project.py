@@ -9,6 +9,7 @@ state/              the SuperLink's database, process ids    flower/     Flower'
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import shutil
 import sys
@@ -112,7 +113,8 @@ class Project:
             target / "environment.sh",
             "# Read by the other scripts, in the project's folder. Quiet, and where things are.\n"
             f'{quiet}export FLWR_HOME="$PWD/flower/{OPERATOR}"\n'
-            f"LISTEN={self.listen} PORT={self.port} SUPERLINK={self.reached}\n",
+            f"LISTEN={self.listen} PORT={self.port} SUPERLINK={self.reached}\n"
+            f'SITES="{" ".join(self.sites)}"\n',
         )
 
     @property
@@ -120,6 +122,14 @@ class Project:
         """Host and port under which the SuperLink is reached."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"{host}:{self.port}"
+
+    @property
+    def open_to_others(self) -> bool:
+        """Whether other machines reach the SuperLink, as far as it depends on its address."""
+        try:
+            return not ipaddress.ip_address(self.listen).is_loopback
+        except ValueError:
+            return self.listen != "localhost"
 
     @property
     def certificates(self) -> Path:

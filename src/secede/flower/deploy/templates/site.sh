@@ -1,10 +1,19 @@
 #!/bin/sh
-# Starts the SuperNode of one site: ./site.sh NAME [PARTITION]
+# Starts the SuperNode of one site: ./site.sh NAME [PARTITION]; each site has a partition of its own.
 set -eu
 cd "$(dirname "$0")"
 . ./environment.sh
+place=0
+for site in $SITES; do
+  [ "$site" != "${1:-}" ] || break
+  place=$((place + 1))
+done
+if [ "$place" -ge @SITES@ ]; then
+  echo "no site '${1:-}': expected one of $SITES" >&2
+  exit 2
+fi
 export FLWR_HOME="$PWD/flower/$1"
 mkdir -p "sites/$1"
 exec flower-supernode --root-certificates certificates/ca.crt --superlink "$SUPERLINK" \
   --auth-supernode-private-key "nodes/$1.key" --port "${NODE_PORT:-9094}" --node-config \
-  "partition-id=${2:-0} num-partitions=@SITES@ site=\"$1\" secede-folder=\"$PWD/sites/$1\""
+  "partition-id=${2:-$place} num-partitions=@SITES@ site=\"$1\" secede-folder=\"$PWD/sites/$1\""

@@ -1,0 +1,70 @@
+"""Files of states on a round's way: written straight from memory, and hashed meanwhile.
+
+A file is whole or absent and named by its state's digest. SHA-256 and the disk both leave the
+interpreter alone, so that a round waits for the slower of them and not for their sum.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from secede import files
+from secede import state as states
+from secede.errors import StorageError
+from secede.state import State
+
+PARTS = ".*.part"  # what a kill left half written
+
+
+def save(state: State, folder: Path, *, mode: int = 0o666, sync_folder: bool = True) -> str:
+    """Write `state` into `folder` and return its digest.
+
+    Without `sync_folder` the caller syncs the folder, by a file that it writes there next.
+    """
+    temporary = folder / f".{secrets.token_hex(8)}.part"
+    try:
+        files.make_folder(folder)
+        temporary.touch(mode=mode, exist_ok=False)
+        with ThreadPoolExecutor(1) as pool:
+            hashing = pool.submit(states.digest, state)
+            safetensors.torch.save_file(_apart(state), temporary, {})
+            _sync(temporary)
+            digest = hashing.result()
+        os.replace(temporary, folder / f"{digest}.safetensors")
+        if sync_folder:
+            _sync(folder)
+    except OSError as error:
+        raise StorageError(f"cannot write in {folder}: {error.strerror or error}") from error
+    except safetensors.SafetensorError as error:
+        raise StorageError(f"cannot write in {folder}: {error}") from error
+    finally:
+        with suppress(OSError):  # where no file can be, there is none
+            temporary.unlink(missing_ok=True)
+    return digest
+
+
+def _apart(state: State) -> dict[str, Tensor]:
+    """Return the entries; those that share memory are copied: safetensors refuses tied ones."""
+    found, seen = dict[str, Tensor](), set[int]()
+    for name, value in state.items():
+        here = value.detach().cpu().contiguous()
+        place = here.untyped_storage().data_ptr()
+        found[name] = here.clone() if place in seen else here
+        seen.add(place)
+    return found
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,108 @@
+"""Who asks for an erasure, and what is held while it is prepared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flower.journals import home, told
+from flower.small import WISHES, Federation, strategy
+from secede.erasure import receipt, workflow
+from secede.erasure.keys import Keyring, key_id
+from secede.errors import ConfigError, RecordError, RolledBackError, TrustError
+from secede.flower import erasing, founding, plan
+
+
+def test_the_operator_cannot_countersign_as_the_leaver(federation: Federation) -> None:
+    federation.train(2)
+    outcome = federation.erase("name:site-1")
+    assert outcome.receipt is not None
+    here, signed = home(federation), outcome.receipt.read_bytes()
+    keys = Keyring.load(here / "keys")
+    assert list(keys) == ["server"]
+    assert not list(here.rglob("*site-1*"))
+    operator = federation.store.home.operator_key()
+    both = receipt.countersign(signed, operator)
+    with pytest.raises(TrustError):
+        receipt.verify(both, keys, countersigned_by=["site-1"])
+    assert key_id(operator.public_key) != key_id(keys["server"])
+    assert any("operator" in limit for limit in told(outcome.receipt)["limits"])
+
+
+def test_the_receipt_says_what_flower_itself_may_keep(federation: Federation) -> None:
+    federation.train(2)
+    outcome = federation.erase("name:site-1")
+    assert outcome.receipt is not None
+    assert any("SuperLink" in limit for limit in told(outcome.receipt)["limits"])
+    page = outcome.receipt.with_suffix(".html").read_text()
+    assert "SuperLink" in page
+
+
+def test_an_erasure_that_came_to_nothing_ends_the_run_with_an_error(
+    federation: Federation,
+) -> None:
+    federation.train(2)
+    outcome = federation.erase("name:site-1")
+    assert outcome.check() is outcome
+    with pytest.raises(RolledBackError, match="site-1 was not erased: rolled-back: no rung"):
+        replace(outcome, state="rolled-back", reason="no rung").check()
+
+
+def test_who_asked_is_still_known_when_it_goes_on(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    federation.train(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(workflow, "erase", killed)
+        with pytest.raises(KeyboardInterrupt):
+            federation.erase("name:site-1")
+    outcome = federation.erase("name:site-1")
+    assert (outcome.request, outcome.state) == (1, "promoted")
+    assert outcome.receipt is not None
+    assert any("operator" in limit for limit in told(outcome.receipt)["limits"])
+
+
+def test_a_servers_key_outlives_the_loss_of_its_public_half(federation: Federation) -> None:
+    federation.train(2)
+    outcome = federation.erase("name:site-1")
+    assert outcome.receipt is not None
+    public = home(federation) / "keys" / "server.pub"
+    before, private = public.read_bytes(), (home(federation) / "server.key").read_bytes()
+    public.unlink()
+    with federation.store.held():
+        founding.found(federation.store)
+    assert public.read_bytes() == before
+    assert (home(federation) / "server.key").read_bytes() == private
+    receipt.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
+
+
+@pytest.mark.parametrize("step", ["founding.found", "chosen", "_entry", "FlowerGround"])
+def test_nobody_trains_between_what_an_erasure_reads_and_does(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    federation.train(2)
+    owner, name = (founding, "found") if "." in step else (erasing, step)
+    real, tried = getattr(owner, name), []
+
+    def looked(*given: Any, **options: Any) -> Any:
+        with pytest.raises(RecordError, match="is worked on by"), federation.store.held(0):
+            pass
+        tried.append(step)
+        return real(*given, **options)
+
+    monkeypatch.setattr(owner, name, looked)
+    assert federation.erase("name:site-1").state == "promoted"
+    if step != "_entry":
+        plan(federation.grid(), strategy(), federation.store, leaver="name:site-2", wishes=WISHES)
+    assert len(tried) == (1 if step == "_entry" else 2)
+
+
+def test_a_folder_where_nothing_was_trained_stays_as_it_was(federation: Federation) -> None:
+    with pytest.raises(ConfigError, match="holds no completed round"):
+        federation.erase("name:site-1")
+    assert not home(federation).exists()

@@ -1,0 +1,102 @@
+"""Where a training may start, where it goes on, and what becomes of models that led elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+from flwr.app import ArrayRecord, Message
+
+from flower.inprocess import InProcess
+from flower.small import Federation, initial, strategy
+from secede import state as states
+from secede.errors import ConfigError, GuardError
+from secede.flower import recording
+
+
+def dying(federation: Federation, number: int, *, empty: int = 0) -> InProcess:
+    """Return a grid that is killed in a round, after one in which nobody answers."""
+
+    def die(message: Message) -> None:
+        told = message.content["config"]["server-round"]
+        for site in federation.sites:
+            site.vanishes = told == empty
+        if told == number:
+            raise KeyboardInterrupt
+
+    grid = federation.grid()
+    grid.before = die
+    return grid
+
+
+def model_of(federation: Federation, place: int) -> ArrayRecord:
+    digest = federation.store.log.rounds()[place].model
+    state, _ = states.load(federation.store.home.model(digest))
+    return ArrayRecord({name: state[name] for name in federation.store.like})
+
+
+def test_a_model_of_a_round_before_an_erasure_is_not_trained_from(federation: Federation) -> None:
+    federation.train(3)
+    second, third = model_of(federation, 1), model_of(federation, 2)
+    federation.erase("name:site-1")
+    for old in (second, third):
+        with pytest.raises(GuardError, match="which is retired because a client was erased"):
+            federation.recording().start(federation.grid(), old, num_rounds=1, timeout=5)
+    federation.train(1)
+    assert federation.store.last() is not None
+
+
+def test_rounds_between_two_erasures_carry_who_missed_post_training(
+    federation: Federation,
+) -> None:
+    federation.train(2)
+    federation.site("site-2").online = False
+    federation.erase("name:site-1")
+    federation.train(2)
+    between = model_of(federation, 3)
+    federation.site("site-2").online = True
+    federation.erase("name:site-2")
+    with pytest.raises(GuardError, match="which is retired"):
+        federation.recording().start(federation.grid(), between, num_rounds=1, timeout=5)
+
+
+def test_whom_a_model_carries_follows_from_where_it_started(federation: Federation) -> None:
+    federation.train(1)
+    federation.site("site-1").online = False
+    federation.recording().start(
+        federation.grid(), ArrayRecord(initial()), num_rounds=1, timeout=5
+    )  # anew, and without it
+    first, second = federation.store.log.rounds()
+    carried = federation.store.log.carried()
+    assert carried[first.model] == {"site-0", "site-1", "site-2", "site-3"}
+    assert carried[second.model] == {"site-0", "site-2", "site-3"}
+
+
+def test_a_training_of_another_length_is_not_the_one_that_was_cut(federation: Federation) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        federation.train(5, grid=dying(federation, 4))
+    with pytest.raises(ConfigError, match=r"5 rounds was cut short after round 3, this one has 3"):
+        federation.train(3)
+    assert len(federation.store.log.rounds()) == 3
+    federation.train(5)
+    assert len(federation.store.log.rounds()) == 5
+
+
+def test_a_new_training_begins_when_asked_for(federation: Federation) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        federation.train(5, grid=dying(federation, 3))
+    anew = recording(strategy(), federation.store, wait_seconds=0.3, resume=False)
+    anew.start(federation.grid(), ArrayRecord(initial()), num_rounds=2, timeout=5)
+    rounds = federation.store.log.rounds()
+    assert [(r.training, r.server_round) for r in rounds] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert rounds[2].start == states.digest(initial())
+
+
+def test_after_a_round_without_updates_no_number_is_told_twice(federation: Federation) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        federation.train(5, grid=dying(federation, 4, empty=2))
+    told = set[object]()
+    grid = federation.grid()
+    grid.before = lambda message: told.add(message.content["config"]["server-round"])
+    federation.train(5, grid=grid)
+    assert told == {4, 5}
+    assert [r.server_round for r in federation.store.log.rounds()] == [1, 3, 4, 5]
+    assert [r.number for r in federation.store.log.rounds()] == [1, 2, 3, 4]

@@ -9,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import tiny
@@ -31,7 +33,6 @@ COMMANDS = (
     "verify",
     "countersign",
     "lineage",
-    "commitment",
 )
 GROUPED = (
     "federation init",
@@ -41,6 +42,9 @@ GROUPED = (
     "requests extend",
     "requests quota",
     "requests close",
+    "commitment whole",
+    "commitment prove",
+    "commitment check",
 )
 ROOT = Path(__file__).parents[2]
 
@@ -86,6 +90,31 @@ def test_every_command_is_documented() -> None:
         assert name in text
 
 
+def options_of(command: click.Command, path: tuple[str, ...] = ()) -> dict[str, set[str]]:
+    """Return the options of every command below, by the first word after `secede`."""
+    found: dict[str, set[str]] = {}
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            for first, names in options_of(inner, (*path, name)).items():
+                found.setdefault(first, set()).update(names)
+        return found
+    given = [p for p in command.params if isinstance(p, click.Option)]
+    return {path[0]: {p.opts[0] for p in given} - {"--help", "--json"}}
+
+
+def test_every_option_is_documented() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    assert "`--json` prints results" in page  # of every command, so it is said once
+    sections = dict(re.findall(r"^## secede (\w+)\n(.*?)(?=^## |\Z)", page, re.S | re.M))
+    missing = {
+        f"{name} {option}"
+        for name, options in options_of(typer.main.get_command(app)).items()
+        for option in options
+        if f"{option}" not in re.findall(r"--[a-z-]+", sections[name])
+    }
+    assert missing == set()
+
+
 def test_every_exit_code_is_documented() -> None:
     from secede import errors
 
@@ -123,6 +152,11 @@ def test_lists_come_as_a_table_and_as_json(command: str) -> None:
             "no suite 'all'; expected one of: paper, compare, history, natural",
         ),
         (["report", "absent"], 5, "absent"),
+        (
+            ["request", "site-0", "--home", "nohome", "--key", "k"],
+            2,
+            "nohome is no federation's home",
+        ),
         (["nonsense"], 2, "No such command"),
     ],
 )
@@ -180,6 +214,9 @@ def test_a_missing_data_file_and_a_broken_model_name_what_is_wrong(tmp_path: Pat
     ended = secede("run", "b.toml", cwd=tmp_path)
     assert (ended.returncode, "has no 'absent'" in ended.stderr) == (2, True)
     assert not (tmp_path / "runs").exists()
+    (tmp_path / "c.toml").write_text('data = "tiny.npz')
+    ended = secede("run", "c.toml", cwd=tmp_path)
+    assert (ended.returncode, "c.toml: not valid TOML" in ended.stderr) == (2, True)
 
 
 def test_a_place_that_cannot_be_written_has_its_exit_code(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from secede.cli.app import app
 from secede.cli.flower import group
-from secede.errors import ConfigError
+from secede.errors import ConfigError, RolledBackError, SecedeError
 
 ROOT = Path(__file__).parents[2]
 NAMES = [command.callback.__name__ for command in group.registered_commands if command.callback]
@@ -44,6 +45,44 @@ def test_the_status_of_what_does_not_run_is_told(tmp_path: Path) -> None:
     assert {row["pid"] for row in rows} == {None}
     assert "not running" in CliRunner().invoke(app, ["flower", "status", folder]).stdout
     assert CliRunner().invoke(app, ["flower", "down", folder]).exit_code == 0
+
+
+def test_an_address_that_others_reach_is_warned_of(tmp_path: Path) -> None:
+    def warned(folder: str, *more: str) -> str:
+        shown = CliRunner().invoke(app, ["flower", "init", str(tmp_path / folder), *more])
+        assert shown.exit_code == 0
+        return shown.stderr
+
+    assert warned("a") == ""
+    for more in ((), ("--json",)):
+        told = warned("b" + "".join(more), "--listen", "0.0.0.0", "--port", "9092", *more)
+        assert "warning: the SuperLink will listen on 0.0.0.0" in told
+        assert "port 9092" in told
+
+
+def test_a_run_that_failed_by_a_roll_back_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from secede.cli import deployed
+    from secede.flower.deploy import outcomes, runs
+    from secede.flower.deploy.scaffold import write_project
+
+    folder = write_project(tmp_path / "p", sites=["a", "b"], port=9092).folder
+    states = iter([None, SimpleNamespace(open=False)])
+
+    def fails(*_: object, **__: object) -> str:
+        raise SecedeError("run 7 ended as finished:failed")
+
+    def rolled_back(*_: object) -> None:
+        raise RolledBackError("a was not erased: rolled-back")
+
+    monkeypatch.setattr(runs, "run", fails)
+    monkeypatch.setattr(outcomes, "request", lambda *_: next(states, None))
+    monkeypatch.setattr(outcomes, "verified", rolled_back)
+    with pytest.raises(RolledBackError, match="a was not erased"):
+        deployed.erase(folder, "name:a", 1.0, as_json=False)
+    with pytest.raises(SecedeError, match="run 7 ended"):  # it failed before anything was asked
+        deployed.erase(folder, "name:a", 1.0, as_json=False)
 
 
 def test_without_flower_one_line_says_what_to_install(tmp_path: Path) -> None:

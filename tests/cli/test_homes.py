@@ -45,7 +45,9 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_the_walk_through_runs_as_written(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "erasing.md").read_text()
     commands = "".join(re.findall(r"```sh\n(.*?)```", text, re.S)).strip().splitlines()
-    assert len(commands) == 13
+    assert len(commands) == 15
+    assert commands[0] == "secede federation init home demo --name north"
+    commands[0] += " --rounds 8 --limit 2500"  # the same with less data, for time's sake
     told = {}
     for command in commands:
         ended = shell(command, tmp_path)
@@ -70,7 +72,7 @@ def test_the_walk_through_runs_as_written(tmp_path: Path) -> None:
         tmp_path,
     )
     assert gone.returncode == 7
-    assert "was erased from it" in gone.stderr
+    assert "was erased already" in gone.stderr
     assert "Traceback" not in gone.stderr
 
 
@@ -149,6 +151,10 @@ def test_refused_and_rolled_back_have_their_own_exit_codes(
         ({"mean": "middle"}, "mean is 'middle', expected mean, trimmed or median"),
         ({"settings": ["epochs=3"]}, "give METHOD.KEY=VALUE"),
         ({"methods": ["fine-tune"]}, "method 'fine-tune' hardly forgets"),
+        ({"methods": ["second-choise"]}, "unknown method 'second-choise'; did you mean 'second-ch"),
+        ({"settings": ["second-choice.epoch=3"]}, "did you mean 'epochs'"),
+        ({"settings": ["a.b=3"]}, "unknown method 'a'"),
+        ({"backups_until": datetime(2020, 1, 1)}, "2020-01-01 is past"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(changes: dict[str, Any], words: str) -> None:
@@ -165,8 +171,12 @@ def test_options_that_cannot_be_used_are_named(changes: dict[str, Any], words: s
     }
     with pytest.raises(ConfigError, match=words):
         homes.wishes_of(**(options | changes))
-    found = homes.wishes_of(**(options | {"settings": ["a.b=3", 'a.c="x"', "a.d=y"]}))
-    assert found.settings == {"a": {"b": 3, "c": "x", "d": "y"}}
+    given = ["projected-ascent.epochs=3", 'second-choice.labels="all"', "second-choice.epochs=1"]
+    found = homes.wishes_of(**(options | {"settings": given}))
+    assert found.settings == {
+        "projected-ascent": {"epochs": 3},
+        "second-choice": {"labels": "all", "epochs": 1},
+    }
 
 
 def test_options_that_are_not_given_leave_the_usual_wishes() -> None:
@@ -230,21 +240,78 @@ def test_a_request_is_extended_closed_and_a_client_given_a_quota(
         commands.quota(home.path, "nobody", 1, as_json=False)
 
 
-def test_a_commitment_is_shown_to_hold_and_another_is_not(
+def test_a_plan_without_the_leaver_does_not_speak_of_its_step(
     asked: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home, _ = asked
-    outcome = small.erase(home, small.receive(home).id)
-    homes.commitment(home.path, "site-0", outcome.receipt, as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert told["holds"] is True
-    assert told["samples"] == small.told(home)["scope"]["commitment"]["samples"]
-    with pytest.raises(ConfigError, match="is about 'site-0', not 'site-1'"):
-        homes.commitment(home.path, "site-1", outcome.receipt, as_json=True)
-    salt = home.path / "sites" / "site-1.salt"
-    salt.write_bytes(bytes(32))
-    with pytest.raises(TrustError, match="not the one committed to"):
-        homes.commitment(home.path, "site-1", None, as_json=True)
-    salt.unlink()
-    with pytest.raises(ConfigError, match="cannot read the salt"):
-        homes.commitment(home.path, "site-1", None, as_json=True)
+    home, path = asked
+    erase(home, path, dry_run=True, as_json=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "the leaver on a local step only." in shown
+    assert "Gate: a loss of at most 5 points over all samples, 10 of a class" in shown
+    erase(home, path, dry_run=True, gone=True, as_json=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "(3). Gate" in shown
+    assert "The next rung is taken if the gate fails; after the last one" in shown
+
+
+def test_rounds_of_retraining_are_called_so(
+    asked: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, path = asked
+    wishes = Wishes(distrust=True, server_rounds=0)
+    erase(home, path, wishes=wishes)
+    told = capsys.readouterr().err
+    assert "retraining round 4" in told
+    assert "post training round 4" not in told
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("acknowledgement", "this is an acknowledgement, not a request"),
+        ("key", "not valid JSON"),
+        ("other's", "signed with site-2's key, expected site-0's"),
+    ],
+)
+def test_a_file_that_is_no_request_is_named_and_what_it_is(
+    asked: tuple[Home, Path], content: str, words: str
+) -> None:
+    home, path = asked
+    if content == "acknowledgement":
+        entry = small.receive(home, "site-1")
+        path.write_bytes(home.acknowledgement(entry.digest).read_bytes())
+    elif content == "key":
+        path.write_bytes((home.keys / "server.pub").read_bytes())
+    else:
+        made = requests.unverified(path.read_bytes())
+        key = keys.load_private(home.path / "sites" / "site-2.key")
+        path.write_bytes(requests.sign(made, key))
+    with pytest.raises(TrustError, match=f"{re.escape(str(path))}: .*{words}"):
+        erase(home, path)
+
+
+def test_a_request_is_checked_against_the_home_before_it_is_signed(
+    asked: tuple[Home, Path],
+) -> None:
+    home, path = asked
+    own, other = (home.path / "sites" / f"site-{n}.key" for n in (0, 2))
+    commands.check_known(home.path, "site-0", own)
+    with pytest.raises(ConfigError, match=r"no client 'site-7'.*expected one of site-0, site-1"):
+        commands.check_known(home.path, "site-7", own)
+    with pytest.raises(ConfigError, match=r"site-2\.key is site-2's key, expected site-0's"):
+        commands.check_known(home.path, "site-0", other)
+    stranger, _ = keys.generate(path.parent, "stranger")
+    with pytest.raises(ConfigError, match="a key that nobody has here, expected site-0's"):
+        commands.check_known(home.path, "site-0", stranger)
+    with pytest.raises(ConfigError, match="nowhere is no federation's home"):
+        commands.addressed(path.parent / "nowhere", None, None)
+    erase(home, path)
+    with pytest.raises(RequestError, match="'site-0' was erased already"):
+        commands.check_known(home.path, "site-0", own)
+
+
+def test_a_federation_is_called_after_its_experiment(tmp_path: Path) -> None:
+    config = small_config(tmp_path)
+    assert homes.name_of(config) == config.name == "tiny"
+    odd = config.model_copy(update={"name": "paper/mnist backdoor"})
+    assert homes.name_of(odd) == "paper-mnist-backdoor"

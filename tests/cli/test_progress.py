@@ -87,3 +87,19 @@ def test_several_turns_have_a_bar_each_and_one_over_all(monkeypatch: pytest.Monk
     assert "2/3" in shown
     assert "cell, seed 2" in shown
     assert "cell, seed 1" not in shown
+
+
+def test_who_works_in_silence_is_named_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUIET_SECONDS", 0.02)
+    said, twice = list[str](), threading.Event()
+
+    def say(line: str) -> None:
+        said.append(line)
+        if line.startswith("still at it"):
+            twice.set()
+
+    with module.telling(say) as tell:
+        tell("asking site-0 for a local step")
+        assert twice.wait(10)
+    assert said[0] == "asking site-0 for a local step"
+    assert said[1] == "still at it, 0 s after: asking site-0 for a local step"

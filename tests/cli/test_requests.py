@@ -99,3 +99,22 @@ def test_requests_are_listed_with_days_left(
     assert requests.unverified(data).nonce not in json.dumps(row)
     commands.requests(path, now=later(days=94), as_json=False)
     assert "overdue" in capsys.readouterr().out
+
+
+def test_the_table_of_requests_keeps_dates_whole_at_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "university-hospital-of-the-north"
+    who = people(tmp_path / "keys", name)
+    with Journal(tmp_path / "journal.db") as journal:
+        who.send(journal, who.ask(name))
+        journal.acknowledge(1, NOW)
+        journal.extend(1, 1, "many clients", NOW)
+    commands.requests(tmp_path / "journal.db", now=later(days=100), as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    (row,) = [line for line in lines if "2026-11-15" in line]
+    assert "2027-01-15*" in row
+    assert "overdue 39 d" in row
+    assert any("* extended" in line for line in lines)

@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,8 @@ from erasure import papers
 from secede import state as states
 from secede.cli import trust
 from secede.erasure import keys, receipt
+from secede.erasure import request as requests
+from secede.erasure.keys import Keyring
 from secede.erasure.ledger import Ledger
 from secede.erasure.lineage import Lineage
 from secede.erasure.registry import Candidate
@@ -58,6 +64,7 @@ def test_a_receipt_is_told_in_plain_words(folder: Path, capsys: Capture) -> None
     said = capsys.readouterr().out
     assert "receipt.json holds: not a byte was altered" in said
     assert "signed by  server; countersigned by clinic-north" in said
+    assert re.search("^key id     [0-9a-f]{64}$", said, re.MULTILINE)
     assert "model      is the erased model" in said
     assert "ledger     whole up to row 10; says the same as the receipt" in said
     assert "forgotten  yes, within 3 points of retraining" in said
@@ -219,7 +226,76 @@ def test_lineage_answers_who_is_still_carried(tmp_path: Path, capsys: Capture) -
         lineage.promote_erased(made, client="a", request=papers.REQUEST, now=papers.NOW)
     trust.lineage(path, "a", as_json=False)
     assert capsys.readouterr().out == "No model in use carries 'a'; it was erased.\n"
+    with pytest.raises(ConfigError, match="no model ever carried 'A'"):
+        trust.lineage(path, "A", as_json=False)
     trust.lineage(path, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert [model["status"] for model in told["models"]] == ["retired", "serving"]
     assert told["erased_clients"] == ["a"]
+
+
+def test_the_registry_keeps_digests_and_dates_whole_at_80_columns(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = tuple(f"clinic-{number:02}" for number in range(20))
+    with Lineage(tmp_path / "lineage.db") as lineage:
+        made = Candidate(digest="1" * 64, parent=None, run="north", round=1, clients=names)
+        lineage.promote(made, papers.NOW)
+    trust.lineage(tmp_path / "lineage.db", as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split()[0] == "1" * 12
+    assert lines[0].endswith(f"serving since {papers.NOW:%Y-%m-%d}")
+    assert all(any(name in line for line in lines) for name in names)
+
+
+def test_a_request_given_as_a_receipt_is_named_and_what_it_is(folder: Path) -> None:
+    path = folder / "request.json"
+    asked = requests.new(
+        federation="north",
+        client=papers.LEAVER,
+        trigger="objection",
+        model="1" * 64,
+        now=papers.NOW,
+    )
+    key = folder / f"{papers.LEAVER}.key"
+    path.write_bytes(requests.sign(asked, keys.load_private(key)))
+    words = r"request\.json: this is a request, not a receipt"
+    with pytest.raises(TrustError, match=words):
+        trust.verify(path, folder / "keys", as_json=False)
+    with pytest.raises(TrustError, match=words):
+        trust.countersign(path, key, folder / "keys", as_json=False)
+
+
+def test_two_who_countersign_at_once_both_stand_in_the_receipt(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = [keys.generate(folder / "keys" / "auditors", name)[0] for name in ("board", "office")]
+    genuine = receipt.countersign
+
+    def slowly(data: bytes, key: keys.PrivateKey) -> bytes:
+        time.sleep(0.3)
+        return genuine(data, key)
+
+    monkeypatch.setattr(receipt, "countersign", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda key: countersign(folder, key), both))
+    trust.verify(
+        folder / "receipt.json",
+        folder / "keys",
+        countersigned_by=["board", "office", papers.LEAVER],
+        as_json=True,
+    )
+
+
+def test_what_holds_by_definition_is_not_called_measured(folder: Path, capsys: Capture) -> None:
+    told = receipt.verify((folder / "receipt.json").read_bytes(), Keyring.load(folder / "keys"))
+    answers = told.statement.predicate.verification.model_copy(update={"by_definition": True})
+    assert trust._forgotten(answers).startswith("yes, by definition")
+
+
+def test_a_model_that_is_a_pipe_is_refused_and_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(ConfigError, match="not a regular file"):
+        trust.verify(folder / "receipt.json", folder / "keys", model=folder / "pipe", as_json=True)

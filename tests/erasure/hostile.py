@@ -81,7 +81,7 @@ class HomeLab(Lab):
         self.reference = states.reference(
             self.global_state, self.last.state, weight=self.last.weight
         )
-        self._erasures = 0
+        self._erasures, self._rounds = 0, small.Rounds()
 
     def carried_through(
         self, returned: State | None, wishes: Wishes = WISHES
@@ -90,7 +90,7 @@ class HomeLab(Lab):
         self._erasures += 1
         home = small.copy(self.home, self._folder / f"home-{self._erasures}")
         leaver = None if returned is None else lambda _: returned
-        ground = small.Hostile(home, leaver=leaver)
+        ground = small.Hostile(home, leaver=leaver, rounds=self._rounds)
         outcome = small.erase(home, 1, ground=ground, how=wishes)
         return outcome, states.load(home.model(small.serving(home)))[0]
 

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 import tiny
+from secede import state as states
 from secede.erasure import keys, workflow
 from secede.erasure import request as requests
 from secede.erasure.course import Course
@@ -45,6 +46,7 @@ scenario = { name = "backdoor", share = 0.5 }
 training = { rounds = 4, batch_size = 16, learning_rate = 0.1 }
 """
 Tamper = Callable[[State], State]
+Rounds = dict[tuple[str, tuple[int, ...], str, int], RoundReply]  # by what went in
 # A step that moves little: what is tested is the way, not the method.
 STEP = {"epochs": 1, "batch_size": 16, "learning_rate": 0.1, "stop_distance": 100.0}
 
@@ -165,7 +167,10 @@ def timeless(home: Home, number: int = 1) -> dict[str, Any]:
 
 
 class Hostile(Simulated):
-    """A federation whose leaver, or whose last retained clients, send something else."""
+    """A federation whose leaver, or whose last retained clients, send something else.
+
+    Several that share `rounds` train each round once.
+    """
 
     def __init__(
         self,
@@ -175,9 +180,11 @@ class Hostile(Simulated):
         retained: Callable[[Update, State], State] | None = None,
         malicious: int = 1,
         silent: bool = False,
+        rounds: Rounds | None = None,
         **options: Any,
     ) -> None:
         super().__init__(home, **options)
+        self.rounds = rounds
         self.leaver_sends, self.retained_send = leaver, retained
         self.malicious, self.silent = malicious, silent
 
@@ -195,7 +202,7 @@ class _Wire:
     def train_round(
         self, state: State, clients: Sequence[int], *, phase: str, number: int
     ) -> RoundReply:
-        reply = self.inner.train_round(state, clients, phase=phase, number=number)
+        reply = self._trained(state, clients, phase, number)
         if self.ground.retained_send is None:
             return reply
         updates = list(reply.updates)
@@ -204,6 +211,16 @@ class _Wire:
             sent = self.ground.retained_send(evil, state)
             updates[place] = Update(evil.client, sent, evil.samples)
         return RoundReply(tuple(updates), reply.cost)
+
+    def _trained(self, state: State, clients: Sequence[int], phase: str, number: int) -> RoundReply:
+        """Train, unless the very same round was trained before: it would give the same bits."""
+        rounds = self.ground.rounds
+        key = (states.digest(state), tuple(clients), phase, number)
+        if rounds is None or key not in rounds:
+            reply = self.inner.train_round(state, clients, phase=phase, number=number)
+            rounds = {} if rounds is None else rounds
+            rounds[key] = reply
+        return rounds[key]
 
     def ask(
         self,

@@ -6,10 +6,15 @@ import pytest
 
 from erasure import small
 from erasure.small import NOW, later
-from secede.erasure import acknowledging, workflow
+from secede.cli import requests as bodies
+from secede.cli import trust
+from secede.erasure import acknowledging, receipt, workflow
+from secede.erasure.bodies import ExtendedBody
 from secede.erasure.home import Home
 from secede.erasure.journal import Journal
+from secede.erasure.ledger import Ledger
 from secede.errors import ConfigError, TrustError
+from secede.experiments.simulated import Simulated
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def test_the_same_request_again_changes_nothing(home: Home) -> None:
 
 
 def test_nothing_is_acknowledged_that_could_not_be_signed(home: Home) -> None:
-    (home.keys / "server.key").unlink()
+    (home.path / "server.key").unlink()
     with pytest.raises(ConfigError, match=r"server\.key"):
         small.receive(home)
     with Journal(home.journal, read_only=True) as journal:
@@ -62,3 +67,94 @@ def test_every_flipped_byte_and_every_other_signer_is_refused(home: Home) -> Non
         acknowledging.verify(data, keyring, server="site-1")
     with pytest.raises(TrustError, match="no public key"):
         acknowledging.verify(data, {})
+
+
+def test_a_date_that_is_put_off_is_signed_with_its_reason_and_is_in_the_ledger(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = small.receive(home)
+    for months in (1, 2):
+        bodies.extend(home.path, entry.id, months, "many at once", now=NOW, as_json=True)
+    path = home.acknowledgement(entry.digest)
+    told = acknowledging.verify(path.read_bytes(), home.keyring())
+    assert (told.extended_to, told.reason) == ("2027-02-15T12:00:00Z", "many at once")
+    with Ledger(home.ledger) as ledger:
+        rows = [row.body["extended_to"] for row in ledger.rows() if row.kind == "extended"]
+    assert rows == ["2027-01-15T12:00:00Z", "2027-02-15T12:00:00Z"]
+    outcome = small.erase(home, entry.id)
+    assert outcome.receipt is not None
+    receipt.verify(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
+    capsys.readouterr()
+    trust.verify(path, home.keys, as_json=False)
+    assert "put off    to 2027-02-15: many at once" in capsys.readouterr().out
+
+
+def test_an_extension_that_the_ledger_lacks_is_caught_up_with(home: Home) -> None:
+    entry = small.receive(home)
+
+    def tell(line: str) -> None:
+        if line.startswith("guarded"):  # somebody is killed between journal and ledger meanwhile
+            with Journal(home.journal) as journal:
+                journal.extend(entry.id, 1, "many at once", NOW)
+
+    outcome = small.erase(home, entry.id, tell=tell)
+    assert outcome.receipt is not None
+    receipt.verify(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
+
+
+def test_a_later_date_that_the_journal_does_not_know_is_found(home: Home) -> None:
+    entry = small.receive(home)
+    with Journal(home.journal) as journal, Ledger(home.ledger) as ledger:
+        body = ExtendedBody(request=entry.digest, extended_to="2027-01-15T12:00:00Z")
+        ledger.append("extended", body, NOW)
+        journal.keep_head(ledger.head())
+    with pytest.raises(TrustError, match="puts request 1 off, the journal does not"):
+        small.erase(home, entry.id)
+
+
+def test_a_request_that_is_closed_ends_in_a_signed_notice(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = small.receive(home)
+    workflow.close(
+        home, Simulated(home), entry.id, "withdrawn", key=home.server_key(), clock=lambda: NOW
+    )
+    path = home.acknowledgement(entry.digest)
+    told = acknowledging.verify(path.read_bytes(), home.keyring())
+    assert told.ended is not None
+    assert (told.ended.state, told.ended.reason) == ("refused", "withdrawn")
+    assert "judicial remedy" in told.ended.remedies
+    trust.verify(path, home.keys, as_json=False)
+    assert "ended      2026-11-15, refused: withdrawn" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="is an acknowledgement"):
+        trust.verify(path, home.keys, ledger=home.ledger, as_json=False)
+
+
+def test_a_roll_back_is_told_to_the_client_even_after_a_kill(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground = Simulated(home)
+    monkeypatch.setattr(ground, "training", lambda: {"x" * 65: 1})  # no receipt can be made of it
+    entry = small.receive(home)
+    path = home.acknowledgement(entry.digest)
+    before = path.read_bytes()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(workflow, "_notify", killed)
+        with pytest.raises(KeyboardInterrupt):
+            small.erase(home, entry.id, ground=ground)
+    assert path.read_bytes() == before
+    assert small.erase(home, entry.id, ground=ground).state == "rolled-back"
+    told = acknowledging.verify(path.read_bytes(), home.keyring())
+    assert told.ended is not None
+    assert told.ended.state == "rolled-back"
+
+
+def test_an_erasure_ends_in_a_receipt_and_no_notice(home: Home) -> None:
+    entry = small.receive(home)
+    before = home.acknowledgement(entry.digest).read_bytes()
+    small.erase(home, entry.id)
+    assert home.acknowledgement(entry.digest).read_bytes() == before

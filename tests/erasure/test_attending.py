@@ -20,11 +20,16 @@ from secede.erasure.ledger import Ledger
 from secede.erasure.lineage import Lineage
 from secede.erasure.plan import Limits
 from secede.erasure.planning import Wishes
-from secede.errors import GuardError, SilentError
+from secede.erasure.verifying import STALE, UNCLEARED
+from secede.errors import DataError, GuardError, SilentError
 from secede.experiments.simulated import Simulated
+from secede.experiments.sites import Sites
 from secede.federation.engine import Update
+from secede.federation.simulator import Simulator
 from secede.state import State
 from secede.unlearning.clients import Reply
+from secede.unlearning.local import LocalResult
+from secede.unlearning.projected_ascent import ProjectedAscent
 
 HUGE = 10**12
 
@@ -383,3 +388,112 @@ def small_noise(state: State, size: float) -> State:
     draw = torch.Generator().manual_seed(0)
     noise = {n: torch.randn(v.shape, generator=draw) for n, v in state.items()}
     return states.shifted(state, noise, size / states.norm(noise))
+
+
+def claiming(monkeypatch: pytest.MonkeyPatch, many: int, *, leaver: bool) -> None:
+    """Let the leaver, or the last retained client, claim so many gradients."""
+    genuine = Simulator.ask
+
+    def ask(self: Simulator, client: int, task: Any, **how: Any) -> Any:
+        def lie(side: Any) -> Any:
+            reply = task(side)
+            if isinstance(reply, LocalResult) and leaver:
+                return replace(reply, report=replace(reply.report, gradient_samples=many))
+            if client == 3 and not leaver:
+                return replace(reply, gradient_samples=many)
+            return reply
+
+        return genuine(self, client, lie, **how)
+
+    monkeypatch.setattr(Simulator, "ask", ask)
+
+
+CLAIMS = {"as many as JSON has": 2**53 - 1, "endless": 10**5000}
+
+
+@pytest.mark.parametrize("many", CLAIMS)
+@pytest.mark.parametrize("leaver", [True, False])
+def test_no_claimed_number_of_gradients_stops_an_erasure(
+    home: Home, monkeypatch: pytest.MonkeyPatch, many: str, leaver: bool
+) -> None:
+    claiming(monkeypatch, CLAIMS[many], leaver=leaver)
+    outcome = small.erase(home, small.receive(home).id)
+    assert outcome.state == "promoted"
+    assert outcome.rung == ("server-side" if leaver else "local-step")
+    assert small.told(home)["costs"]["gradient_samples"] < 10**9
+    assert left_out(home) == (set() if leaver else {("site-3", "malformed")})
+
+
+def test_costs_beyond_all_numbers_are_cut_in_the_receipt_s_sum(home: Home) -> None:
+    course = small.course(home, small.receive(home).id)
+    first = replace(course.last, details={"cost": {"gradient_samples": 2**53 - 1}})
+    assert replace(course, way=(first, first)).cost.gradient_samples == 2**53 - 1
+
+
+def test_the_leaver_s_last_update_is_refused_from_others(home: Home) -> None:
+    own, _ = states.load(home.path / "sites" / "site-0.safetensors")
+    liars = Liars(home, who=(3,), update=lambda u: replace(u, state=own))
+    outcome = small.erase(
+        home, small.receive(home).id, ground=liars, how=small.wishes(least_rounds=1)
+    )
+    assert outcome.rung == "local-step"
+    assert left_out(home) == {("site-3", "refused")}
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-4])
+def test_an_erased_client_s_old_update_is_refused_later_too(home: Home, noise: float) -> None:
+    own, _ = states.load(home.path / "sites" / "site-0.safetensors")
+    draw = torch.Generator().manual_seed(0)
+    again = {n: v + noise * torch.randn(v.shape, generator=draw) for n, v in own.items()}
+    small.erase(home, small.receive(home).id)
+    liars = Liars(home, who=(3,), update=lambda u: replace(u, state=again))
+    entry = small.receive(home, "site-1")
+    small.erase(home, entry.id, ground=liars, how=small.wishes(least_rounds=1))
+    assert left_out(home, entry.id) == {("site-3", "refused")}
+    told = small.told(home, entry.id)["limits"]
+    assert UNCLEARED in told
+    assert STALE in told
+
+
+def test_with_everybody_there_no_limit_says_that_nothing_was_cleared(home: Home) -> None:
+    small.erase(home, small.receive(home).id, how=small.wishes(least_rounds=1))
+    told = small.told(home)["limits"]
+    assert UNCLEARED not in told
+    assert STALE not in told
+
+
+@pytest.mark.parametrize("mean", ["mean", "median"])
+def test_nobody_is_taken_out_of_a_mean_that_did_not_weigh(home: Home, mean: Any) -> None:
+    small.erase(home, small.receive(home).id, how=small.wishes(least_rounds=1, mean=mean))
+    weights = {name: Sites(home.path / "sites").load(name) for name in ("site-1", "site-2")}
+    for own in weights.values():
+        assert own is not None
+        assert (own.weight > 0) == (mean == "mean")
+
+
+def test_samples_of_the_leaver_s_that_nobody_can_train_with_end_the_rung(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise DataError("the leaver's inputs hold values that are not finite")
+
+    monkeypatch.setattr(ProjectedAscent, "unlearn", broken)
+    outcome = small.erase(home, small.receive(home).id)
+    assert (outcome.state, outcome.rung) == ("promoted", "server-side")
+    assert outcome.failures[0]["outcome"] == "broken"
+
+
+def test_samples_that_a_retained_client_cannot_count_with_leave_it_out(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine = Simulator.ask
+
+    def ask(self: Simulator, client: int, task: Any, **how: Any) -> Any:
+        if client == 3:
+            raise DataError("its samples are damaged")
+        return genuine(self, client, task, **how)
+
+    monkeypatch.setattr(Simulator, "ask", ask)
+    outcome = small.erase(home, small.receive(home).id)
+    assert (outcome.state, outcome.rung) == ("promoted", "local-step")
+    assert left_out(home) == {("site-3", "malformed")}

@@ -14,6 +14,7 @@ from erasure.small import NOW, later
 from secede import files
 from secede import state as states
 from secede.erasure import closing, keys, receipt, workflow
+from secede.erasure import request as requests
 from secede.erasure.desk import Desk
 from secede.erasure.entries import Holder
 from secede.erasure.home import Home
@@ -21,7 +22,7 @@ from secede.erasure.journal import Journal
 from secede.erasure.ledger import Ledger
 from secede.erasure.planning import Wishes
 from secede.erasure.predicate import Software
-from secede.errors import ConfigError, RecordError, RequestError
+from secede.errors import ConfigError, RecordError, RequestError, StorageError
 from secede.experiments.config import Training
 from secede.experiments.simulated import Simulated
 from secede.unlearning.projected_ascent import ProjectedAscent
@@ -357,3 +358,78 @@ def test_an_open_request_can_be_closed_with_a_reason(home: Home) -> None:
     assert "withdrawn" not in str(rows(home, "transition"))
     with pytest.raises(RequestError, match="has ended already"):
         close(entry.id)
+
+
+@pytest.mark.parametrize("at", ["_put_into_service", "_destroy", "_issue"])
+def test_nothing_is_put_off_while_the_receipt_is_made_out(
+    home: Home, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    entry = small.receive(home)
+    with monkeypatch.context() as patched:
+        patched.setattr(closing, at, stop)
+        with pytest.raises(KeyboardInterrupt):
+            small.erase(home, entry.id)
+    with (
+        Journal(home.journal) as journal,
+        pytest.raises(RequestError, match="being completed"),
+    ):
+        journal.extend(entry.id, 1, "many at once", NOW)
+    assert small.erase(home, entry.id).receipt is not None
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_model_whose_content_would_stay_is_not_called_destroyed(
+    home: Home, tmp_path: Path, hard: bool
+) -> None:
+    before, entry = small.serving(home), small.receive(home)
+    path, other = home.model(before), tmp_path / "elsewhere"
+    if hard:
+        os.link(path, other)
+    else:
+        path.rename(other)
+        path.symlink_to(other)
+    with pytest.raises(StorageError, match="would leave"):
+        small.erase(home, entry.id)
+    assert small.serving(home) == before
+    assert rows(home, "destroyed") == []
+    if not hard:
+        path.unlink()
+        other.rename(path)
+    other.unlink(missing_ok=True)
+    assert small.erase(home, entry.id).state == "promoted"
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("after", ["planned", "local step", "guarded", "post training"])
+def test_a_damaged_model_at_the_server_is_no_client_s_fault(home: Home, after: str) -> None:
+    entry, path = small.receive(home), home.model(small.serving(home))
+    content = path.read_bytes()
+
+    def tell(line: str) -> None:
+        if line.startswith(after):
+            path.write_bytes(content[:-4] + b"\0\0\1\0")
+
+    with pytest.raises(StorageError, match="restore the file"):
+        small.erase(home, entry.id, tell=tell)
+    assert "escalated" not in small.way(home)
+    path.write_bytes(content)
+    assert small.erase(home, entry.id).rung == "local-step"
+
+
+@pytest.mark.parametrize("name", ["server", "stranger"])
+def test_a_key_alone_makes_nobody_a_client(home: Home, name: str) -> None:
+    key = home.path / "server.key"
+    if name == "stranger":
+        key, public = keys.generate(home.path / "elsewhere", name)
+        (home.keys / public.name).write_bytes(public.read_bytes())
+    made = requests.new(
+        federation=small.NAME,
+        client=name,
+        trigger="objection",
+        model=small.serving(home),
+        now=NOW,
+    )
+    data = requests.sign(made, keys.load_private(key))
+    with pytest.raises(RequestError, match="is not known here"):
+        workflow.receive(home, data, NOW)
+    assert not list((home.path / "acknowledgements").glob("*"))

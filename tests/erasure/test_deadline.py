@@ -49,14 +49,21 @@ def test_a_month_later_is_in_that_month(start: datetime, months: int) -> None:
     ("left", "days"),
     [
         (timedelta(days=2), 2),
-        (timedelta(days=2, seconds=-1), 1),
+        (timedelta(days=2, seconds=-1), 2),
+        (timedelta(hours=15), 1),
         (timedelta(seconds=1), 0),
         (timedelta(0), 0),
         (timedelta(seconds=-1), -1),
         (timedelta(days=-1), -1),
-        (timedelta(days=-1, seconds=-1), -2),
+        (timedelta(days=-1, hours=-10), -2),
     ],
 )
-def test_days_left_are_whole_and_negative_once_overdue(left: timedelta, days: int) -> None:
+def test_days_left_go_by_date_and_are_negative_once_overdue(left: timedelta, days: int) -> None:
     now = day(2026, 5, 5)
     assert days_left(now + left, now) == days
+
+
+def test_from_15_november_to_15_december_are_30_days_all_day_long() -> None:
+    received = day(2026, 11, 15)
+    for hours in (0, 1, 14):
+        assert days_left(due(received), received + timedelta(hours=hours)) == 30

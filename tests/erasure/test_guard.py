@@ -13,6 +13,7 @@ from secede import state as states
 from secede.erasure import canonical
 from secede.erasure.guard import Guard
 from secede.erasure.sketches import Sketches
+from secede.erasure.trace import Trace
 from secede.errors import ConfigError, GuardError
 from secede.federation.engine import OwnState
 from secede.seeding import seeded
@@ -230,3 +231,60 @@ def test_settings_are_checked() -> None:
     frozen = network().requires_grad_(False)
     with pytest.raises(ConfigError, match="no parameter that training moves"):
         Guard(global_state=GLOBAL, fresh_model=lambda number: frozen).check(REFERENCE)
+
+
+# Where the server has no update, but wrote down what it saw of it
+
+HEAVY = 0.8  # the leaver's share: the reference lies four times as far off as its last update
+
+
+def heavy(away: float, seed: int = 3) -> tuple[dict[str, Tensor], dict[str, Tensor], Trace]:
+    """Return a leaver's update so far off, its reference, and what a server wrote down."""
+    own = moved(GLOBAL, away, seed)
+    trace = Trace(weight=HEAVY, distance=away, digest=states.digest(own))
+    return own, states.reference(GLOBAL, own, weight=HEAVY), trace
+
+
+def test_a_trace_tells_how_far_off_the_reference_lies() -> None:
+    _, reference, trace = heavy(0.5)
+    assert trace.to_reference == pytest.approx(2.0)  # 0.8 / 0.2 · 0.5
+    assert trace.to_reference == pytest.approx(states.distance(reference, GLOBAL), rel=1e-4)
+    assert Trace(weight=0.0, distance=3.0).to_reference == 0
+    assert Trace(weight=1.0, distance=3.0).to_reference == 0  # nobody else: there is none
+    assert Trace(weight=0.5).to_reference == 0  # not known
+
+
+def test_an_honest_leaver_with_a_large_share_passes_where_a_trace_is_known() -> None:
+    unit = guard(hidden=True).check(moved(GLOBAL, 0.5))[1].unit
+    _, reference, trace = heavy(0.75 * unit)  # so that the reference is 3 units off
+    honest = moved(reference, 0.5 * unit, seed=7)
+    with pytest.raises(GuardError, match="from the global model, expected at most"):
+        guard(hidden=True).check(honest)
+    safe, report = guard(hidden=True, trace=trace, ball=1.0).check(honest)
+    assert report.projections == 0  # to pull it back to the global model would undo it
+    assert all(torch.equal(safe[name], honest[name]) for name in MOVABLE)
+    assert report.centre == "global"
+    assert report.to_reference == pytest.approx(3 * unit)
+    assert report.farthest == pytest.approx(4.25 * unit)
+
+
+def test_with_a_trace_what_is_too_far_or_too_near_is_refused_all_the_same() -> None:
+    unit = guard(hidden=True).check(moved(GLOBAL, 0.5))[1].unit
+    own, reference, trace = heavy(0.75 * unit)
+    watching = guard(hidden=True, trace=trace)
+    with pytest.raises(GuardError, match="expected at most"):
+        watching.check(moved(GLOBAL, 4.3 * unit))
+    with pytest.raises(GuardError, match=r"expected at least .* the reference lies"):
+        watching.check(moved(GLOBAL, 1.7 * unit))  # the reference is further than 1.25 units away
+    with pytest.raises(GuardError, match="just as far as the reference"):
+        watching.check(reference)
+    _, _, near = heavy(0.2 * unit)
+    own = heavy(0.2 * unit)[0]
+    with pytest.raises(GuardError, match="is the leaver's last update"):
+        guard(hidden=True, trace=near).check(own)
+
+
+def test_a_trace_changes_nothing_where_the_reference_can_be_recomputed() -> None:
+    returned = moved(REFERENCE, 0.5)
+    trace = Trace(weight=HEAVY, distance=9.0, digest=states.digest(returned))
+    assert guard(trace=trace).check(returned)[1] == guard().check(returned)[1]

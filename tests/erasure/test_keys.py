@@ -182,3 +182,21 @@ def test_a_keyring_refuses_shared_damaged_and_misnamed_keys(tmp_path: Path) -> N
 def test_torch_stays_out(module: str) -> None:
     program = f"import sys, secede.erasure.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+def test_a_public_key_given_as_the_private_one_is_told_so(tmp_path: Path, mode: int) -> None:
+    _, public = keys.generate(tmp_path, "north")
+    public.chmod(mode)
+    with pytest.raises(ConfigError, match=r"is a public key, expected the private.*north\.key"):
+        keys.load_private(public)
+
+
+def test_the_two_keys_of_a_pair_may_lie_in_different_folders(tmp_path: Path) -> None:
+    private, public = keys.generate(tmp_path / "own", "north", public=tmp_path / "all")
+    assert (private, public) == (tmp_path / "own" / "north.key", tmp_path / "all" / "north.pub")
+    assert keys.key_id(keys.load_private(private).public_key) == keys.key_id(
+        keys.load_public(public)
+    )
+    with pytest.raises(ConfigError, match="exists and is not replaced"):
+        keys.generate(tmp_path / "other", "north", public=tmp_path / "all")

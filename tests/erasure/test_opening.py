@@ -91,18 +91,33 @@ def test_a_cut_behind_the_journal_s_back_still_contradicts_the_receipts(home: Ho
     tamper(home.ledger, "DELETE FROM rows WHERE number > 12")
     with Journal(home.journal) as journal:
         journal.keep_head(early)
-    entry = small.receive(home, "site-1")
     with pytest.raises(TrustError, match="its tail is missing"):
+        small.receive(home, "site-1")
+    with pytest.raises(TrustError, match="its tail is missing"):
+        small.erase(home, 2)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_without_a_promoted_erasure_s_receipt_nothing_is_worked_on(home: Home, lost: bool) -> None:
+    entry = small.receive(home, "site-1")
+    (path,) = home.receipts.glob("*.json")
+    if lost:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(TrustError, match="missing or does not verify"):
+        trust.ledger_verify(home.path, as_json=False)
+    with pytest.raises(TrustError, match="missing or does not verify"):
         small.erase(home, entry.id)
 
 
-def test_a_receipt_that_does_not_hold_is_said_and_not_used(
+def test_another_receipt_that_does_not_hold_is_said_and_not_used(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (path,) = home.receipts.glob("*.json")
-    path.write_bytes(path.read_bytes()[:-1])
+    stray = home.receipts / "stray.json"
+    stray.write_bytes(b"{}")
     trust.ledger_verify(home.path, as_json=False)
-    assert f"{path} does not verify" in capsys.readouterr().out
+    assert f"{stray} does not verify" in capsys.readouterr().out
 
 
 def test_the_journal_keeps_the_ledger_s_head_from_the_start(erased: Home, tmp_path: Path) -> None:
@@ -111,3 +126,14 @@ def test_the_journal_keeps_the_ledger_s_head_from_the_start(erased: Home, tmp_pa
         assert journal.head() == ledger.head()
     with Journal(erased.journal) as journal, Ledger(erased.ledger) as ledger:
         assert journal.head() == ledger.head()
+
+
+def test_a_clock_behind_the_records_and_a_home_open_to_others_are_told(home: Home) -> None:
+    entry, lines = small.receive(home, "site-1"), list[str]()
+    small.erase(home, entry.id, tell=lines.append)
+    assert not [line for line in lines if "clock" in line or "chmod" in line]
+    home.path.chmod(0o777)
+    home.journal.chmod(0o666)
+    small.erase(home, entry.id, now=small.later(days=-1), tell=lines.append)
+    assert any("look at it" in line for line in lines)
+    assert sum("chmod go-w" in line for line in lines) == 2

@@ -139,7 +139,7 @@ def test_what_the_server_signed_must_be_a_receipt_too(change: Any, said: str) ->
 
 def test_another_type_of_payload_is_refused() -> None:
     payload = papers.statement().payload()
-    with pytest.raises(TrustError, match="holds 'text/plain', expected"):
+    with pytest.raises(TrustError, match="an envelope of 'text/plain', not a receipt"):
         verify(envelope.sign(payload, "text/plain", papers.private(SERVER)))
 
 

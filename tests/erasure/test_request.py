@@ -89,7 +89,7 @@ def test_fractions_of_seconds_and_other_zones_are_written_the_same_way() -> None
 
 def test_only_the_client_that_is_named_can_ask(two: People) -> None:
     stolen = two.signed(made(client="north"), by="south")
-    with pytest.raises(TrustError, match="not known here"):
+    with pytest.raises(TrustError, match="signed with south's key, expected north's"):
         read(two, stolen)
     both = envelope.countersign(two.ask("north"), two.private["south"])
     with pytest.raises(TrustError, match="not known here"):
@@ -154,7 +154,9 @@ def test_a_payload_written_another_way_is_refused_though_signed(two: People) -> 
 
 
 def test_other_signed_documents_and_long_ones_are_no_requests(two: People) -> None:
-    with pytest.raises(TrustError, match=r"expected 'application/vnd\.secede\.erasure-request"):
+    with pytest.raises(
+        TrustError, match="this is an envelope of 'application/json', not a request"
+    ):
         read(two, envelope.sign(made().payload(), "application/json", two.private["north"]))
     with pytest.raises(TrustError, match="at most 16,384"):
         read(two, signed(two, {"a": "x" * 20_000}))

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from erasure import small
+from secede import state as states
 from secede.erasure import sharing
 from secede.erasure.home import Home
 from secede.erasure.journal import Journal
 from secede.erasure.lineage import Lineage
 from secede.erasure.predicate import Scope
+from secede.erasure.registry import Candidate
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +66,57 @@ def test_training_that_went_on_since_is_not_counted_down(home: Home) -> None:
         nobody = sharing.scope(home, journal, registry, trained, "site-9")
     assert (found.last_round, found.rounds, found.weight) == (40, 30 + rounds, 0.5)
     assert nobody == trained
+
+
+def train_on(home: Home, *clients: str, rounds: int) -> None:
+    """Register a model that some clients trained from the one that serves."""
+    with Lineage(home.registry) as registry:
+        before = registry.serving(small.NAME)
+        assert before is not None
+        state = states.load(home.model(before.digest))[0]
+        after = {name: 1.01 * value for name, value in state.items()}
+        states.save(after, home.model(states.digest(after)))
+        made = Candidate(
+            digest=states.digest(after),
+            parent=before.digest,
+            run=small.NAME,
+            round=before.round + rounds,
+            clients=clients,
+        )
+        registry.promote(made, small.NOW)
+
+
+def test_a_client_that_trains_again_after_an_erasure_has_all_its_rounds(home: Home) -> None:
+    def scope(trained: Scope, client: str) -> Scope:
+        with Journal(home.journal) as journal, Lineage(home.registry) as registry:
+            return sharing.scope(home, journal, registry, trained, client)
+
+    # Training 1 to 4; site-0 is erased in 5 and 6; then 7 to 9, which site-3 sits out.
+    two = small.wishes(rounds=2, least_rounds=2)
+    small.erase(home, small.receive(home).id, how=two)
+    assert small.told(home)["method"]["rounds"] == 2
+    train_on(home, "site-1", "site-2", rounds=3)
+    again = Scope(first_round=1, last_round=9, rounds=7, weight=0.6)
+    sat_out = Scope(first_round=1, last_round=4, rounds=4, weight=0.0)
+    new = Scope(first_round=8, last_round=9, rounds=2, weight=0.1)
+    assert scope(again, "site-1") == again.model_copy(update={"rounds": 9})
+    # In the mean after the erasure it had a share, in the last one that made the model it has none.
+    expected = Scope(first_round=1, last_round=6, rounds=6, weight=0.0)
+    assert scope(sat_out, "site-3") == expected
+    assert scope(new, "site-4") == new
+    # site-2 is erased in 10 and 11: the last mean is of site-1 and site-3.
+    small.erase(home, small.receive(home, "site-2").id, how=two)
+    assert small.told(home, 2)["method"]["rounds"] == 2
+    weights = {c.name: c.scope.weight for c in home.federation.clients}
+    share = weights["site-1"] / (weights["site-1"] + weights["site-3"])
+    found = scope(again, "site-1")
+    assert (found.first_round, found.last_round, found.rounds) == (1, 11, 11)
+    assert found.weight == pytest.approx(share)
+    found = scope(sat_out, "site-3")
+    assert (found.first_round, found.last_round, found.rounds) == (1, 11, 8)
+    assert found.weight == pytest.approx(1 - share)
+    with Lineage(home.registry, read_only=True) as registry:
+        serving = registry.serving(small.NAME)
+        assert serving is not None
+        assert (serving.round, serving.clients) == (11, ("site-1", "site-3"))
+        assert registry.carriers("site-2") == registry.carriers("site-0") == ()

@@ -248,10 +248,10 @@ for command in (
     erasure.verify,
     federations.countersign,
     erasure.lineage,
-    asking.commitment,
 ):
     app.command()(command)
 app.add_typer(asking.group, name="requests")
+app.add_typer(asking.commitment_group, name="commitment")
 app.add_typer(erasure.ledger_group, name="ledger")
 app.add_typer(federations.group, name="federation")
 app.add_typer(flower.group, name="flower")

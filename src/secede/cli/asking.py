@@ -1,4 +1,4 @@
-"""Commands at the server about requests: list, put off, allow more, close; `app.py` adds them."""
+"""Commands about requests (list, put off, allow more, close) and commitments to samples."""
 
 from __future__ import annotations
 
@@ -10,21 +10,35 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from secede.cli.options import Json
+from secede.cli.options import Auditors, Json
 
 Folder = Annotated[Path, typer.Option("--home", help="The federation's home folder.")]
 Number = Annotated[int, typer.Argument(help="The request's number, as `secede requests` lists it.")]
 
 
-class _ListsByDefault(TyperGroup):
-    """Takes `secede requests HOME` as `secede requests list HOME`."""
+class _WithDefault(TyperGroup):
+    """Takes what begins with none of its commands as one of them."""
+
+    usual = ""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command."""
         known = not args or args[0] in self.commands
-        return super().resolve_command(ctx, args if known else ["list", *args])
+        return super().resolve_command(ctx, args if known else [self.usual, *args])
+
+
+class _ListsByDefault(_WithDefault):
+    """Takes `secede requests HOME` as `secede requests list HOME`."""
+
+    usual = "list"
+
+
+class _WholeByDefault(_WithDefault):
+    """Takes `secede commitment HOME CLIENT` as `secede commitment whole HOME CLIENT`."""
+
+    usual = "whole"
 
 
 def list_requests(
@@ -104,9 +118,13 @@ group.command("quota")(quota)
 group.command("close")(close)
 
 
-def commitment(
-    home: Annotated[Path, typer.Argument(help="The federation's home folder.")],
-    client: Annotated[str, typer.Argument(help="Whose samples.")],
+Home = Annotated[Path, typer.Argument(help="The federation's home folder.")]
+Client = Annotated[str, typer.Argument(help="Whose samples.")]
+
+
+def commitment_whole(
+    home: Home,
+    client: Client,
     receipt: Annotated[
         Path | None, typer.Option(help="Compare with what this receipt says, not with the home.")
     ] = None,
@@ -119,6 +137,62 @@ def commitment(
 
     Example: secede commitment home site-0 --receipt home/receipts/0123456789abcdef.json
     """
-    from secede.cli import homes
+    from secede.cli import committing
 
-    homes.commitment(home, client, receipt, as_json=json)
+    committing.whole(home, client, receipt, as_json=json)
+
+
+def commitment_prove(
+    home: Home,
+    client: Client,
+    index: Annotated[int, typer.Argument(min=0, help="The sample's number, from 0.")],
+    out: Annotated[Path, typer.Option(help="The proof's file.")] = Path("proof.json"),
+    sample: Annotated[Path, typer.Option(help="The sample's own file, as committed to.")] = Path(
+        "sample.bin"
+    ),
+    json: Json = False,
+) -> None:
+    """Write what shows that one sample was committed to.
+
+    At the client, who has samples and salt. The two files show this sample to whoever gets them,
+    and nothing of any other; without the sample the proof tells nothing.
+
+    Example: secede commitment prove home site-0 17
+    """
+    from secede.cli import committing
+
+    committing.prove(home, client, index, out, sample, as_json=json)
+
+
+def commitment_check(
+    proof: Annotated[Path, typer.Argument(help="The proof's file.")],
+    sample: Annotated[Path, typer.Argument(help="The sample's file.")],
+    receipt: Annotated[Path, typer.Option(help="The receipt that holds the commitment.")],
+    keys: Annotated[Path, typer.Option(help="Folder with the signers' public keys.")] = Path(
+        "keys"
+    ),
+    server: Annotated[str, typer.Option(help="The name of the server's key.")] = "server",
+    auditor: Auditors = None,
+    json: Json = False,
+) -> None:
+    """Check that one sample was committed to, offline.
+
+    The receipt is verified first. Every altered byte of sample, proof or receipt is found.
+
+    Example: secede commitment check proof.json sample.bin --receipt receipt.json --keys keys
+    """
+    from secede.cli import committing
+
+    committing.check(
+        proof, sample, receipt, keys, server=server, auditors=auditor or (), as_json=json
+    )
+
+
+commitment_group = typer.Typer(
+    cls=_WholeByDefault,
+    help="Show what a receipt's commitment to a client's samples was made from.",
+    no_args_is_help=True,
+)
+commitment_group.command("whole")(commitment_whole)
+commitment_group.command("prove")(commitment_prove)
+commitment_group.command("check")(commitment_check)

@@ -60,6 +60,8 @@ def request(
     from secede.cli import requests as bodies
 
     name, digest = bodies.addressed(home, federation, model)
+    if home is not None:
+        bodies.check_known(home, client, key)
     bodies.request(
         federation=name,
         client=client,

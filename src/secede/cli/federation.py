@@ -16,7 +16,9 @@ def federation_init(
     experiment: Annotated[
         str, typer.Argument(metavar="PRESET|FILE.toml", help="See `secede presets`.")
     ] = "demo",
-    name: Annotated[str, typer.Option(help="The federation's name.")] = "demo",
+    name: Annotated[
+        str | None, typer.Option(help="The federation's name; if absent, the experiment's.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is random.")] = 0,
     rounds: Rounds = None,
     device: Device = None,
@@ -37,7 +39,8 @@ def federation_init(
     changes = {"training.rounds": rounds, "device": device, "limit": limit}
     config = override(presets.load(experiment), changes)
     search = Path(experiment).resolve().parent if experiment.endswith(".toml") else None
-    homes.federation_init(home, config, name=name, seed=seed, search=search, as_json=json)
+    called = name or homes.name_of(config)
+    homes.federation_init(home, config, name=called, seed=seed, search=search, as_json=json)
 
 
 def erase(

@@ -1,8 +1,9 @@
-"""Found a federation, erase from it, close requests, show what was committed to."""
+"""Found a federation, erase from it, close requests."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ from typing import Any
 from pydantic import ValidationError
 from rich.console import Console
 
-from secede.erasure import receipt as receipts
+from secede.cli.progress import telling
+from secede.cli.trust import about
 from secede.erasure import request as requests
 from secede.erasure import workflow
 from secede.erasure.canonical import read
@@ -26,8 +28,9 @@ from secede.erasure.planning import Wishes
 from secede.erasure.workflow import Outcome
 from secede.errors import ConfigError, RecordError, RequestError, RolledBackError, StoppedError
 from secede.experiments.config import Config
-from secede.experiments.founding import check_commitment, found
+from secede.experiments.founding import found
 from secede.experiments.simulated import Simulated
+from secede.unlearning.create import create
 from secede.unlearning.methods import METHODS
 
 
@@ -44,8 +47,13 @@ def federation_init(
         return
     print(f"{path}  home of federation {name}: {', '.join(names)}")
     print(f"model {model} serves")
-    print(f"{home.keys}  the server's keys and everybody's public keys")
+    print(f"{home.keys}  everybody's public keys; the server's private one is {path}/server.key")
     print(f"{path / 'sites'}  what would lie at the clients, their private keys among it")
+
+
+def name_of(config: Config) -> str:
+    """Return what a federation is called after its experiment."""
+    return re.sub(r"[^A-Za-z0-9._:-]+", "-", config.name)[:64] or "federation"
 
 
 def serving(home: Home) -> str:
@@ -64,7 +72,8 @@ def erase(
     """Carry a signed request to its end; the same command again goes on after a kill."""
     home, now = Home(folder), datetime.now(UTC)
     data, name = read(path, requests.LIMIT), home.federation.name
-    asked = requests.verify(data, home.keyring(), federation=name)
+    with about(path):
+        asked = requests.verify(data, home.client_keys(), federation=name)
     absent = (asked.client,) if gone else ()
     if dry_run:
         plan = workflow.foresee(home, Simulated(home, gone=absent), asked, wishes=wishes, now=now)
@@ -78,15 +87,16 @@ def erase(
     say(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
     say(f"acknowledgement for {entry.client}: {home.acknowledgement(entry.digest)}")
     try:
-        outcome = workflow.erase(
-            home,
-            Simulated(home, gone=absent),
-            entry.id,
-            key=key,
-            clock=lambda: datetime.now(UTC),
-            wishes=wishes,
-            tell=say,
-        )
+        with telling(say) as tell:
+            outcome = workflow.erase(
+                home,
+                Simulated(home, gone=absent),
+                entry.id,
+                key=key,
+                clock=lambda: datetime.now(UTC),
+                wishes=wishes,
+                tell=tell,
+            )
     except KeyboardInterrupt:
         raise StoppedError("interrupted; the same command goes on from here") from None
     _tell(outcome, as_json=as_json)
@@ -110,26 +120,6 @@ def close(folder: Path, number: int, reason: str, *, as_json: bool) -> None:
     print(f"request {number} of {outcome.client} is {outcome.state}: {outcome.reason}")
 
 
-def commitment(folder: Path, client: str, receipt: Path | None, *, as_json: bool) -> None:
-    """Compute a client's commitment again from its samples and its salt, and compare."""
-    home = Home(folder)
-    pinned = home.federation.client(client).scope.commitment
-    if receipt is not None:
-        verified = receipts.verify(read(receipt, receipts.LIMIT), home.keyring())
-        told = verified.statement.predicate
-        if told.request.client != client:
-            raise ConfigError(f"{receipt} is about {told.request.client!r}, not {client!r}")
-        pinned = told.scope.commitment
-    if pinned is None:
-        raise ConfigError(f"nothing was committed to for {client!r}")
-    check_commitment(home, client, pinned)
-    if as_json:
-        print(json.dumps({"holds": True, "client": client, **pinned.model_dump()}, indent=2))
-        return
-    print(f"{client}: the samples and the salt at its site are what was committed to")
-    print(f"root {pinned.root}, {pinned.samples:,} samples")
-
-
 def wishes_of(
     *,
     methods: Sequence[str],
@@ -147,6 +137,8 @@ def wishes_of(
     measure_at_leaver: bool = False,
 ) -> Wishes:
     """Return what the options ask for."""
+    if backups_until is not None and backups_until.date() < datetime.now(UTC).date():
+        raise ConfigError(f"--backups-until {backups_until:%Y-%m-%d} is past: give the last day")
     if mean not in ("mean", "trimmed", "median"):
         raise ConfigError(f"mean is {mean!r}, expected mean, trimmed or median")
     for name in methods:
@@ -156,11 +148,14 @@ def wishes_of(
                 f"method {name!r} hardly forgets: it is there for comparison in `secede run`; take "
                 f"one of {', '.join(n for n, other in METHODS.items() if other.forgets)}"
             )
+    chosen_settings = _settings(settings)
+    for name in dict.fromkeys([*methods, *chosen_settings]):
+        create(name, chosen_settings.get(name))  # before any work is done
     chosen: Mean = mean  # type: ignore[assignment]  # checked above
     plain = Wishes()
     return Wishes(
         methods=tuple(methods),
-        settings=_settings(settings),
+        settings=chosen_settings,
         distrust=distrust,
         rounds=plain.rounds if rounds is None else rounds,
         server_rounds=plain.server_rounds if rounds is None else rounds,

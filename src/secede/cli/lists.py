@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -30,7 +30,9 @@ def methods(*, as_json: bool) -> None:
         }
         for entry in METHODS.values()
     ]
-    _show("Methods and what they need", rows, as_json=as_json)
+    note = "Secure aggregation hides single updates; what does not need them works under it."
+    hidden = ("under secure aggregation",)  # it says no more than the note
+    _show("Methods and what they need", rows, as_json=as_json, note=note, hidden=hidden)
 
 
 def datasets(*, as_json: bool) -> None:
@@ -115,11 +117,18 @@ def _origin(entry: Entry) -> str:
 
 
 def _show(
-    title: str, rows: Sequence[Mapping[str, object]], *, as_json: bool, note: str | None = None
+    title: str,
+    rows: Sequence[Mapping[str, object]],
+    *,
+    as_json: bool,
+    note: str | None = None,
+    hidden: Collection[str] = (),
 ) -> None:
+    """Print `rows`: as JSON whole, as a table without the columns that are `hidden`."""
     if as_json:
         print(json.dumps(rows, indent=2))
         return
+    rows = [{name: row[name] for name in row if name not in hidden} for row in rows]
     table = Table(
         title=title, title_justify="left", caption=note, caption_justify="left", box=box.SIMPLE
     )

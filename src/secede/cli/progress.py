@@ -6,6 +6,7 @@ Seeds that run side by side report from threads of their own.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -132,6 +133,36 @@ def drawing() -> Iterator[Callable[[int, int], None]]:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
         task = bars.add_task("drawing figures", total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+@contextmanager
+def telling(say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """Give a function that says lines; what was said last is said again while nothing follows.
+
+    That comes ever more rarely: after ten seconds, twenty, forty.
+    """
+    ended, last, since, patience = threading.Event(), "", time.monotonic(), QUIET_SECONDS
+
+    def tell(line: str) -> None:
+        nonlocal last, since, patience
+        last, since, patience = line, time.monotonic(), QUIET_SECONDS
+        say(line)
+
+    def go_on() -> None:
+        nonlocal patience
+        while not ended.wait(QUIET_SECONDS / 4):
+            quiet = time.monotonic() - since
+            if last and quiet >= patience:
+                patience *= 2
+                say(f"still at it, {quiet:.0f} s after: {last}")
+
+    beside = threading.Thread(target=go_on, daemon=True)
+    beside.start()
+    try:
+        yield tell
+    finally:
+        ended.set()
+        beside.join()
 
 
 def _brief(row: dict[str, dict[str, float]]) -> str:

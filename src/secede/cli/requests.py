@@ -18,7 +18,7 @@ from secede.erasure.entries import Listed
 from secede.erasure.fields import stamp
 from secede.erasure.journal import Journal
 from secede.erasure.newfile import write_new
-from secede.errors import ConfigError
+from secede.errors import ConfigError, RequestError
 
 
 def keygen(name: str, folder: Path, *, as_json: bool) -> None:
@@ -82,11 +82,33 @@ def addressed(home: Path | None, federation: str | None, model: str | None) -> t
     from secede.erasure.lineage import Lineage
 
     found = Home(home)
+    known = found.federation
     with Lineage(found.registry, read_only=True) as registry:
-        serving = registry.serving(found.federation.run)
+        serving = registry.serving(known.run)
     if serving is None and model is None:
         raise ConfigError(f"no model serves in {home}: give --model")
-    return federation or found.federation.name, model or (serving.digest if serving else "")
+    return federation or known.name, model or (serving.digest if serving else "")
+
+
+def check_known(folder: Path, client: str, key: Path) -> None:
+    """Raise if the home knows that it would refuse a request of `client` signed with `key`."""
+    from secede.erasure.home import Home
+    from secede.erasure.lineage import Lineage
+
+    home = Home(folder)
+    home.federation.client(client)
+    with Lineage(home.registry, read_only=True) as registry:
+        if client in registry.erased():
+            raise RequestError(f"{client!r} was erased already: there is nothing to ask for")
+    ring, identity = home.keyring(), keys.key_id(keys.load_private(key).public_key)
+    if client in ring and keys.key_id(ring[client]) != identity:
+        whose = [
+            f"{name}'s key" for name, public in ring.items() if keys.key_id(public) == identity
+        ]
+        raise ConfigError(
+            f"{key} is {whose[0] if whose else 'a key that nobody has here'}, expected "
+            f"{client}'s, whose public key is {home.keys / f'{client}.pub'}"
+        )
 
 
 def extend(
@@ -94,12 +116,15 @@ def extend(
 ) -> None:
     """Put a request's due date off, and sign for its client that it was."""
     from secede.erasure.acknowledging import make_out
+    from secede.erasure.agreement import enter
     from secede.erasure.home import Home
 
     home = Home(folder)
     home.server_key()  # before anything is changed
+    home.check_journal()
     with Journal(home.journal) as journal:
         entry = make_out(home, journal, journal.extend(number, months, reason, now), now)
+        enter(home, journal, entry, now)
     told = home.acknowledgement(entry.digest)
     if as_json:
         print(json.dumps({**_row(Listed(entry, None)), "acknowledgement": str(told)}, indent=2))
@@ -155,19 +180,25 @@ def _row(listed: Listed) -> dict[str, object]:
 
 
 def _table(listed: list[Listed]) -> Table:
-    table = Table(title="Requests for erasure", title_justify="left", box=box.SIMPLE)
-    for name in ("request", "client", "state", "received", "acknowledged", "due", "days left"):
-        table.add_column(name, overflow="fold")
+    """Return them in columns that fit 80 characters, dates in one piece."""
+    extended = any(found.entry.extended for found in listed)
+    table = Table(
+        title="Requests for erasure",
+        title_justify="left",
+        caption="* extended" if extended else None,
+        caption_justify="left",
+        box=box.SIMPLE,
+    )
+    for name in ("request", "client", "state", "received", "due", "days left"):
+        table.add_column(name, overflow="fold", no_wrap=name != "client")
     for found in listed:
         entry = found.entry
-        further = f" (+{entry.extended} months)" if entry.extended else ""
         cells = (
             str(entry.id),
             entry.client,
             entry.state,
             stamp(entry.received)[:10],
-            stamp(entry.acknowledged)[:10] if entry.acknowledged else "not yet",
-            stamp(entry.due)[:10] + further,
+            stamp(entry.due)[:10] + ("*" if entry.extended else ""),
             _days(found.days_left),
         )
         table.add_row(*(Text(cell) for cell in cells))
@@ -177,7 +208,7 @@ def _table(listed: list[Listed]) -> Table:
 def _days(left: int | None) -> str:
     if left is None:
         return "closed"
-    return f"overdue since {-left} d" if left < 0 else str(left)
+    return f"overdue {-left} d" if left < 0 else str(left)
 
 
 def _digest(model: str) -> str:

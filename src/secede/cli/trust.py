@@ -7,37 +7,40 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from secede import files
-from secede.erasure import certificate, ledger, receipt
+from secede.erasure import acknowledging, agreement, certificate, envelope, ledger, receipt
+from secede.erasure.acknowledging import Acknowledgement
 from secede.erasure.canonical import read
 from secede.erasure.chain import Head
 from secede.erasure.home import Home
 from secede.erasure.journal import Journal
-from secede.erasure.keys import load_private
+from secede.erasure.keys import key_id, load_private
 from secede.erasure.lineage import Lineage
-from secede.erasure.predicate import LIMITS
+from secede.erasure.predicate import LIMITS, MethodPart
 from secede.erasure.receipt import Verified
 from secede.erasure.registry import Model
+from secede.erasure.scores import Verification
 from secede.erasure.signers import Signers
-from secede.errors import ConfigError
+from secede.errors import ConfigError, TrustError, did_you_mean
 
 
 def ledger_verify(path: Path, *, expected: str | None = None, as_json: bool) -> None:
     """Check a ledger's chain, and that it holds the row `expected`, given as NUMBER:HASH.
 
-    In a home it must also hold the heads that the journal and the receipts there name.
+    In a home it must also hold the heads that the journal and the receipts there name, and journal,
+    registry of models and receipts must tell the same.
     """
     file, known, broken = _heads(path)
     given = [] if expected is None else [_head(expected)]
     head = ledger.verify(file, *known, *given)
+    agrees = _agrees(file)
     if as_json:
         told = {"whole": True, **head.model_dump(), "heads_compared": len(known) + len(given)}
         print(json.dumps({**told, "receipts_not_usable": list(map(str, broken))}, indent=2))
@@ -48,6 +51,8 @@ def ledger_verify(path: Path, *, expected: str | None = None, as_json: bool) -> 
         print(f"It holds the {len(known)} heads that the journal and the receipts beside it name.")
     elif expected is None:
         print("A cut tail shows only beside a known head: give a home, or --expected.")
+    if agrees:
+        print("Journal, registry of models and receipts tell the same.")
     for receipt_file in broken:
         print(f"{receipt_file} does not verify; what it says of the ledger was not used.")
 
@@ -65,6 +70,16 @@ def ledger_export(path: Path, out: Path, *, as_json: bool) -> None:
     print(f"head {head.number}:{head.hash}")
 
 
+@contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Name the file in what is found wrong with it."""
+    try:
+        yield
+    except TrustError as error:
+        told = str(error)
+        raise TrustError(told if told.startswith(str(path)) else f"{path}: {told}") from error
+
+
 def verify(
     path: Path,
     keys: Path,
@@ -79,23 +94,31 @@ def verify(
 ) -> None:
     """Check a receipt against a folder of public keys, and a model and a ledger where given.
 
-    With `page`, the HTML page for people is written beside it.
+    An acknowledgement of a request is checked and told likewise. With `page`, the HTML page for
+    people is written beside it.
     """
-    signers = Signers.load(keys, auditors)
-    verified = receipt.verify(
-        read(path, receipt.LIMIT),
-        signers.keys,
-        auditors=signers.auditors,
-        model_digest=None if model is None else _digest(model),
-        ledger=ledger,
-        server=server,
-        countersigned_by=countersigned_by,
-    )
+    signers, data = Signers.load(keys, auditors), read(path, receipt.LIMIT)
+    with about(path):
+        if envelope.kind(data, limit=receipt.LIMIT) == acknowledging.PAYLOAD_TYPE:
+            if model or ledger or countersigned_by or page:
+                raise ConfigError(f"{path} is an acknowledgement: only receipts are compared")
+            acknowledged = acknowledging.verify(data, signers.keys, server=server)
+            _say_acknowledged(path, acknowledged, as_json)
+            return
+        verified = receipt.verify(
+            data,
+            signers.keys,
+            auditors=signers.auditors,
+            model_digest=None if model is None else _digest(model),
+            ledger=ledger,
+            server=server,
+            countersigned_by=countersigned_by,
+        )
     written = certificate.write(verified, path) if page else None
     if as_json:
         print(json.dumps(_told(verified, written), indent=2))
         return
-    _say(path, verified)
+    _say(path, verified, key_id(signers.keys[verified.server]))
     if written is not None:
         print(f"page       {written}")
 
@@ -113,11 +136,15 @@ def countersign(
 
     Nothing is written unless the receipt still holds with it.
     """
-    signers, data = Signers.load(keys, auditors), read(path, receipt.LIMIT)
-    receipt.verify(data, signers.keys, auditors=signers.auditors, server=server)
-    signed = receipt.countersign(data, load_private(key))
-    verified = receipt.verify(signed, signers.keys, auditors=signers.auditors, server=server)
-    with files.private():
+    signers, private = Signers.load(keys, auditors), load_private(key)
+    with files.held(path.parent), files.private():  # another may be countersigning it too
+        data = read(path, receipt.LIMIT)
+        with about(path):
+            receipt.verify(data, signers.keys, auditors=signers.auditors, server=server)
+            signed = receipt.countersign(data, private)
+            verified = receipt.verify(
+                signed, signers.keys, auditors=signers.auditors, server=server
+            )
         files.write_bytes(path, signed)
         page = certificate.write(verified, path)
     names = list(verified.countersigned_by)
@@ -133,20 +160,42 @@ def lineage(path: Path, client: str | None = None, *, as_json: bool) -> None:
     """Print the registered models; with `client`, those that still carry it."""
     with Lineage(path, read_only=True) as registry:
         models = registry.models() if client is None else registry.carriers(client)
-        erased = registry.erased()
+        erased, known = registry.erased(), registry.clients()
+    if client is not None and client not in known:
+        raise ConfigError(
+            f"no model ever carried {client!r}: {did_you_mean(client, known)}"
+            f"expected one of {', '.join(sorted(known)[:20])}"
+        )
     if as_json:
         rows = [{**vars(found), "clients": list(found.clients)} for found in models]
         print(json.dumps({"models": rows, "erased_clients": list(erased)}, indent=2))
         return
     if client is not None:
         print(_carried(client, models, client in erased))
-    if models:
-        Console().print(_table(models))
-    elif client is None:
+    for model in models:
+        Console().print(_block(model))
+    if not models and client is None:
         print("no models yet")
 
 
-def _say(path: Path, verified: Verified) -> None:
+def _say_acknowledged(path: Path, told: Acknowledgement, as_json: bool) -> None:
+    """Tell what the server said of a request: that it came, when it is due, how it ended."""
+    if as_json:
+        said = {"verified": True, "acknowledgement": told.model_dump(mode="json")}
+        print(json.dumps(said, indent=2))
+        return
+    print(f"{path} holds: the server signed it, not a byte was altered since")
+    print(f"client     {told.client}, federation {told.federation}")
+    print(f"request    {told.request}")
+    print(f"received   {told.received[:10]}, due {told.due[:10]}")
+    if told.extended_to is not None:
+        print(f"put off    to {told.extended_to[:10]}: {told.reason}")
+    if told.ended is not None:
+        print(f"ended      {told.ended.at[:10]}, {told.ended.state}: {told.ended.reason}")
+        print(told.ended.remedies)
+
+
+def _say(path: Path, verified: Verified, identity: str) -> None:
     told = verified.statement.predicate
     others = ", ".join(verified.countersigned_by)
     answers = told.verification
@@ -157,12 +206,11 @@ def _say(path: Path, verified: Verified) -> None:
         whole = f"whole up to row {verified.ledger.number:,}; says the same as the receipt"
     lines = {
         "signed by": verified.server + (f"; countersigned by {others}" if others else ""),
+        "key id": identity,
         "client": f"{told.request.client}, federation {told.request.federation}",
         "completed": f"{told.request.completed[:10]}, {certificate.clock(told.request)}",
-        "how": f"{told.method.name} ({told.method.rung}), {told.method.rounds} rounds after it",
-        "forgotten": f"{answers.forgotten}, within {answers.margin_points:g} points of retraining"
-        if answers.forgotten == "yes"
-        else answers.forgotten,
+        "how": _how(told.method),
+        "forgotten": _forgotten(answers),
         "useful": answers.useful,
         "model": checked,
         "ledger": whole,
@@ -173,6 +221,20 @@ def _say(path: Path, verified: Verified) -> None:
     if not others:
         print("Nobody has countersigned it.")
     print(LIMITS[0])
+
+
+def _forgotten(answers: Verification) -> str:
+    if answers.forgotten != "yes":
+        return answers.forgotten
+    if answers.by_definition:
+        return "yes, by definition: trained from scratch without the client"
+    return f"yes, within {answers.margin_points:g} points of retraining"
+
+
+def _how(method: MethodPart) -> str:
+    count = certificate.plural(method.rounds, "round")
+    after = "" if method.rung == "retraining" else " after it"
+    return f"{method.name} ({method.rung}), {count}{after}"
 
 
 def _told(verified: Verified, page: Path | None) -> dict[str, object]:
@@ -197,22 +259,14 @@ def _carried(client: str, models: tuple[Model, ...], erased: bool) -> str:
     return f"{count} {client!r}, {serving} of them serving; it {past}."
 
 
-def _table(models: tuple[Model, ...]) -> Table:
-    table = Table(title="Models", title_justify="left", box=box.SIMPLE)
-    for name in ("model", "parent", "run", "round", "status", "since", "carries"):
-        table.add_column(name, overflow="fold")
-    for model in models:
-        cells = (
-            model.digest[:12],
-            (model.parent or "–")[:12],
-            model.run,
-            str(model.round),
-            model.status,
-            model.changed[:10],
-            ", ".join(model.clients) or "nobody",
-        )
-        table.add_row(*(Text(cell) for cell in cells))  # names such as :no: are no emoji
-    return table
+def _block(model: Model) -> Text:
+    """Return a model in three lines: digests and dates stay in one piece at any width."""
+    parent = f"from {model.parent[:12]}" if model.parent else "from scratch"
+    return Text(  # no markup: names such as :no: are no emoji
+        f"{model.digest[:12]}  {model.status} since {model.changed[:10]}\n"
+        f"  {parent}, run {model.run}, round {model.round}\n"
+        f"  carries {', '.join(model.clients) or 'nobody'}"
+    )
 
 
 def _heads(path: Path) -> tuple[Path, list[Head], list[Path]]:
@@ -220,6 +274,8 @@ def _heads(path: Path) -> tuple[Path, list[Head], list[Path]]:
     folder = path if path.is_dir() else path.parent
     file, journal = (folder / "ledger.sqlite" if path.is_dir() else path), folder / "journal.sqlite"
     if path.is_dir() and not journal.is_file():
+        if (path / "federation.json").is_file():
+            Home(path).check_journal()
         raise ConfigError(f"{path} is no federation's home: give one, or a ledger's file")
     if not journal.is_file() or file.name != "ledger.sqlite":
         return file, [], []
@@ -227,6 +283,21 @@ def _heads(path: Path) -> tuple[Path, list[Head], list[Path]]:
         kept = opened.head()
     heads, broken = Home(folder).heads()
     return file, [head for head in (kept, *heads) if head is not None], broken
+
+
+def _agrees(file: Path) -> bool:
+    """Raise if a ledger in its home contradicts what lies beside it; False: it is in none."""
+    home = Home(file.parent)
+    if file != home.ledger or not (home.path / "federation.json").is_file():
+        return False
+    home.check_journal()
+    with (
+        Journal(home.journal, read_only=True) as journal,
+        ledger.Ledger(file, read_only=True) as opened,
+        Lineage(home.registry, read_only=True) as registry,
+    ):
+        agreement.check(home, journal, opened, registry)
+    return True
 
 
 def _head(text: str) -> Head:
@@ -242,4 +313,6 @@ def _head(text: str) -> Head:
 def _digest(model: Path) -> str:
     from secede import state as states  # torch, only where a model is given
 
+    if model.exists() and not model.is_file():
+        raise ConfigError(f"{model} is not a regular file")  # a pipe may hang
     return states.digest(states.load(model)[0])

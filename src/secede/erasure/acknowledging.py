@@ -1,7 +1,8 @@
 """What a client gets for its request: the server's signed word that it came, and by when it is due.
 
-An envelope as of requests and receipts. The client keeps it; it needs nothing but the server's
-public key to be checked.
+It is signed anew when the date is put off, and when the request ends without an erasure, with the
+reason (GDPR Art. 12(3) and (4)); an erasure ends in a receipt instead. An envelope as of requests
+and receipts. The client keeps it; it needs nothing but the server's public key to be checked.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from typing import Literal
 from pydantic import ValidationError
 
 from secede import files
+from secede.erasure import course as courses
 from secede.erasure import deadline, envelope
 from secede.erasure.canonical import canonical, parse
-from secede.erasure.entries import Entry
-from secede.erasure.fields import Digest, Document, Moment, Name, faults, stamp
+from secede.erasure.entries import Entry, Transition
+from secede.erasure.fields import Digest, Document, Moment, Name, Text, faults, stamp
 from secede.erasure.home import Home
 from secede.erasure.journal import Journal
 from secede.erasure.keys import PrivateKey, PublicKey
@@ -24,21 +26,37 @@ from secede.errors import TrustError
 
 PAYLOAD_TYPE = "application/vnd.secede.erasure-acknowledgement+json"
 LIMIT = 16_384  # bytes; one takes about 700
+REMEDIES = (
+    "The client may lodge a complaint with a supervisory authority and seek a judicial remedy "
+    "(GDPR Art. 12(4))."
+)
+_LONGEST = 300  # characters of a reason
+
+
+class Ended(Document):
+    """That a request ended and nothing was erased."""
+
+    state: Literal["refused", "rolled-back"]
+    at: Moment
+    reason: Text
+    remedies: Text = REMEDIES
 
 
 class Acknowledgement(Document):
-    """That a request came, when, and by when it will be answered."""
+    """That a request came, by when it will be answered, and if it ended without an erasure."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     request: Digest
     federation: Name
     client: Name
     received: Moment
     due: Moment
     extended_to: Moment | None
+    reason: Text | None  # for putting it off
+    ended: Ended | None
 
 
-def of(entry: Entry, federation: str) -> Acknowledgement:
+def of(entry: Entry, federation: str, last: Transition) -> Acknowledgement:
     """Return what is said about a request that was accepted."""
     return Acknowledgement(
         request=entry.digest,
@@ -47,16 +65,28 @@ def of(entry: Entry, federation: str) -> Acknowledgement:
         received=stamp(entry.received),
         due=stamp(deadline.due(entry.received)),
         extended_to=stamp(entry.due) if entry.extended else None,
+        reason=entry.reason,
+        ended=_ended(last),
+    )
+
+
+def _ended(last: Transition) -> Ended | None:
+    if last.state not in (courses.REFUSED, courses.ROLLED_BACK):
+        return None
+    reason = "".join(c if c.isprintable() else "?" for c in str(last.details["reason"]))
+    return Ended.model_validate(
+        {"state": last.state, "at": stamp(last.at), "reason": reason[:_LONGEST]}
     )
 
 
 def make_out(home: Home, journal: Journal, entry: Entry, now: datetime) -> Entry:
     """Write what the client is told of its request into the home, and note that it was made out.
 
-    The same one again changes nothing; after an extension the new date is in it.
+    The same one again changes nothing; after an extension the new date is in it, and how it ended
+    if nothing was erased.
     """
     path = home.acknowledgement(entry.digest)
-    told = of(entry, home.federation.name)
+    told = of(entry, home.federation.name, journal.transitions(entry.id)[-1])
     data = sign(told, home.server_key())
     with files.private():
         if not path.exists() or path.read_bytes() != data:

@@ -42,6 +42,8 @@ def _check_request(told: Predicate, rows: Sequence[Row]) -> None:
         raise TrustError("the ledger is whole, but the receipt's request is not in it")
     for key in ("trigger", "issued", "due"):
         _same(f"the request's {key}", getattr(told.request, key), asked[0][key])
+    later = [body["extended_to"] for body in _bodies(rows, "extended")]
+    _same("the later date", told.request.extended_to, later[-1] if later else None)
 
 
 def _check_way(told: Predicate, rows: Sequence[Row]) -> None:

@@ -1,6 +1,7 @@
 """The engine that methods talk to clients through in an erasure: every reply is looked at first.
 
-Updates that cannot be used are left out of a round, and the registry of models is asked about each.
+Updates that cannot be used are left out of a round, erased clients' old ones among them, and the
+registry of models is asked about each.
 A question that a retained client does not answer makes the work begin again without it; what the
 leaver sends is refused as a whole.
 """
@@ -19,7 +20,7 @@ from secede import state as states
 from secede.erasure import replies
 from secede.erasure.message import limit_bytes
 from secede.erasure.roll import MissingError, QuorumError, Roll
-from secede.errors import GuardError, SilentError, StateError
+from secede.errors import DataError, GuardError, SilentError, StateError
 from secede.federation.cost import Cost
 from secede.federation.engine import ClientSide, Engine, ReplyT, RoundReply, Update
 from secede.state import State
@@ -50,6 +51,7 @@ class _Attended:
         self._inner, self._roll = inner, roll
         self._last: tuple[State, str] | None = None
         self._leaver = roll.desk.ground.clients[roll.plan.client]
+        self._returning = roll.desk.returning(roll.plan)
 
     def train_round(
         self, state: State, clients: Sequence[int], *, phase: str, number: int
@@ -58,7 +60,9 @@ class _Attended:
         roll, base = self._roll, self._digest(state)
         roll.note_sent(base, [roll.names[client] for client in clients])
         reply = self._inner.train_round(state, clients, phase=phase, number=number)
-        roll.trying += reply.cost
+        everyone = sum(replies.most_gradients(roll.pins[roll.names[c]]) for c in clients)
+        cost = replies.believed(reply.cost, everyone)
+        roll.trying += cost
         faults = dict.fromkeys(clients, replies.SILENT)
         sound = dict[int, Update]()
         for update in reply.updates:
@@ -72,14 +76,18 @@ class _Attended:
                 del faults[update.client]
             else:
                 faults[update.client] = fault
+        for client in self._returning.old({c: u.state for c, u in sound.items()}, state):
+            del sound[client]
+            faults[client] = replies.REFUSED
         self._leave_out(faults)
         updates = tuple(sound[client] for client in clients if client in sound)
         whole = not roll.left_out and len(roll.present) == len(roll.plan.retained)
         roll.unmoved = unmoved(state, updates) if whole else None
         total = sum(update.samples for update in updates)
-        shares = {roll.names[u.client]: u.samples / total for u in updates}
+        weighs = roll.plan.mean == "mean"  # else nobody can be taken out of the mean again
+        shares = {roll.names[u.client]: weighs * u.samples / total for u in updates}
         roll.desk.ground.aggregated(shares)
-        return RoundReply(updates, reply.cost)
+        return RoundReply(updates, cost)
 
     def ask(
         self,
@@ -99,9 +107,14 @@ class _Attended:
             if leaves:
                 raise
             raise MissingError(client, replies.SILENT) from None
+        except DataError:
+            if leaves:
+                raise
+            raise MissingError(client, replies.MALFORMED) from None
+        cost = replies.believed(cost, replies.most_gradients(roll.pins[name]))
         roll.trying += cost
         if isinstance(reply, LocalResult):
-            checked: Any = replies.checked_result(reply, global_state)
+            checked: Any = replies.checked_result(reply, global_state, roll.pins[name])
             return checked, cost
         like = global_state if roll.desk.step.method in LIKE_THE_MODEL else None
         limit = limit_bytes(global_state)
@@ -130,7 +143,7 @@ class _Attended:
                 ) from None
             if 2 * refused >= len(faults):
                 raise GuardError(
-                    "the round starts from a model out of use, or with erased clients"
+                    "the round starts from a model out of use, or with erased clients' updates"
                 ) from None
             raise
 

@@ -32,6 +32,13 @@ class RequestBody(Document):
     due: Moment
 
 
+class ExtendedBody(Document):
+    """A request whose due date was put off; the reason is in the notice that its client got."""
+
+    request: Digest
+    extended_to: Moment
+
+
 class PlanBody(Document):
     """What is going to be done: the rung, its method and what it is predicted to take.
 
@@ -99,9 +106,12 @@ class ReceiptBody(Document):
     useful: Reply
 
 
-Kind = Literal["request", "plan", "transition", "model", "delivered", "destroyed", "receipt"]
+Kind = Literal[
+    "request", "extended", "plan", "transition", "model", "delivered", "destroyed", "receipt"
+]
 BODIES: dict[Kind, type[Document]] = {
     "request": RequestBody,
+    "extended": ExtendedBody,
     "plan": PlanBody,
     "transition": TransitionBody,
     "model": ModelBody,

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from secede import files
 from secede.erasure.fields import moment
@@ -63,19 +64,9 @@ class Shown:
 
 def render(verified: Verified, receipt_name: str) -> str:
     """Return the page for a receipt whose file is called `receipt_name`."""
-    environment = Environment(
-        loader=PackageLoader("secede.erasure"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        percent=percent, bytes=in_bytes, day=day, cut=cut, plural=plural, short=short
-    )
     told = verified.statement.predicate
     dense = sum(map(len, told.own_limits)) > LONG
-    return environment.get_template("certificate.html.j2").render(
+    return _template().render(
         verified=verified,
         told=told,
         receipt_name=receipt_name,
@@ -95,6 +86,21 @@ def render(verified: Verified, receipt_name: str) -> str:
         own_limits=told.own_limits,
         standing_limits=LIMITS,
     )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("secede.erasure"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        percent=percent, bytes=in_bytes, day=day, cut=cut, plural=plural, short=short
+    )
+    return environment.get_template("certificate.html.j2")
 
 
 def write(verified: Verified, receipt: Path) -> Path:

@@ -21,13 +21,14 @@ from secede.erasure.plan import Plan
 from secede.erasure.receipt import Verified
 from secede.erasure.registry import Candidate, Model
 from secede.erasure.statement import Statement
-from secede.errors import RecordError, StorageError, TrustError
+from secede.errors import RecordError, TrustError
 
 
 def promote(desk: Desk) -> None:
     """Put the verified model into service, retire the old one, destroy, sign, and end."""
     course, plan, step = desk.course, desk.plan, desk.step
     after = str(course.last.details["model"])
+    desk.enter()  # whoever put it off may have been killed before the ledger had it
     if not is_promoted(desk, course):
         try:
             _rehearse(desk, course, plan)
@@ -82,7 +83,10 @@ def _drop(desk: Desk, state: str, reason: str) -> None:
 def _rehearse(desk: Desk, course: Course, plan: Plan) -> None:
     """Make the receipt out before anything is done for good; only its times are not the last."""
     now = stamp(desk.clock())
-    things = _things(course, _carriers(desk, plan))
+    carriers = _carriers(desk, plan)
+    for model in carriers:
+        files.check_single(desk.home.model(model.digest))
+    things = _things(course, carriers)
     gone = [Gone(what, digest, now) for what, digest in things]
     told = issuing.statement(desk, promoted=now, completed=now, gone=gone, head=desk.ledger.head())
     _signed(desk, told)
@@ -149,11 +153,9 @@ def _destroy(
     desk.vault.destroy()
     for model in retired:
         desk.hold()
-        try:
-            desk.home.model(model.digest).unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot delete a retired model: {error.strerror}") from error
+        files.destroy(desk.home.model(model.digest))
     desk.hold()
+    desk.returning(plan).keep()
     desk.ground.settle(plan.client, course.last.details["trained_from"])
     gone, head = list[Gone](), desk.ledger.head()
     for what, digest in _things(course, retired):
@@ -190,10 +192,13 @@ def _issue(desk: Desk, model: Model, gone: list[Gone], head: Head) -> str:
             "journal: one of them was altered; restore both from a backup"
         )
     path = desk.home.receipt(request)
-    verified = _kept(desk, verified.digest) or verified
-    if not path.exists() or not verified.countersigned_by:
+    if not path.exists():
         files.write_bytes(path, data)
-    certificate.write(verified, path)
+    with files.held(path.parent):  # somebody may be countersigning what a kill left there
+        kept = _kept(desk, verified.digest)
+        if kept is None:
+            files.write_bytes(path, data)
+        certificate.write(kept or verified, path)
     return verified.digest
 
 

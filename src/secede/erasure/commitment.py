@@ -14,13 +14,16 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from secede.erasure.fields import LARGEST, Count, Digest, Document
+from secede.erasure.canonical import canonical, parse
+from secede.erasure.fields import LARGEST, Count, Digest, Document, Name, faults
 from secede.errors import ConfigError, TrustError
 
 SCHEME: Literal["sha256-merkle-v1"] = "sha256-merkle-v1"
 SALT_BYTES = 32
+PROOF_LIMIT = 16_384  # bytes of a proof's file; the longest takes about 4,500
+SAMPLE_LIMIT = 256 << 20  # bytes of one sample
 _LEAF, _NODE, _ROOT = b"\x00", b"\x01", b"\x02" + SCHEME.encode()
 
 
@@ -38,6 +41,29 @@ class Proof(Document):
     index: Count
     key: Digest
     path: Annotated[tuple[Digest, ...], Field(max_length=64)]
+
+
+class Shown(Document):
+    """A proof in a file: whose sample it is about goes with it."""
+
+    version: Literal[1] = 1
+    client: Name
+    proof: Proof
+
+    def content(self) -> bytes:
+        """Return the file's bytes; there is one way to write it."""
+        return canonical(self.model_dump(mode="json"))
+
+    @classmethod
+    def read(cls, data: bytes) -> Shown:
+        """Return what a file says; TrustError if it is no proof, or not written in the one way."""
+        try:
+            found = cls.model_validate_json(canonical(parse(data, PROOF_LIMIT)))
+        except ValidationError as error:
+            raise TrustError(f"not a proof of a sample: {faults(error)}") from None
+        if found.content() != data:
+            raise TrustError("the proof is not written in its one canonical form")
+        return found
 
 
 def new_salt() -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from secede import files
 from secede.errors import RecordError, SecedeError, StorageError
 
-VALUE_BYTES = 1 << 21  # a longer text or blob is damage
+VALUE_BYTES = 1 << 24  # a longer text or blob is damage
 WAIT_SECONDS = 10.0
 # SQLITE_ERROR: a statement of ours does not fit what the file holds.
 _DAMAGE = {

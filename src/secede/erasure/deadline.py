@@ -7,7 +7,7 @@ end, and to the next working day; here it ends at the time of day of receipt, wh
 from __future__ import annotations
 
 import calendar
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 
 MONTHS = 1
 MOST_FURTHER_MONTHS = 2
@@ -26,5 +26,6 @@ def due(received: datetime, further_months: int = 0) -> datetime:
 
 
 def days_left(due: datetime, now: datetime) -> int:
-    """Return the whole days until `due`: 0 on the last one, negative once it has passed."""
-    return (due - now) // timedelta(days=1)
+    """Return the days until `due` by date: 0 on the last one, negative once it has passed."""
+    left = (due.astimezone(UTC).date() - now.astimezone(UTC).date()).days
+    return min(left, -1) if now > due else left

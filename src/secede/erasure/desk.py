@@ -16,13 +16,13 @@ from typing import Any
 from torch import Tensor
 
 from secede import state as states
-from secede.erasure import absence, deadline, sharing
+from secede.erasure import absence, agreement, sharing
 from secede.erasure import course as courses
-from secede.erasure.bodies import KINDS, DeliveredBody, RequestBody, TransitionBody
+from secede.erasure.bodies import KINDS, DeliveredBody
 from secede.erasure.chain import Row
 from secede.erasure.course import Course
 from secede.erasure.entries import Holder, Transition
-from secede.erasure.fields import Document, stamp
+from secede.erasure.fields import Document
 from secede.erasure.ground import Ground
 from secede.erasure.hold import SECONDS
 from secede.erasure.home import Home
@@ -33,8 +33,9 @@ from secede.erasure.lineage import Lineage
 from secede.erasure.plan import Plan, Step
 from secede.erasure.registry import Model
 from secede.erasure.request import Request
+from secede.erasure.returning import Returning
 from secede.erasure.vault import Vault
-from secede.errors import ConfigError, RecordError, StateError
+from secede.errors import ConfigError, RecordError, StateError, StorageError
 from secede.federation.robust import by_name
 from secede.state import State
 from secede.unlearning.method import Server
@@ -96,10 +97,19 @@ class Desk:
         return found
 
     def model(self, digest: str) -> dict[str, Tensor]:
-        """Return a model that was put into service, where the engine takes it."""
-        state, _ = states.load(self.home.model(digest))
+        """Return a model that was put into service, where the engine takes it.
+
+        StorageError if its file is lost or damaged: no client and no rung is to blame for that.
+        """
+        path = self.home.model(digest)
+        try:
+            state, _ = states.load(path)
+        except StateError as error:
+            raise StorageError(f"{error}: restore the file from a backup") from error
         if states.digest(state) != digest:
-            raise StateError(f"{self.home.model(digest)}: not the model that was registered")
+            raise StorageError(
+                f"{path}: not the model that was registered; restore the file from a backup"
+            )
         return states.to(state, self.ground.device)
 
     def kept(self, name: str) -> tuple[State, State]:
@@ -112,6 +122,22 @@ class Desk:
         state = self.model(plan.model)
         found = self.ground.server(plan.client, plan.retained, state, plan.answer_seconds)
         return replace(found, mean=by_name(plan.mean))
+
+    @cached_property
+    def shared(self) -> dict[str, str]:
+        """Further names of shared parameters, each with the one that stands for it."""
+        return states.aliases(self.ground.fresh_model(0))
+
+    @cached_property
+    def movable(self) -> frozenset[str]:
+        """The entries of a state that training moves."""
+        parameters = self.ground.fresh_model(0).named_parameters()
+        return frozenset(name for name, value in parameters if value.requires_grad)
+
+    def returning(self, plan: Plan) -> Returning:
+        """Return what old updates are known again by, those of the plan's leaver among them."""
+        last, seen = self.ground.last(plan.client), self.ground.seen(plan.client)
+        return Returning(self.home.path, self.movable, last, seen)
 
     def numbers(self, names: tuple[str, ...]) -> list[int]:
         """Return clients' numbers in the engine."""
@@ -151,23 +177,21 @@ class Desk:
         if state not in courses.TERMINAL:
             self.journal.renew(self.number, self.holder, now, SECONDS)
         self._copy(self.course, added)
-        self.tell(_words(added))
+        retraining = state == courses.POST_TRAINING and self.step.rung == "retraining"
+        self.tell(_words(added, "retraining" if retraining else state.replace("-", " ")))
 
     def catch_up(self) -> None:
         """Append what the ledger lacks of the journal, as a kill may have left it."""
-        course, request = self.course, self.request
-        body = RequestBody(
-            request=course.entry.digest,
-            client=request.client,
-            trigger=request.trigger,
-            model=request.model,
-            issued=request.issued,
-            expires=request.expires,
-            due=stamp(deadline.due(course.entry.received)),
-        )
-        self.ledger.append_once("request", body, course.entry.received)
+        course = self.course
+        self.enter()
         for transition in course.way:
             self._copy(course, transition)
+
+    def enter(self) -> None:
+        """Append that the request was accepted, and until when it was put off, once."""
+        entry = self.course.entry
+        for body in agreement.accepted(entry, self.request):
+            self.ledger.append_once(KINDS[type(body)], body, entry.received)
 
     def _circumstances(self, state: str) -> dict[str, Any]:
         """Return what the receipt will say about a transition besides its own details."""
@@ -188,7 +212,7 @@ class Desk:
 
     def _rows(self, course: Course, transition: Transition) -> Iterator[Document]:
         """Yield what the ledger holds of a transition; it follows from the journal alone."""
-        details, digest = transition.details, course.entry.digest
+        details = transition.details
         if transition.state == courses.PLANNED:
             yield self.home.plan(details["plan"]).body(0)
         if transition.state == courses.ESCALATED and details["next"] is not None:
@@ -200,13 +224,7 @@ class Desk:
                 yield DeliveredBody(model=details["model"], clients=part)
         for told in details.get("sent", ()):
             yield from self._delivered(course, transition, told)
-        yield TransitionBody(
-            request=digest,
-            number=transition.number,
-            state=transition.state,
-            model=details.get("model"),
-            scalars=dict(details.get("scalars", {})),
-        )
+        yield agreement.transition_body(course.entry.digest, transition)
 
     def _delivered(
         self, course: Course, transition: Transition, told: Mapping[str, Any]
@@ -220,9 +238,9 @@ class Desk:
             yield DeliveredBody(model=told["model"], clients=names[start : start + NAMES])
 
 
-def _words(transition: Transition) -> str:
-    """Say what happened in a line."""
-    details, said = transition.details, transition.state.replace("-", " ")
+def _words(transition: Transition, said: str) -> str:
+    """Say what happened in a line that begins with `said`."""
+    details = transition.details
     if transition.state == courses.POST_TRAINING:
         accuracy = details["scalars"].get("accuracy")
         told = "" if accuracy is None else f": retained clients answer {accuracy:.1%} right"

@@ -22,6 +22,11 @@ from secede.errors import TrustError
 
 LIMIT = 1 << 20  # bytes of an envelope
 _MOST_SIGNATURES = 16
+_KINDS = {
+    "application/vnd.secede.erasure-request+json": "a request",
+    "application/vnd.secede.erasure-acknowledgement+json": "an acknowledgement",
+    "application/vnd.in-toto+json": "a receipt",
+}
 _Base64 = Annotated[str, StringConstraints(max_length=LIMIT, pattern=r"^[A-Za-z0-9+/]*={0,2}$")]
 _Type = Annotated[str, StringConstraints(max_length=128, pattern=r"^[!-~]+$")]
 
@@ -85,11 +90,25 @@ def unverified(data: bytes, payload_type: str, *, limit: int = LIMIT) -> bytes:
     return _open(data, payload_type, limit).payload
 
 
+def kind(data: bytes, *, limit: int = LIMIT) -> str:
+    """Return the type of what an envelope holds, without looking at signatures."""
+    return str(_read(data, limit).payload_type)
+
+
+def key_ids(data: bytes, *, limit: int = LIMIT) -> frozenset[str]:
+    """Return the ids of the keys that an envelope says it is signed with; none is verified."""
+    return frozenset(_read(data, limit).signatures)
+
+
 def _open(data: bytes, payload_type: str, limit: int) -> Envelope:
     envelope = _read(data, limit)
     if envelope.payload_type != payload_type:
-        raise TrustError(f"the envelope holds {envelope.payload_type!r}, expected {payload_type!r}")
+        raise TrustError(f"this is {_words(envelope.payload_type)}, not {_words(payload_type)}")
     return envelope
+
+
+def _words(payload_type: str) -> str:
+    return _KINDS.get(payload_type, f"an envelope of {payload_type!r}")
 
 
 def _signers(envelope: Envelope, keys: Mapping[str, PublicKey]) -> list[str]:

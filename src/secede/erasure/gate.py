@@ -16,8 +16,8 @@ from statistics import NormalDist
 import torch
 
 from secede.erasure.fields import LARGEST
-from secede.erasure.replies import MALFORMED, SILENT, is_plain
-from secede.errors import ConfigError, GuardError, SilentError
+from secede.erasure.replies import MALFORMED, SILENT, believed, is_plain
+from secede.errors import ConfigError, DataError, GuardError, SilentError
 from secede.federation.cost import Cost
 from secede.federation.engine import Engine
 from secede.state import State
@@ -71,7 +71,10 @@ def tally(engine: Engine, clients: Sequence[int], state: State) -> Tally:
         except SilentError:
             left_out[client] = SILENT
             continue
-        cost += one
+        except DataError:
+            left_out[client] = MALFORMED
+            continue
+        cost += believed(one, 0)  # counting takes no gradient
         counted = _sound(reply)
         if counted is None:
             left_out[client] = MALFORMED
@@ -116,6 +119,8 @@ def _sound(reply: Reply) -> Counts | None:
     found = Counts(tuple(right.tolist()), tuple(samples.tolist()))
     pairs = zip(found.right, found.samples, strict=True)
     if any(not 0 <= r <= n for r, n in pairs) or type(reply.samples) is not int:
+        return None
+    if reply.gradient_samples != 0:  # counting takes none
         return None
     return found if 1 <= sum(found.samples) == reply.samples <= LARGEST else None
 

@@ -16,6 +16,7 @@ from secede.erasure import gate
 from secede.erasure.gate import Counts, Tally
 from secede.erasure.predicate import Scope, Setting, Software
 from secede.erasure.scores import Score
+from secede.erasure.trace import Trace
 from secede.federation.engine import Engine, OwnState
 from secede.state import State
 from secede.unlearning.method import Server
@@ -48,6 +49,14 @@ class Ground(Protocol):
         """Return the client's last update, if the server has it: not under secure aggregation."""
         ...
 
+    def trace(self, client: str) -> Trace | None:
+        """Return what the server knows of that update where it has it not; None: nothing."""
+        return None
+
+    def seen(self, client: str) -> tuple[str, ...]:
+        """Return the digests of the client's updates that were written down, the oldest first."""
+        return ()
+
     def fresh_model(self, number: int) -> nn.Module:
         """Return the n-th freshly initialised model, the same on every call."""
         ...
@@ -70,7 +79,14 @@ class Ground(Protocol):
         return None
 
     def aggregated(self, shares: Mapping[str, float]) -> None:
-        """Hear whose updates went into a round's mean, and with which share."""
+        """Hear whose updates went into a round's mean, and with which share.
+
+        After a mean that does not weigh, all shares are 0: nobody's can be taken out of it.
+        """
+        return
+
+    def trained(self, start: str, state: State) -> None:
+        """Hear which model came of the round that began at the one with digest `start`."""
         return
 
     def scores(self, client: str, before: State, after: State) -> tuple[Score, ...]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.erasure.plan import Limits
 from secede.erasure.sketches import Sketches
+from secede.erasure.trace import Trace
 from secede.errors import ConfigError, GuardError, StateError
 from secede.federation.engine import OwnState
 from secede.state import State
@@ -28,6 +29,7 @@ NEAREST = Limits().nearest  # units from every known state
 NEAREST_LINE = Limits().nearest_line  # from the line through global model and last update
 SKETCHED = 4.0  # times further from a model that is known by its sketch alone
 ROUNDING = 1e-6  # of a radius: a state on the ball's edge is not pulled back for it
+SAME = 1e-4  # of the reference's distance: nearer to it no honest step comes by chance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,7 @@ class Guarded:
     known: int  # further registered models that it was compared with
     projections: int  # 1 if the state had to be pulled back into that ball
     restored: int  # entries that no local step may move and that came back changed
+    to_reference: float = 0.0  # from the global model, where no more than this is known of it
 
     def as_dict(self) -> dict[str, str | float | int | None]:
         """Return the report by name, as a ledger holds it."""
@@ -61,13 +64,19 @@ class Guard:
     With the leaver's last update the server recomputes the reference, which lies on the line
     through the global model and that update, as all mixtures of the three do: a state on it took no
     data. An honest start may lie there too, where the leaver alone held its classes and the
-    reference has forgotten them already; `nearest_line=0` then refuses exact copies only. Without
-    single updates (secure aggregation) the global model is the centre and the only known state.
+    reference has forgotten them already; `nearest_line=0` then refuses exact copies only.
+
+    Without single updates the global model is the centre and the only known state. A server that
+    saw the updates once and kept a `trace` knows how far off the reference lies, not where: the
+    limits are wider by so much, since an honest state lies around the reference; the leaver's last
+    update and the reference itself are refused, by digest and by distance. Under secure aggregation
+    not even that is known, and a leaver with a large share may be refused.
     """
 
     global_state: State
     fresh_model: Callable[[int], nn.Module]  # the n-th freshly initialised model
     last: OwnState | None = None  # the leaver's last update and its share in the mean
+    trace: Trace | None = None  # of that update, where the server has it no more
     radius: float | None = None  # plain L2, the method's own; None: the guard's ball
     ball: float | None = None  # in units, as are the next three; None: no ball of the guard's
     farthest: float = FARTHEST
@@ -112,6 +121,7 @@ class Guard:
             known=len({*self.registered} - {states.digest(self.global_state)}),
             projections=projections,
             restored=restored,
+            to_reference=self._offset,
         )
 
     def _check_form(self, state: State) -> None:
@@ -128,6 +138,11 @@ class Guard:
                 f"the returned state is {away:.4g} from {self._centre_name}, expected at most "
                 f"{self._limit:.4g}: no unlearning step goes that far"
             )
+        if away < 2 * self._offset - self._limit:
+            raise GuardError(
+                f"the returned state is {away:.4g} from {self._centre_name}, expected at least "
+                f"{2 * self._offset - self._limit:.4g}: the reference lies {self._offset:.4g} off"
+            )
         return away
 
     def _check_not_lazy(self, state: State) -> tuple[float, float | None]:
@@ -137,12 +152,26 @@ class Guard:
             if found == states.digest(known):
                 raise GuardError(f"the returned state is {name}: nothing was unlearnt")
             self._check_apart(name, self._distance(state, known), self.nearest)
+        self._check_not_traced(state, found)
         self._check_not_registered(state, found)
         from_global, from_line = self._distance(state, self.global_state), self._off_line(state)
         if from_line is not None:
             line = "the line through the global model and the leaver's last update"
             self._check_apart(line, from_line, self.nearest_line)
         return from_global, from_line
+
+    def _check_not_traced(self, state: State, found: str) -> None:
+        """Raise for the leaver's last update, and for a state just as far off as the reference."""
+        if self.last is not None or self.trace is None:
+            return
+        if found == self.trace.digest:
+            raise GuardError("the returned state is the leaver's last update: nothing was unlearnt")
+        away = self._distance(state, self.global_state)
+        if self.nearest and abs(away - self._offset) < SAME * self._offset:
+            raise GuardError(
+                f"the returned state is {away:.6g} from the global model, just as far as the "
+                "reference: nothing was unlearnt"
+            )
 
     def _check_not_registered(self, state: State, found: str) -> None:
         """Raise for a model that served before, or one near it: by digest, then by sketch."""
@@ -173,15 +202,17 @@ class Guard:
 
     def _restored(self, state: State) -> tuple[dict[str, Tensor], int]:
         """Return the state with buffers and frozen parameters as the server has them."""
-        own = {name: v for name, v in self._centre.items() if name not in self._movable}
+        kept = self._movable | self._shared.keys()
+        own = {name: v for name, v in self._centre.items() if name not in kept}
         changed = sum(not torch.equal(state[name], value) for name, value in own.items())
-        return {name: own.get(name, value).clone() for name, value in state.items()}, changed
+        restored = {name: own.get(name, value).clone() for name, value in state.items()}
+        return states.tied(restored, self._shared), changed
 
     @property
     def _ball(self) -> float | None:
         if self.radius is not None:
-            return self.radius
-        return None if self.ball is None else self.ball * self._unit
+            return self.radius + self._offset
+        return None if self.ball is None else self.ball * self._unit + self._offset
 
     @cached_property
     def _movable(self) -> frozenset[str]:
@@ -190,6 +221,11 @@ class Guard:
         if not movable:
             raise ConfigError("the network has no parameter that training moves: another network?")
         return movable
+
+    @cached_property
+    def _shared(self) -> dict[str, str]:
+        """Further names of shared parameters, which follow the first."""
+        return states.aliases(self.fresh_model(0))
 
     @cached_property
     def _centre(self) -> State:
@@ -218,7 +254,12 @@ class Guard:
 
     @property
     def _limit(self) -> float:
-        return max(self.farthest * self._unit, self.radius or 0.0)
+        return max(self.farthest * self._unit, self.radius or 0.0) + self._offset
+
+    @property
+    def _offset(self) -> float:
+        """How far from the centre the reference lies: 0 where it is the centre, or unknown."""
+        return 0.0 if self.last is not None or self.trace is None else self.trace.to_reference
 
     def _moved(self, state: State) -> dict[str, Tensor]:
         return {name: value for name, value in state.items() if name in self._movable}

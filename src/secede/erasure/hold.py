@@ -91,7 +91,7 @@ def leased(
     lock: Lock, journal: Journal, number: int, clock: Callable[[], datetime]
 ) -> Iterator[Holder]:
     """Lease request `number` for as long as the block lasts."""
-    holder, host = Holder(), socket.gethostname()
+    holder, host = Holder(), machine()
     # In this order no kill leaves a lease that the lock's file does not name.
     before = lock.last()
     if before is not None and before.host == host:  # it would have the lock if it lived
@@ -109,6 +109,15 @@ def leased(
         ended.set()
         beating.join()
         journal.release(number, holder)
+
+
+def machine() -> str:
+    """Return this machine's name and what tells its kernel from others': containers share names."""
+    try:
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        kernel = ""
+    return f"{socket.gethostname()} {kernel}".strip()
 
 
 def _beat(
@@ -135,4 +144,5 @@ def _words(found: _Worker | None, path: Path) -> str:
     with Journal(path, read_only=True) as journal:
         until = journal.leased_until(found.request)
     lease = f", lease until {stamp(until)}" if until else ""
-    return f"process {found.pid} on {found.host} (request {found.request}{lease})"
+    host = found.host.partition(" ")[0]
+    return f"process {found.pid} on {host} (request {found.request}{lease})"

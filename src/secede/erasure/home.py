@@ -2,7 +2,8 @@
 
 federation.json                          name, run, clients and what each put in
 journal.sqlite ledger.sqlite models.sqlite   requests, ledger, registry of models
-keys/       server.key, and the public keys of all who sign
+server.key  signs receipts; nobody else's           operator.key  signs requests for clients
+keys/       the public keys of all who sign, for everybody
 models/     states in service, by digest         plans/     plans, by digest
 work/       states of erasures in progress       receipts/  receipts and their pages
 sketches/   what old models are recognised by
@@ -22,7 +23,7 @@ from secede import files
 from secede.erasure.canonical import canonical, parse, read
 from secede.erasure.chain import Head
 from secede.erasure.fields import Count, Digest, Document, Name, faults
-from secede.erasure.keys import Keyring, PrivateKey, load_private
+from secede.erasure.keys import Keyring, PrivateKey, PublicKey, load_private, pair
 from secede.erasure.plan import Plan
 from secede.erasure.predicate import Scope
 from secede.erasure.receipt import LIMIT, SERVER, verify
@@ -97,9 +98,22 @@ class Home:
         content = canonical(federation.model_dump(mode="json"))
         files.write_bytes(self.path / "federation.json", content + b"\n")
 
+    def check_journal(self) -> None:
+        """Raise if the journal is missing: a new one would know of no request that was accepted."""
+        if not self.journal.is_file():
+            raise RecordError(
+                f"{self.journal} is missing: restore the whole home as it was at one time "
+                "(docs/erasing.md)"
+            )
+
     def keyring(self) -> Keyring:
         """Return the public keys of server and clients."""
         return Keyring.load(self.keys)
+
+    def client_keys(self) -> dict[str, PublicKey]:
+        """Return the public keys of those who take part, and of nobody else."""
+        names = {client.name for client in self.federation.clients}
+        return {name: key for name, key in self.keyring().items() if name in names}
 
     def signers(self) -> Signers:
         """Return whose signatures count on a receipt: auditors' keys lie in keys/auditors."""
@@ -107,7 +121,25 @@ class Home:
 
     def server_key(self) -> PrivateKey:
         """Return the key that signs receipts."""
-        return load_private(self.keys / f"{SERVER}.key")
+        path, among = self._server_key, self.keys / f"{SERVER}.key"
+        if among.exists() and not path.exists():
+            raise ConfigError(
+                f"{among} is private and lies among public keys: move it to {path}; if {self.keys} "
+                "was handed to others, the key is known to them"
+            )
+        return load_private(path)
+
+    def make_server_key(self) -> None:
+        """Make the server's pair of keys, unless it is there; a private key is never replaced."""
+        pair(self.path, SERVER, public=self.keys)
+
+    def operator_key(self) -> PrivateKey:
+        """Return the key that signs requests for clients that have none; nobody's on a receipt."""
+        return load_private(pair(self.path, "operator")[0])
+
+    @property
+    def _server_key(self) -> Path:
+        return self.path / f"{SERVER}.key"
 
     def model(self, digest: str) -> Path:
         """Return where a model that was put into service lies."""

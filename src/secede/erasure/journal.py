@@ -14,7 +14,16 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from secede.erasure import admission, deadline, entries, intact, leases, terms, transitions
+from secede.erasure import (
+    admission,
+    deadline,
+    entries,
+    envelope,
+    intact,
+    leases,
+    terms,
+    transitions,
+)
 from secede.erasure import request as requests
 from secede.erasure.chain import Head
 from secede.erasure.database import Database
@@ -88,6 +97,13 @@ class Journal:
 
     def request(self, number: int) -> Request:
         """Return what the client signed."""
+        return self._envelope(number)[0]
+
+    def signed_with(self, number: int) -> frozenset[str]:
+        """Return the ids of the keys that a request was signed with."""
+        return envelope.key_ids(self._envelope(number)[1])
+
+    def _envelope(self, number: int) -> tuple[Request, bytes]:
         with self._database.errors():
             row = self._database.connection.execute(
                 "SELECT envelope, digest FROM requests WHERE id = ?", (number,)
@@ -100,7 +116,7 @@ class Journal:
             raise entries.damaged(number) from error
         if found.digest() != row[1]:
             raise entries.damaged(number)
-        return found
+        return found, row[0]
 
     def requests(self, now: datetime) -> list[Listed]:
         """Return all requests in the order they came, with the days left for the open ones."""

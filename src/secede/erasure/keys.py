@@ -53,29 +53,50 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def generate(folder: Path, name: str) -> tuple[Path, Path]:
-    """Write a new pair of keys and return where they are; one that exists is never replaced."""
+def generate(folder: Path, name: str, *, public: Path | None = None) -> tuple[Path, Path]:
+    """Write a new pair of keys and return where they are; one that exists is never replaced.
+
+    `public` is the folder of the public one, where it is another.
+    """
     check_name(name)
-    private, public = folder / f"{name}.key", folder / f"{name}.pub"
-    for path in (private, public):
+    private, shown = folder / f"{name}.key", (public or folder) / f"{name}.pub"
+    for path in (private, shown):
         if os.path.lexists(path):
             raise ConfigError(f"{path} exists and is not replaced: move it away or take a new name")
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     try:
         write_new(private, secret, 0o600)
-        write_new(public, pem, 0o644)
+        write_new(shown, _public_pem(key), 0o644)
     except FileExistsError as error:  # somebody else was faster
         raise ConfigError(
             f"{error.filename2} exists and is not replaced: take a new name"
         ) from None
-    return private, public
+    return private, shown
+
+
+def pair(folder: Path, name: str, *, public: Path | None = None) -> tuple[Path, Path]:
+    """Return where a pair of keys is: made if there is none, the public one derived if it is lost.
+
+    A private key is never replaced: whatever was signed with it would count for nothing.
+    """
+    private, shown = folder / f"{name}.key", (public or folder) / f"{name}.pub"
+    if not private.exists() and not shown.exists():
+        return generate(folder, name, public=public)
+    if private.exists() and not shown.exists():
+        write_new(shown, _public_pem(_ed25519(private)), 0o644)
+    return private, shown
 
 
 def load_private(path: Path) -> PrivateKey:
     """Read a private key that nobody but its owner can read; links are followed and checked."""
+    return CryptoSigner(_ed25519(path))
+
+
+def _ed25519(path: Path) -> Ed25519PrivateKey:
     pem = _read(path, private=True)
+    if b"-----BEGIN PUBLIC KEY-----" in pem:
+        raise _is_public(path)
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -84,7 +105,11 @@ def load_private(path: Path) -> PrivateKey:
         raise ConfigError(
             f"{path} is not an unencrypted Ed25519 private key in PEM: make one with secede keygen"
         )
-    return CryptoSigner(key)
+    return key
+
+
+def _public_pem(key: Ed25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def load_public(path: Path) -> PublicKey:
@@ -143,6 +168,12 @@ class Keyring(Mapping[str, PublicKey]):
         return len(self.keys_by_name)
 
 
+def _is_public(path: Path) -> ConfigError:
+    return ConfigError(
+        f"{path} is a public key, expected the private one of the pair: {path.stem}.key"
+    )
+
+
 def _read(path: Path, *, private: bool) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not hang us
@@ -152,6 +183,8 @@ def _read(path: Path, *, private: bool) -> bytes:
                 raise ConfigError(f"{path} is not a regular file, expected a key in PEM")
             mode = stat.S_IMODE(found.st_mode)
             if private and mode & 0o177:
+                if b"-----BEGIN PUBLIC KEY-----" in file.read(_LIMIT):
+                    raise _is_public(path)
                 raise ConfigError(
                     f"{path} has permissions {mode:04o}, expected 0600 or less, so that only its "
                     f"owner can read it: chmod 600 {path}; if others could read it, make a new key"

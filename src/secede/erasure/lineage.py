@@ -134,6 +134,18 @@ class Lineage:
             query = "SELECT DISTINCT client FROM erased ORDER BY client"
             return tuple(client for (client,) in self._database.connection.execute(query))
 
+    def clients(self) -> frozenset[str]:
+        """Return the names of all whom any model ever carried."""
+        with self._database.errors():
+            query = "SELECT DISTINCT client FROM contributions"
+            return frozenset(name for (name,) in self._database.connection.execute(query))
+
+    def erasures(self) -> frozenset[tuple[str, str, str]]:
+        """Return all erasures: the client, the model without it, and the request's digest."""
+        with self._database.errors():
+            query = "SELECT client, model, request FROM erased"
+            return frozenset(self._database.connection.execute(query).fetchall())
+
     def check_update(
         self, client: str, base_digest: str, *, working: Collection[str] | None = ()
     ) -> None:

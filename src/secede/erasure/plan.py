@@ -160,19 +160,20 @@ class Plan(Document):
 
     def _notes(self) -> list[str]:
         names = ", ".join(self.retained[:8]) + (", …" if len(self.retained) > 8 else "")
-        margins = self.margins
+        margins, local = self.margins, self.ladder[0].rung == "local-step"
         notes = [
-            f"Who takes part: {names} ({len(self.retained)}); the leaver on a local step only.",
-            f"Gate: at most {100 * margins.overall:g} points of all samples, "
+            f"Who takes part: {names} ({len(self.retained)})"
+            + ("; the leaver on a local step only." if local else "."),
+            f"Gate: a loss of at most {100 * margins.overall:g} points over all samples, "
             f"{100 * margins.of_class:g} of a class with {margins.minimum} or more.",
             f"Mean of the updates: {self.mean} ({'; '.join(MEAN_LIMITS[self.mean])}).",
             f"Quorum: {100 * self.quorum:g} % of the retained clients' samples. Who is silent for "
             f"{self.retained_seconds:g} seconds, or sends what cannot be used, is left out of the "
             "rung and named.",
-            "The next rung is taken if the leaver is silent, its state is refused or the gate "
-            "fails; after the last one the old model stays.",
+            f"The next rung is taken if {'the leaver is silent, its state is refused or ' * local}"
+            "the gate fails; after the last one the old model stays.",
         ]
-        if self.ladder[0].rung == "local-step":
+        if local:
             wait = f", again until {self.asked_until}" if self.asked_until else ""
             notes.append(f"The leaver has {self.answer_seconds:g} seconds to answer{wait}.")
             least = self.ladder[0].least_rounds

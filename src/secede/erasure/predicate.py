@@ -187,7 +187,7 @@ class Predicate(Document):
     costs: Costs
     verification: Verification
     ledger: Head
-    limits: Annotated[tuple[Text, ...], Field(min_length=1, max_length=16)] = LIMITS
+    limits: Annotated[tuple[Text, ...], Field(min_length=1, max_length=32)] = LIMITS
 
     @property
     def own_limits(self) -> tuple[str, ...]:

@@ -17,12 +17,15 @@ from secede import state as states
 from secede.erasure.fields import LARGEST
 from secede.erasure.message import pack, unpack
 from secede.errors import GuardError, SecedeError, StateError
+from secede.federation.cost import Cost
 from secede.federation.engine import Update
 from secede.state import State
 from secede.unlearning.local import LocalReport, LocalResult
 
 SILENT, MALFORMED, NOT_FINITE = "silent", "malformed", "not-finite"
 SAMPLES, REFUSED = "wrong-samples", "refused"
+PASSES = 10_000  # over its samples that a client can have taken for one answer
+UNPINNED = 100_000_000  # samples that a client may have of which nothing is pinned
 _LONGEST_NAME = 1024  # of an entry
 _LONGEST_WORD = 64
 ENDINGS = frozenset(
@@ -63,6 +66,22 @@ def fault_of_samples(samples: object, pinned: int | None) -> str | None:
     return SAMPLES if pinned is not None and samples != pinned else None
 
 
+def most_gradients(pinned: int | None) -> int:
+    """Return how many gradients a client can have taken for one answer; it only claims them."""
+    return PASSES * (UNPINNED if pinned is None else pinned)
+
+
+def believed(cost: Cost, most: int) -> Cost:
+    """Return `cost` with at most `most` gradients: they are claimed by clients."""
+    claimed = cost.gradient_samples
+    return replace(cost, gradient_samples=min(claimed, most) if is_count(claimed) else 0)
+
+
+def is_count(value: object) -> bool:
+    """Return whether `value` is a whole number from 0 on."""
+    return type(value) is int and value >= 0
+
+
 def fault_of_update(update: Update, like: State, pinned: int | None) -> str | None:
     """Say what is wrong with an update; None: nothing."""
     return fault_of_state(update.state, like) or fault_of_samples(update.samples, pinned)
@@ -81,14 +100,14 @@ def fault_of_reply(
     if states.size_bytes(state) > limit_bytes:
         return MALFORMED
     gradients = getattr(reply, "gradient_samples", None)
-    if type(gradients) is not int or not 0 <= gradients <= LARGEST:
+    if type(gradients) is not int or not 0 <= gradients <= most_gradients(pinned):
         return MALFORMED
     if hasattr(reply, "samples") and (fault := fault_of_samples(reply.samples, pinned)):
         return fault
     return None if states.is_finite(state) else NOT_FINITE
 
 
-def checked_result(result: LocalResult, like: State) -> LocalResult:
+def checked_result(result: LocalResult, like: State, pinned: int | None = None) -> LocalResult:
     """Return a local step's result as it would come over a wire; what would not pass raises."""
     if not is_plain(result.state):
         raise GuardError("the returned state is not made of plain dense tensors")
@@ -99,10 +118,11 @@ def checked_result(result: LocalResult, like: State) -> LocalResult:
     except SecedeError as error:
         raise GuardError(f"the returned state cannot be sent: {type(error).__name__}") from error
     device = next(iter(like.values())).device
-    return replace(result, state=states.to(state, device), report=checked_report(result.report))
+    report = checked_report(result.report, pinned)
+    return replace(result, state=states.to(state, device), report=report)
 
 
-def checked_report(report: object) -> LocalReport:
+def checked_report(report: object, pinned: int | None = None) -> LocalReport:
     """Return a report of names and numbers only; free text and odd numbers raise.
 
     How the step ended is one of our own words, or "other".
@@ -116,8 +136,10 @@ def checked_report(report: object) -> LocalReport:
                 raise GuardError("the returned report's ended_by is not a word")
         elif field.name != "searched" and not _is_number(value):
             raise GuardError(f"the returned report's {field.name} is not a number")
-    if type(report.gradient_samples) is not int or report.gradient_samples < 0:
+    if not is_count(report.gradient_samples):
         raise GuardError("the returned report's gradient_samples is not a count")
+    if report.gradient_samples > most_gradients(pinned):
+        raise GuardError("the returned report's gradient_samples are more than there can be")
     ended_by = report.ended_by if report.ended_by in ENDINGS else "other"
     return replace(report, ended_by=ended_by, searched=())
 

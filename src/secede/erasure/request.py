@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from secede.erasure import envelope
 from secede.erasure.canonical import canonical, digest, parse
 from secede.erasure.fields import Digest, Document, Moment, Name, faults, moment, stamp
-from secede.erasure.keys import PrivateKey, PublicKey
+from secede.erasure.keys import PrivateKey, PublicKey, key_id
 from secede.errors import ConfigError, RequestError, TrustError, did_you_mean
 
 PAYLOAD_TYPE = "application/vnd.secede.erasure-request+json"
@@ -105,6 +105,12 @@ def verify(data: bytes, keyring: Mapping[str, PublicKey], *, federation: str) ->
             "expected one whose public key is in the keyring"
         )
     key = {request.client: keyring[request.client]}
+    signed = envelope.key_ids(data, limit=LIMIT)
+    others = [name for name, public in keyring.items() if key_id(public) in signed]
+    if others and request.client not in others:
+        raise TrustError(
+            f"the request is signed with {others[0]}'s key, expected {request.client}'s"
+        )
     envelope.verify(data, PAYLOAD_TYPE, key, limit=LIMIT)
     if request.federation != federation:
         raise RequestError(

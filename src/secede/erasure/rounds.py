@@ -67,10 +67,14 @@ def _round(desk: Desk, step: Step, last: Mapping[str, Any]) -> None:
     def work() -> tuple[State, State, dict[str, Any]]:
         after = attended(roll, lambda server: method.recover(server, state, memory, number))
         final, zeroed = after.state, 0
+        missed = roll.unmoved is None and len(roll.present) < len(roll.plan.retained)
         if number == 1 and step.rung != "retraining" and roll.unmoved:
-            final, zeroed = without_unmoved(final, roll.unmoved, _movable(desk))
+            final, zeroed = without_unmoved(final, roll.unmoved, desk.movable)
+        final = states.tied(final, desk.shared)
         details = _counted(desk, roll, final, number, after.cost + roll.wasted)
         details["scalars"]["zeroed"] = zeroed
+        if number == 1 and step.rung != "retraining" and missed:
+            details["uncleared"] = True
         return final, after.memory, details
 
     done = attempted(desk, roll, work)
@@ -78,6 +82,7 @@ def _round(desk: Desk, step: Step, last: Mapping[str, Any]) -> None:
         return
     final, remembered, details = done
     kept, began = desk.vault.put(final, remembered), states.digest(state)
+    desk.ground.trained(began, final)
     desk.move(courses.POST_TRAINING, {**details, "state": kept, "trained_from": began})
     if kept != last["state"]:
         desk.vault.drop(last["state"])
@@ -93,11 +98,6 @@ def without_unmoved(
         cleared[name] = torch.where(still, torch.zeros_like(state[name]), state[name])
         count += int(still.sum())
     return cleared, count
-
-
-def _movable(desk: Desk) -> frozenset[str]:
-    parameters = desk.ground.fresh_model(0).named_parameters()
-    return frozenset(name for name, value in parameters if value.requires_grad)
 
 
 def _enough(

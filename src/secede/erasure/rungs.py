@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from secede import state as states
@@ -16,7 +17,14 @@ from secede.erasure.guard import Guard
 from secede.erasure.keys import is_name
 from secede.erasure.roll import QuorumError, Roll
 from secede.erasure.sketches import Sketches
-from secede.errors import ConfigError, GuardError, RecordError, SilentError, StateError
+from secede.errors import (
+    ConfigError,
+    DataError,
+    GuardError,
+    RecordError,
+    SilentError,
+    StateError,
+)
 from secede.federation.cost import Cost
 from secede.unlearning.create import create
 from secede.unlearning.method import AtLeaver, Method, Server, Start
@@ -38,7 +46,7 @@ def take(desk: Desk) -> None:
         found = method.start(server)
         states.check_schema(found.state, server.global_state)
         states.check_finite(found.state, f"the start of {step.method}")
-        return found
+        return found if local else replace(found, state=states.tied(found.state, desk.shared))
 
     found = attempted(desk, roll, lambda: attended(roll, start), refused=local)
     if found is None:
@@ -75,6 +83,8 @@ def attempted(desk: Desk, roll: Roll, work: Callable[[], T], *, refused: bool = 
         escalate(desk, "refused" if refused else "broken", str(error), roll)
     except StateError as error:
         escalate(desk, "broken", str(error), roll)
+    except DataError as error:  # the client's samples cannot be trained with
+        escalate(desk, "broken", _strange(error), roll)
     except (ConfigError, RecordError) as error:
         # The leaver's own state is lost, or the history; or too few updates for a robust mean.
         escalate(desk, "unable", str(error), roll)
@@ -111,6 +121,7 @@ def guard(desk: Desk) -> None:
         global_state=desk.model(plan.model),
         fresh_model=desk.ground.fresh_model,
         last=desk.ground.last(plan.client),
+        trace=desk.ground.trace(plan.client),
         radius=_radius(method),
         ball=plan.guard.ball,
         farthest=plan.guard.farthest,

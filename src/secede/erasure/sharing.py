@@ -1,7 +1,8 @@
 """What a client has put in by now: its training rounds, and the rounds after earlier erasures.
 
-Read from journal, plans and registry alone. Shares are of the last mean that made the serving
-model; where there was none, as after an erasure without a round, it is zero.
+Read from journal, plans and registry alone; training may have gone on between erasures and after
+them. Shares are of the last mean that made the serving model; where there was none, as after an
+erasure without a round, or where others trained on alone, it is zero.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from secede.erasure.predicate import Scope
 
 
 def scope(home: Home, journal: Journal, registry: Lineage, trained: Scope, client: str) -> Scope:
-    """Return the scope of `client`: `trained`, and the post-training that it joined since."""
+    """Return the scope of `client`: `trained`, and the post-training that it joined in between.
+
+    `trained` is all of its training, and its share of the mean that ended it.
+    """
     made = {
         course.last.details["model"]: course
         for listed in journal.requests(datetime.now(UTC))
@@ -29,11 +33,14 @@ def scope(home: Home, journal: Journal, registry: Lineage, trained: Scope, clien
     weights = {c.name: c.scope.weight for c in home.federation.clients}
     found = trained
     for model in registry.models():
-        if model.digest not in made or model.run != home.federation.run:
+        if model.run != home.federation.run:
+            continue
+        if model.digest not in made:  # training: it began so, or went on after an erasure
+            found = found.model_copy(update={"weight": trained.weight})
             continue
         course = made[model.digest]
         plan = home.plan(course.plan)
-        if client in plan.retained:
+        if client in plan.retained:  # else it joined later, or is the one who left
             found = _with(found, course, plan, model.round, client, weights)
     return found
 

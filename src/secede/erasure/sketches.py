@@ -45,6 +45,11 @@ class Sketches:
         content = json.dumps(self.of(state, movable).tolist()).encode()
         files.write_bytes(self._path(digest), content)
 
+    def note(self, digest: str) -> None:
+        """Keep a digest alone, of what was never here."""
+        if not self.has(digest):
+            files.write_bytes(self._path(digest), b"[]")
+
     def distance(self, digest: str, state: State, movable: Collection[str]) -> float | None:
         """Return how far `state` is from a model, by its sketch; None if there is none."""
         if not self.has(digest):

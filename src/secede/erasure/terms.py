@@ -36,7 +36,8 @@ def extend(
 ) -> Entry:
     """Put the due date off to `months` (1 or 2) beyond the first month, and say why.
 
-    The client must hear of it within the first month, so later it is refused.
+    The client must hear of it within the first month, so later it is refused; and once the erased
+    model is verified, since the receipt is then made out with the date that there is.
     """
     most = deadline.MOST_FURTHER_MONTHS
     if not 1 <= months <= most:
@@ -46,6 +47,8 @@ def extend(
     first = deadline.due(entry.received)
     if not entry.open:
         raise RequestError(f"request {number} is closed: nothing is due any more")
+    if entry.state == "verified":  # the receipt names the date, and may be on its way
+        raise RequestError(f"request {number} is being completed: nothing is left to put off")
     if now > first:
         raise RequestError(
             f"request {number} could be extended until {stamp(first)}, it is {stamp(now)}"

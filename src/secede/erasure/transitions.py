@@ -14,7 +14,7 @@ from secede.erasure.keys import check_name
 from secede.errors import ConfigError, RecordError, SecedeError
 
 RECEIVED = "received"  # every request's first state
-_DETAILS_BYTES = 65_536
+_DETAILS_BYTES = 8 << 20  # four counts for each of 100,000 classes are the most there is
 
 # For each state those that may follow it; a request is closed where none can.
 Allowed = Mapping[str, Collection[str]]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from secede import files
 from secede import state as states
 from secede.errors import StateError, StorageError
 from secede.state import State
@@ -51,6 +52,8 @@ class Vault:
         """Remove all of it, and what a kill left half written."""
         try:
             if self._folder.exists():
+                for path in self._folder.iterdir():
+                    files.check_single(path)
                 shutil.rmtree(self._folder)
         except OSError as error:
             raise StorageError(

@@ -42,17 +42,27 @@ RETURNED = (
 NOT_SENT = (
     "The new model was not sent to the client, so nothing was measured on the client's own samples."
 )
+FROM_BEFORE = "The guard knew the old model{trace}, not the others' mean."
+TRACE = " and a distance"
 SPARED = (
     "No round of post-training would have been needed; {rounds} taken, so that the state which the "
     "client returned is not the one in service."
 )
 SKETCH = (
-    "Of each earlier model at most 64 sums of its values stay at the server, so that a copy of it "
-    "is recognised if a client returns it."
+    "Of each earlier model and of the client's last update at most 64 sums of their values stay at "
+    "the server, so that a copy of one is recognised if a client returns it."
 )
 CLEARED = (
     "{count:,} values of the model that no retained client's training moves were set to zero in "
     "the first round."
+)
+UNCLEARED = (
+    "Values that no retained client's training moves were not set to zero, since not all took part "
+    "in the first round: what the client may have hidden there is left."
+)
+STALE = (
+    "Retained clients that took no part in the last round keep their last updates, trained from "
+    "models that carried the client."
 )
 UNPINNED = (
     "The federation never pinned how many samples its clients have: they count as they claim."
@@ -73,6 +83,9 @@ def verify(desk: Desk) -> None:
     limits = [ITSELF if retrained else NOTHING]
     if step.rung == "local-step" and not last["round"]:
         limits.append(RETURNED)
+    for guarded in (t.details["scalars"] for t in course.this_rung if t.state == "guarded"):
+        if guarded["centre"] == "global":
+            limits.append(FROM_BEFORE.format(trace=TRACE if guarded.get("to_reference") else ""))
     spared = step.rung == "local-step" and course.rounds[0]["passed"] and last["round"]
     if spared and least_enough(course.rounds[:1], known) == 0:
         words = "one was" if last["round"] == 1 else f"{last['round']} were"
@@ -85,6 +98,10 @@ def verify(desk: Desk) -> None:
     limits.append(SKETCH)
     if cleared := sum(done["scalars"].get("zeroed", 0) for done in course.rounds):
         limits.append(CLEARED.format(count=cleared))
+    if any("uncleared" in done for done in course.rounds):
+        limits.append(UNCLEARED)
+    if left or not last["round"]:
+        limits.append(STALE)
     found, limit, sent = _at_leaver(desk, plan, before, after)
     scores += found
     limits += [limit] if limit else []

@@ -13,23 +13,24 @@ from datetime import datetime
 from pathlib import Path
 
 from secede import files
-from secede.erasure import acknowledging, closing, deadline, rounds, rungs, taking
+from secede.erasure import acknowledging, agreement, closing, deadline, rounds, rungs, taking
 from secede.erasure import course as courses
 from secede.erasure import request as requests
 from secede.erasure.admission import QUOTA
 from secede.erasure.desk import Desk, Tell
 from secede.erasure.entries import Entry
 from secede.erasure.ground import Ground
+from secede.erasure.hold import Lock
 from secede.erasure.home import Home
 from secede.erasure.journal import Journal
-from secede.erasure.keys import PrivateKey
+from secede.erasure.keys import PrivateKey, PublicKey
 from secede.erasure.lineage import Lineage
 from secede.erasure.opening import opened
 from secede.erasure.plan import Plan
 from secede.erasure.planning import Wishes
 from secede.erasure.request import Request
 from secede.erasure.terms import check_reason
-from secede.errors import RecordError, RequestError, StateError
+from secede.errors import RecordError, RequestError, RolledBackError, StateError
 
 _DAMAGES = 3  # times that a damaged state is computed again before somebody must look
 
@@ -49,16 +50,36 @@ class Outcome:
     page: Path | None
     failures: tuple[Mapping[str, object], ...]  # rungs given up before, with their reasons
 
+    def check(self) -> Outcome:
+        """Return it if the client is erased; RolledBackError if the model from before stays."""
+        if self.state != courses.PROMOTED:
+            raise RolledBackError(f"{self.client} was not erased: {self.state}: {self.reason}")
+        return self
 
-def receive(home: Home, data: bytes, now: datetime, *, quota: int = QUOTA) -> Entry:
+
+def receive(
+    home: Home,
+    data: bytes,
+    now: datetime,
+    *,
+    quota: int = QUOTA,
+    operator: Mapping[str, PublicKey] | None = None,
+) -> Entry:
     """Write a signed request down and make out the acknowledgement that its client gets.
 
-    The same one again changes nothing.
+    `operator` has the key that signs for a client which has none: it counts for requests alone.
+
+    The same one again changes nothing. Where the home's records contradict each other the request
+    is in the journal and acknowledged all the same, since its time runs; then TrustError says so.
     """
+    home.check_journal()
     name = home.federation.name
     with files.private(), Journal(home.journal) as journal:
-        outcome = journal.accept(data, now, keyring=home.keyring(), federation=name, quota=quota)
-        return acknowledging.make_out(home, journal, outcome.entry, now)
+        keys = home.client_keys() if operator is None else operator
+        outcome = journal.accept(data, now, keyring=keys, federation=name, quota=quota)
+        entry = acknowledging.make_out(home, journal, outcome.entry, now)
+        agreement.enter(home, journal, entry, entry.received)
+        return entry
 
 
 def foresee(home: Home, ground: Ground, request: Request, *, wishes: Wishes, now: datetime) -> Plan:
@@ -84,6 +105,7 @@ def erase(
     clock: Callable[[], datetime],
     wishes: Wishes | None = None,
     tell: Tell = lambda _: None,
+    lock: Lock | None = None,
 ) -> Outcome:
     """Carry request `number` to its end and say how it ended.
 
@@ -91,12 +113,13 @@ def erase(
     may still answer. `wishes` count until there is a plan, which keeps them.
     """
     wishes = wishes or Wishes()
-    with opened(home, ground, number, key, clock, tell) as desk:
+    with opened(home, ground, number, key, clock, tell, held=lock) as desk:
         course = desk.course
         if course.last.state != courses.RECEIVED and not course.ended:
             tell(f"goes on from {course.last.state}, by the plan that it has")
         while not desk.course.ended:
             _advance(desk, wishes)
+        _notify(desk)
         return outcome(home, desk.course)
 
 
@@ -109,7 +132,10 @@ def close(
     key: PrivateKey,
     clock: Callable[[], datetime],
 ) -> Outcome:
-    """End an open request without erasing, and say why; what was tried for it is destroyed."""
+    """End an open request without erasing, and say why; what was tried for it is destroyed.
+
+    The client gets a signed notice of it.
+    """
     check_reason(reason, "closing a request")
     with opened(home, ground, number, key, clock, lambda _: None) as desk:
         if desk.course.ended:
@@ -119,6 +145,7 @@ def close(
                 f"request {number} cannot be closed: its model serves already; let it end"
             )
         closing.refuse(desk, reason)
+        _notify(desk)
         return outcome(home, desk.course)
 
 
@@ -138,6 +165,12 @@ def outcome(home: Home, course: courses.Course) -> Outcome:
         page=receipt and receipt.with_suffix(".html"),
         failures=course.failures,
     )
+
+
+def _notify(desk: Desk) -> None:
+    """Sign for the client that its request ended without an erasure, and why, if it did."""
+    if desk.course.last.state != courses.PROMOTED:
+        acknowledging.make_out(desk.home, desk.journal, desk.course.entry, desk.clock())
 
 
 _STEPS: Mapping[str, Callable[[Desk], None]] = {

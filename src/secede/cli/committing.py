@@ -1,0 +1,94 @@
+"""Show what was committed to: all of a client's samples, or one of them to somebody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from secede.cli.trust import about
+from secede.erasure import receipt as receipts
+from secede.erasure.canonical import read
+from secede.erasure.commitment import PROOF_LIMIT, SAMPLE_LIMIT, Commitment, Shown, check_proof
+from secede.erasure.home import Home
+from secede.erasure.newfile import write_new
+from secede.erasure.signers import Signers
+from secede.errors import ConfigError
+
+
+def whole(folder: Path, client: str, receipt: Path | None, *, as_json: bool) -> None:
+    """Compute a client's commitment again from its samples and its salt, and compare."""
+    from secede.experiments.founding import check_commitment  # torch, only where samples are
+
+    home = Home(folder)
+    pinned = home.federation.client(client).scope.commitment
+    if receipt is not None:
+        pinned = _stated(receipt, client, home.signers())
+    if pinned is None:
+        raise ConfigError(f"nothing was committed to for {client!r}")
+    check_commitment(home, client, pinned)
+    if as_json:
+        print(json.dumps({"holds": True, "client": client, **pinned.model_dump()}, indent=2))
+        return
+    print(f"{client}: the samples and the salt at its site are what was committed to")
+    print(f"root {pinned.root}, {pinned.samples:,} samples")
+
+
+def prove(folder: Path, client: str, index: int, out: Path, sample: Path, *, as_json: bool) -> None:
+    """Write one sample of a client's, and what shows that it was committed to."""
+    from secede.experiments.founding import prove_sample
+
+    home = Home(folder)
+    pinned = home.federation.client(client).scope.commitment
+    if pinned is None:
+        raise ConfigError(f"nothing was committed to for {client!r}")
+    for path in (out, sample):
+        if path.exists():
+            raise ConfigError(f"{path} exists and is not replaced: name another file")
+    content, proof = prove_sample(home, client, index)
+    check_proof(pinned, content, proof)
+    write_new(sample, content, 0o600)
+    write_new(out, Shown(client=client, proof=proof).content(), 0o600)
+    if as_json:
+        told = {"client": client, "index": index, "proof": str(out), "sample": str(sample)}
+        print(json.dumps(told, indent=2))
+        return
+    print(f"{sample}  sample {index} of {client}: whoever gets it has seen it")
+    print(f"{out}  shows that it was committed to, and nothing of the other samples")
+
+
+def check(
+    proof: Path,
+    sample: Path,
+    receipt: Path,
+    keys: Path,
+    *,
+    server: str,
+    auditors: Sequence[Path],
+    as_json: bool,
+) -> None:
+    """Check one sample against the commitment in a receipt, with public keys alone."""
+    with about(proof):
+        shown = Shown.read(read(proof, PROOF_LIMIT))
+    pinned = _stated(receipt, shown.client, Signers.load(keys, auditors), server)
+    with about(proof):
+        check_proof(pinned, read(sample, SAMPLE_LIMIT), shown.proof)
+    if as_json:
+        told = {"holds": True, "client": shown.client, "index": shown.proof.index}
+        print(json.dumps({**told, **pinned.model_dump()}, indent=2))
+        return
+    print(f"{sample} is sample {shown.proof.index} of those that {shown.client} committed to")
+    print(f"root {pinned.root}, {pinned.samples:,} samples")
+
+
+def _stated(path: Path, client: str, signers: Signers, server: str = receipts.SERVER) -> Commitment:
+    """Return the commitment in a receipt that holds and is about `client`."""
+    with about(path):
+        data = read(path, receipts.LIMIT)
+        verified = receipts.verify(data, signers.keys, auditors=signers.auditors, server=server)
+    told = verified.statement.predicate
+    if told.request.client != client:
+        raise ConfigError(f"{path} is about {told.request.client!r}, not {client!r}")
+    if told.scope.commitment is None:
+        raise ConfigError(f"{path} holds no commitment to the samples of {client!r}")
+    return told.scope.commitment

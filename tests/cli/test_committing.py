@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from erasure import small
+from secede.cli import committing
+from secede.erasure.home import Home
+from secede.errors import ConfigError, TrustError
+
+
+@pytest.fixture(scope="module")
+def erased(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Path]:
+    """A home that site-0 was erased from, and the receipt."""
+    home = small.make(tmp_path_factory.mktemp("erased"))
+    outcome = small.erase(home, small.receive(home).id)
+    assert outcome.receipt is not None
+    return home, outcome.receipt
+
+
+def test_a_commitment_is_shown_to_hold_and_another_is_not(
+    erased: tuple[Home, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, receipt = small.copy(erased[0], tmp_path / "home"), erased[1]
+    committing.whole(home.path, "site-0", receipt, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["holds"] is True
+    assert told["samples"] == small.told(home)["scope"]["commitment"]["samples"]
+    with pytest.raises(ConfigError, match="is about 'site-0', not 'site-1'"):
+        committing.whole(home.path, "site-1", receipt, as_json=True)
+    salt = home.path / "sites" / "site-1.salt"
+    salt.write_bytes(bytes(32))
+    with pytest.raises(TrustError, match="not the one committed to"):
+        committing.whole(home.path, "site-1", None, as_json=True)
+    salt.unlink()
+    with pytest.raises(ConfigError, match="cannot read the salt"):
+        committing.whole(home.path, "site-1", None, as_json=True)
+
+
+@pytest.fixture
+def shown(erased: tuple[Home, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """Sample 5 of site-0 and its proof."""
+    proof, sample = tmp_path / "proof.json", tmp_path / "sample.bin"
+    committing.prove(erased[0].path, "site-0", 5, proof, sample, as_json=False)
+    return proof, sample
+
+
+def check(
+    erased: tuple[Home, Path], proof: Path, sample: Path, receipt: Path | None = None
+) -> None:
+    home, own = erased
+    committing.check(
+        proof, sample, receipt or own, home.keys, server="server", auditors=(), as_json=True
+    )
+
+
+def test_one_sample_is_shown_to_somebody_with_receipt_and_public_keys(
+    erased: tuple[Home, Path], shown: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    check(erased, *shown)
+    told = json.loads(capsys.readouterr().out)
+    stated = small.told(erased[0])["scope"]["commitment"]
+    assert told == {"holds": True, "client": "site-0", "index": 5, **stated}
+    for path in shown:
+        assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ConfigError, match="exists and is not replaced"):
+        committing.prove(erased[0].path, "site-0", 5, *shown, as_json=False)
+
+
+def test_every_altered_byte_of_sample_and_proof_is_refused(
+    erased: tuple[Home, Path], shown: tuple[Path, Path]
+) -> None:
+    for path in shown:
+        genuine = path.read_bytes()
+        step = max(1, len(genuine) // 400)
+        for place in range(0, len(genuine), step):
+            changed = bytearray(genuine)
+            changed[place] ^= 1
+            path.write_bytes(changed)
+            with pytest.raises((TrustError, ConfigError)):
+                check(erased, *shown)
+        for other in (genuine + b"\n", genuine[:-1], b""):
+            path.write_bytes(other)
+            with pytest.raises(TrustError):
+                check(erased, *shown)
+        path.write_bytes(genuine)
+    check(erased, *shown)
+
+
+def test_another_sample_or_client_is_refused(
+    erased: tuple[Home, Path], shown: tuple[Path, Path], tmp_path: Path
+) -> None:
+    home, receipt = erased
+    proof, sample = tmp_path / "6.json", tmp_path / "6.bin"
+    committing.prove(home.path, "site-0", 6, proof, sample, as_json=False)
+    with pytest.raises(TrustError, match="not shown to be in the set"):
+        check(erased, proof, shown[1])
+    other = tmp_path / "other.json", tmp_path / "other.bin"
+    committing.prove(home.path, "site-1", 5, *other, as_json=False)
+    with pytest.raises(ConfigError, match="is about 'site-0', not 'site-1'"):
+        check(erased, *other)
+    with pytest.raises(ConfigError, match="expected one from 0 on below that"):
+        committing.prove(home.path, "site-0", 10**6, tmp_path / "a", tmp_path / "b", as_json=False)
+    broken = tmp_path / "receipt.json"
+    broken.write_bytes(receipt.read_bytes().replace(b"A", b"B", 1))
+    with pytest.raises(TrustError, match=r"receipt\.json"):
+        check(erased, *shown, receipt=broken)
+
+
+def test_checking_needs_no_torch_and_no_home(
+    erased: tuple[Home, Path], shown: tuple[Path, Path]
+) -> None:
+    program = (
+        "import sys; from pathlib import Path; from secede.cli import committing\n"
+        "paths = map(Path, sys.argv[1:])\n"
+        "committing.check(*paths, server='server', auditors=(), as_json=True)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    paths = [*map(str, shown), str(erased[1]), str(erased[0].keys)]
+    ended = subprocess.run([sys.executable, "-c", program, *paths], stdout=subprocess.DEVNULL)
+    assert ended.returncode == 0

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from secede import state as states
+from secede.erasure.returning import Returning
+from secede.errors import StorageError
+from secede.federation.engine import OwnState
+from secede.state import State
+
+
+def drawn(seed: int, around: State | None = None, length: float = 1.0) -> State:
+    draw = torch.Generator().manual_seed(seed)
+    change = {"w": torch.randn(2_000, generator=draw) * length / 2_000**0.5}
+    return change if around is None else states.shifted(around, change)
+
+
+OLD, START = drawn(0), drawn(1)
+
+
+def returning(folder: Path, *, kept: bool) -> Returning:
+    """Return one that knows OLD: by its sketch, or as the update of the client that leaves now."""
+    now = Returning(folder, {"w"}, OwnState(OLD, 0.5), ())
+    if not kept:
+        return now
+    now.keep()
+    return Returning(folder, {"w"}, None, ())
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_a_copy_and_a_near_copy_are_known_again(tmp_path: Path, kept: bool, noise: float) -> None:
+    sent = {1: drawn(2, START, 0.3), 2: drawn(3, OLD, noise), 3: drawn(4, START, 0.3)}
+    assert returning(tmp_path, kept=kept).old(sent, START) == {2}
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_where_training_ends_at_one_point_nobody_is_taken_for_another(
+    tmp_path: Path, kept: bool
+) -> None:
+    sent = {client: drawn(client, OLD, 0.01) for client in (1, 2, 3)}
+    assert returning(tmp_path, kept=kept).old(sent, START) == set()
+    assert returning(tmp_path, kept=kept).old({1: sent[1]}, START) == set()
+
+
+def test_a_digest_alone_knows_copies(tmp_path: Path) -> None:
+    Returning(tmp_path, {"w"}, None, (states.digest(OLD),)).keep()
+    later = Returning(tmp_path, {"w"}, None, ())
+    assert later.old({1: OLD, 2: drawn(5, OLD, 1e-6)}, START) == {1}
+
+
+def test_a_damaged_sketch_is_nobody_s_fault(tmp_path: Path) -> None:
+    known = returning(tmp_path, kept=True)
+    (tmp_path / "sketches" / "updates" / f"{states.digest(OLD)}.json").write_bytes(b"{")
+    with pytest.raises(StorageError, match="damaged"):
+        known.old({1: drawn(2), 2: drawn(3)}, START)

@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
+TIMINGS ?= 10  # of each fault
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types fast faults bench browser clean
+.PHONY: help demo test check lint types fast kills faults bench browser clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -13,8 +15,8 @@ help: ## Show the targets
 demo: $(INSTALLED) ## Set up, then train, erase and compare with retraining on embedded data
 	$(BIN)/secede demo
 
-test: $(INSTALLED) browser ## Set up, then run every test except those that need a GPU or an hour
-	$(BIN)/pytest -m "not gpu and not faults"
+test: $(INSTALLED) browser ## Set up, then run every test except those that need a GPU, and the longest
+	$(BIN)/pytest -m "not gpu and not faults and not kills"
 
 check: lint types test ## Lint, types and tests: what must pass before a change lands
 
@@ -26,10 +28,13 @@ types: $(INSTALLED) ## mypy --strict
 	$(BIN)/mypy
 
 fast: $(INSTALLED) ## The tests without the slow ones and the browser
-	$(BIN)/pytest -m "not gpu and not faults and not slow and not browser"
+	$(BIN)/pytest -m "not gpu and not faults and not kills and not slow and not browser"
+
+kills: $(INSTALLED) ## Kill an erasure at every single write, and 200 times at random: some minutes
+	$(BIN)/pytest -m kills
 
 faults: $(INSTALLED) ## Kill every process of a Flower deployment at every stage, ten times each: hours
-	$(BIN)/pytest -m faults --timings 10
+	$(BIN)/pytest tests/flower/test_faults.py -m faults --timings $(TIMINGS)
 
 bench: $(INSTALLED) ## Time the simulator on this machine's cores, in modest sizes: some minutes
 	$(BIN)/python -m benchmarks.round --device cpu --images 2000 --repeats 3

@@ -74,6 +74,11 @@ def test_integer_buffers_neither_average_nor_project_nor_measure() -> None:
     a = {"w": torch.tensor([0.0]), "steps": torch.tensor(3)}
     b = {"w": torch.tensor([10.0]), "steps": torch.tensor(500)}
     assert states.mean([a, b], [1, 1])["steps"].item() == 3
+    for place in range(3):  # one state alone decides nothing, wherever it stands
+        three = [{**b}, {**b}, {**b}]
+        three[place] = {"w": b["w"], "steps": torch.tensor(-1)}
+        assert states.mean(three, [1, 1, 1])["steps"].item() == 500
+        assert states.trimmed_mean(three, 1)["steps"].item() == 500
     assert states.reference(b, a, weight=0.5)["steps"].item() == 500
     assert states.distance(a, b) == 10.0
     assert states.project(b, a, 1.0)["steps"].item() == 500

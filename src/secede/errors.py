@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -79,7 +80,16 @@ class StoppedError(SecedeError):
 
 
 def did_you_mean(found: str, known: Iterable[str]) -> str:
-    """Return a hint with the known name nearest to `found` and a space, or nothing."""
-    close = difflib.get_close_matches(found.lower().replace("_", "-"), list(known), n=1)
-    close = close or difflib.get_close_matches(found, list(known), n=1)
+    """Return a hint with the known name nearest to `found` and a space, or nothing.
+
+    One that has other digits and is the same otherwise is another's, and no slip: site-9, site-1.
+    """
+    names = [name for name in known if not _numbered_alike(found, name)]
+    close = difflib.get_close_matches(found.lower().replace("_", "-"), names, n=1, cutoff=0.7)
+    close = close or difflib.get_close_matches(found, names, n=1, cutoff=0.7)
     return f"did you mean {close[0]!r}? " if close else ""
+
+
+def _numbered_alike(one: str, other: str) -> bool:
+    first, second = re.split(r"\d+", one), re.split(r"\d+", other)
+    return len(first) > 1 and first == second

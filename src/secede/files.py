@@ -5,9 +5,11 @@ Inside `private` they are made for their owner alone, and so are the folders tha
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -77,6 +79,49 @@ def append_line(path: Path, line: str) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise StorageError(f"cannot append to {path}: {error.strerror}") from error
+
+
+def check_single(path: Path) -> None:
+    """Raise if deleting `path` would leave its content: it is a link, or has further names."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"cannot delete {path}: {error.strerror}") from error
+    if stat.S_ISLNK(found.st_mode):
+        raise StorageError(
+            f"{path} is a symbolic link: deleting it would leave the file that it names; put that "
+            "file in its place"
+        )
+    if found.st_nlink > 1:
+        raise StorageError(
+            f"{path} has {found.st_nlink} names (hard links): deleting one would leave the "
+            "content; remove the others"
+        )
+
+
+def destroy(path: Path) -> None:
+    """Delete a file if it is there; one whose content would stay under another name is refused."""
+    check_single(path)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot delete {path}: {error.strerror}") from error
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a folder, so that others who hold it too wait: to change a file that is there."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise StorageError(f"cannot use the folder {folder}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def digest(path: Path, algorithm: str = "sha256") -> str:

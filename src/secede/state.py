@@ -72,6 +72,14 @@ def with_aliases(state: State, model: nn.Module) -> dict[str, Tensor]:
     return {name: state[shared.get(name, name)] for name in model.state_dict()}
 
 
+def tied(state: State, shared: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return `state` with shared parameters equal under all names that it has for them.
+
+    `shared` is what `aliases` tells; the value under the name that stands for the others counts.
+    """
+    return {name: state.get(shared.get(name, name), value) for name, value in state.items()}
+
+
 def load_into(model: nn.Module, state: State) -> None:
     """Copy `state` into `model`; names, shapes and kinds must fit exactly."""
     state, targets = without_aliases(state, model), live(model)
@@ -137,7 +145,10 @@ def _largest(values: list[Tensor]) -> Tensor:
 
 
 def mean(states: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]:
-    """Return the weighted mean (weights need not sum to one); integer buffers are the first's."""
+    """Return the weighted mean (weights need not sum to one).
+
+    Of integer buffers it is the middle value, the lower of two, so that no single state decides.
+    """
     if not states or len(states) != len(weights):
         raise StateError(f"expected one weight per state, got {len(states)} and {len(weights)}")
     total = math.fsum(weights)
@@ -151,15 +162,16 @@ def mean(states: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]
         torch._foreach_add_(sums, _widened(state, floats), alpha=weight / total)
     averaged = {n: acc.to(states[0][n].dtype) for n, acc in zip(floats, sums, strict=True)}
     return {
-        name: averaged[name] if name in averaged else first.clone()
-        for name, first in states[0].items()
+        name: averaged[name] if name in averaged else _middle([state[name] for state in states])
+        for name in states[0]
     }
 
 
 def trimmed_mean(states: Sequence[State], cut: int) -> dict[str, Tensor]:
     """Return each entry's mean without its `cut` lowest and `cut` highest values, unweighted.
 
-    With the largest cut that leaves something it is the median. Integer buffers are the first's.
+    With the largest cut that leaves something it is the median. Of integer buffers it is the
+    middle value, the lower of two.
     """
     if not 0 <= 2 * cut < len(states):
         raise StateError(f"cannot cut {cut} at each end of {len(states)} states: too few are left")
@@ -168,7 +180,7 @@ def trimmed_mean(states: Sequence[State], cut: int) -> dict[str, Tensor]:
     trimmed: dict[str, Tensor] = {}
     for name, first in states[0].items():
         if not first.is_floating_point():
-            trimmed[name] = first.clone()
+            trimmed[name] = _middle([state[name] for state in states])
             continue
         ordered = torch.stack([state[name].to(_wide(first.dtype)) for state in states]).sort(dim=0)
         kept = ordered.values[cut : len(states) - cut]
@@ -357,6 +369,12 @@ def load(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str
         raise StateError(f"{path}: no such file") from None
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise StateError(f"{path}: not a readable safetensors file ({error})") from error
+
+
+def _middle(values: Sequence[Tensor]) -> Tensor:
+    """Return each place's middle value, the lower of two."""
+    ordered = torch.stack(list(values)).sort(dim=0).values
+    return ordered[(len(values) - 1) // 2].clone()
 
 
 def _as_rows(mask: Tensor, value: Tensor) -> Tensor:

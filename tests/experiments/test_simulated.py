@@ -34,7 +34,7 @@ def test_a_home_holds_all_that_an_erasure_needs(home: Home) -> None:
     assert [client.name for client in federation.clients] == names
     assert sum(client.scope.weight for client in federation.clients) == pytest.approx(1)
     assert list(Keyring.load(home.keys)) == ["server", *names]
-    load_private(home.keys / "server.key")
+    load_private(home.path / "server.key")
     with Lineage(home.registry, read_only=True) as registry:
         (model,) = registry.models()
     assert (model.status, model.round, list(model.clients)) == ("serving", 4, names)

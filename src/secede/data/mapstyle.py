@@ -28,27 +28,36 @@ class MapStyle(Protocol):
         ...
 
 
-def as_samples(source: object) -> Samples:
-    """Return `source` as samples: Samples, a tuple (x, y) of tensors or arrays, or map-style."""
+def as_samples(
+    source: object, *, floats: torch.dtype = torch.float32, tokens: bool = False
+) -> Samples:
+    """Return `source` as samples: Samples, a tuple (x, y) of tensors or arrays, or map-style.
+
+    Floats become `floats`; with `tokens` inputs may be whole numbers.
+    """
     if isinstance(source, Samples):
         return source
     # A list of two pairs is map-style; only a tuple of two arrays is inputs and labels.
     if isinstance(source, tuple) and [isinstance(part, _ARRAYS) for part in source] == [True, True]:
-        return from_tensors(*source)
+        return from_tensors(*source, floats=floats, tokens=tokens)
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
-        return from_dataset(source)
+        return from_dataset(source, floats=floats, tokens=tokens)
     raise DataError(
         f"found {type(source).__name__}, expected Samples, a tuple (x, y) of tensors or arrays, "
         "or a map-style dataset with a length and items (input, label)"
     )
 
 
-def from_tensors(x: object, y: object) -> Samples:
+def from_tensors(
+    x: object, y: object, *, floats: torch.dtype = torch.float32, tokens: bool = False
+) -> Samples:
     """Return samples of tensors or arrays: bytes are scaled to [0, 1], floats kept."""
-    return Samples(to_inputs(x, "inputs"), to_labels(y, "labels"))
+    return Samples(to_inputs(x, "inputs", floats=floats, tokens=tokens), to_labels(y, "labels"))
 
 
-def from_dataset(source: MapStyle) -> Samples:
+def from_dataset(
+    source: MapStyle, *, floats: torch.dtype = torch.float32, tokens: bool = False
+) -> Samples:
     """Return all items of a map-style dataset as samples."""
     if len(source) == 0:
         raise DataError("the dataset is empty")
@@ -59,7 +68,7 @@ def from_dataset(source: MapStyle) -> Samples:
                 f"item {index}: input of {tuple(x.shape)} {x.dtype}, but item 0 has "
                 f"{tuple(inputs[0].shape)} {inputs[0].dtype}; all must be alike"
             )
-    return from_tensors(torch.stack(inputs), torch.tensor(labels))
+    return from_tensors(torch.stack(inputs), torch.tensor(labels), floats=floats, tokens=tokens)
 
 
 def _item(source: MapStyle, index: int) -> tuple[Tensor, int]:

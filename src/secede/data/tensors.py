@@ -38,18 +38,25 @@ def to_tensor(values: object, source: str) -> Tensor:
         ) from error
 
 
-def to_inputs(values: object, source: str) -> Tensor:
-    """Return inputs as float32: bytes scaled to [0, 1], floats as they are, finite."""
+def to_inputs(
+    values: object, source: str, *, floats: torch.dtype = torch.float32, tokens: bool = False
+) -> Tensor:
+    """Return inputs as `floats`: bytes scaled to [0, 1], floats as they are, finite.
+
+    With `tokens` other whole numbers, which an embedding looks up, stay what they are.
+    """
     x = to_tensor(values, source)
     if x.ndim < 2:
         raise DataError(f"{source}: shape {tuple(x.shape)}, expected one row or image per sample")
     if len(x) == 0:
         raise DataError(f"{source}: is empty")
     if x.dtype == torch.uint8:
-        return x.to(torch.float32).div_(255)
+        return x.to(floats).div_(255)
+    if tokens and x.dtype in (torch.int32, torch.int64):
+        return x
     if not x.dtype.is_floating_point:
         raise DataError(f"{source}: found {x.dtype}, expected uint8 (0 to 255) or floats")
-    x = x.to(torch.float32)
+    x = x.to(floats)
     if not bool(torch.isfinite(x).all()):
         raise DataError(f"{source}: holds NaN, infinite or too large values")
     return x

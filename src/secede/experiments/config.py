@@ -189,12 +189,12 @@ class Config(_Section):
         return self.scenario.share
 
 
-def parse(text: str, *, name: str) -> Config:
-    """Read a config from TOML; `name` is used where the text gives none."""
+def parse(text: str, *, name: str, file: str | None = None) -> Config:
+    """Read a config from TOML; `name` is used where the text gives none, `file` in errors."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name}: not valid TOML: {error}") from error
+        raise ConfigError(f"{file or name}: not valid TOML: {error}") from error
     return build({"name": name, **values})
 
 

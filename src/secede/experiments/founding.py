@@ -5,6 +5,7 @@ Doing it again after a kill gives the same home. The description is written last
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -15,7 +16,7 @@ from secede import state as states
 from secede.data.samples import Samples
 from secede.erasure import commitment, keys
 from secede.erasure.bodies import DeliveredBody, ModelBody
-from secede.erasure.commitment import Commitment
+from secede.erasure.commitment import Commitment, Proof
 from secede.erasure.home import Client, Home
 from secede.erasure.home import Federation as Record
 from secede.erasure.journal import Journal
@@ -24,7 +25,6 @@ from secede.erasure.ledger import Ledger
 from secede.erasure.lineage import Lineage
 from secede.erasure.newfile import write_new
 from secede.erasure.predicate import Scope
-from secede.erasure.receipt import SERVER
 from secede.erasure.registry import Candidate
 from secede.errors import ConfigError, StorageError
 from secede.experiments import config as configs
@@ -109,9 +109,7 @@ def _train(home: Home, recipe: Recipe, federation: Federation, tell: Tell) -> St
 
 def _make_keys(home: Home, names: tuple[str, ...]) -> None:
     """Make the server's keys, and each client's, whose public half goes to the server."""
-    if not (home.keys / f"{SERVER}.pub").exists():
-        (home.keys / f"{SERVER}.key").unlink(missing_ok=True)
-        keys.generate(home.keys, SERVER)
+    home.make_server_key()
     sites = home.path / "sites"
     for name in names:
         if not (sites / f"{name}.pub").exists():
@@ -152,14 +150,26 @@ def _commit(home: Home, name: str, samples: Samples) -> Commitment:
 
 def check_commitment(home: Home, name: str, pinned: Commitment) -> None:
     """Raise unless `pinned` was made from the client's samples with the salt at its site."""
+    samples, salt = _committed(home, name)
+    commitment.check(pinned, _rows(samples), salt)
+
+
+def prove_sample(home: Home, name: str, index: int) -> tuple[bytes, Proof]:
+    """Return the bytes of the client's sample number `index`, and what shows it to others."""
+    samples, salt = _committed(home, name)
+    proof = commitment.prove(_rows(samples), salt, index)
+    return next(itertools.islice(_rows(samples), index, None)), proof
+
+
+def _committed(home: Home, name: str) -> tuple[Samples, bytes]:
+    """Return what lies at a client: its samples, and the salt of its commitment."""
     path = home.path / "sites" / f"{name}.salt"
     try:
         salt = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read the salt {path}: {error.strerror}") from error
     engine = Recipe.load(home).put_up().engine
-    samples = engine.clients[home.federation.client(name).number]
-    commitment.check(pinned, _rows(samples), salt)
+    return engine.clients[home.federation.client(name).number], salt
 
 
 def _rows(samples: Samples) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from secede import files
 from secede import state as states
 from secede.errors import SilentError, StorageError
 from secede.federation.cost import Cost
@@ -62,18 +63,12 @@ class Sites:
 
     def drop(self, name: str) -> None:
         """Remove what lies beside the state in use."""
-        self._remove(self._path(name, ".next"))
+        files.destroy(self._path(name, ".next"))
 
     def forget(self, name: str) -> None:
         """Remove what is kept of a client."""
         self.drop(name)
-        self._remove(self._path(name))
-
-    def _remove(self, path: Path) -> None:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot delete {path}: {error.strerror}") from error
+        files.destroy(self._path(name))
 
     def _origin(self, path: Path) -> str | None:
         return states.load(path)[1].get(_FROM) if path.exists() else None

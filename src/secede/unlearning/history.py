@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from secede import files
 from secede import state as states
 from secede.errors import ConfigError, RecordError, StateError, StorageError
 from secede.federation.engine import Update
@@ -151,7 +152,7 @@ class History:
         try:
             for pattern in ("*.safetensors", ".*.safetensors.*.part"):
                 for path in self._folder.glob(pattern):
-                    path.unlink()
+                    files.destroy(path)
             self._folder.rmdir()
         except OSError as error:
             raise StorageError(

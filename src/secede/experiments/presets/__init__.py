@@ -29,6 +29,7 @@ PAPER = (
 NATURAL = (
     "mnist-clean-5",
     "mnist-exclusive-5",
+    "mnist-class-5",
     "mnist-backdoor-small",
     "mnist-backdoor-half",
     "mnist-backdoor-skewed",
@@ -60,7 +61,7 @@ def load(name_or_path: str) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     name = re.sub(r"[^A-Za-z0-9._ -]+", "-", path.stem)[:80] or "run"
-    return resolve_data_path(parse(text, name=name), path.parent)
+    return resolve_data_path(parse(text, name=name, file=str(path)), path.parent)
 
 
 def _read(name: str) -> str:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from secede.state import project as project
     from secede.state import reference as reference
     from secede.state import save as save_state
+    from secede.unlearning.holding import without_return as without_return
     from secede.unlearning.local import LocalReport as LocalReport
     from secede.unlearning.local import LocalResult as LocalResult
     from secede.unlearning.projected_ascent import ProjectedAscent as ProjectedAscent
     from secede.unlearning.second_choice import SecondChoice as SecondChoice
-    from secede.unlearning.second_choice import without_return as without_return
     from secede.unlearning.standalone import unlearn as unlearn
 
 _HOMES = {
@@ -49,7 +49,7 @@ _HOMES = {
     "reference": ("secede.state", "reference"),
     "save_state": ("secede.state", "save"),
     "unlearn": ("secede.unlearning.standalone", "unlearn"),
-    "without_return": ("secede.unlearning.second_choice", "without_return"),
+    "without_return": ("secede.unlearning.holding", "without_return"),
 }
 
 __all__ = [

@@ -7,7 +7,7 @@ import pytest
 import tiny
 from secede.errors import DataError
 from secede.experiments import presets
-from secede.experiments.fingerprint import fingerprints
+from secede.experiments.fingerprint import fingerprints, own_source
 
 
 def test_a_users_data_and_model_are_told_by_their_content(tmp_path: Path) -> None:
@@ -59,3 +59,15 @@ def test_the_files_of_a_named_data_set_count(
     first = fingerprints(config, None)
     (tmp_path / f"{names[0]}-labels-idx1-ubyte.gz").write_bytes(b"two")
     assert fingerprints(config, None) != first
+
+
+def test_the_digest_of_our_own_source_changes_with_any_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("__init__.py", "part.py"):
+        (tmp_path / name).write_text("x = 1\n")
+    monkeypatch.setattr("secede.__file__", str(tmp_path / "__init__.py"))
+    first = own_source.__wrapped__()
+    assert first == own_source.__wrapped__()
+    (tmp_path / "part.py").write_text("x = 2\n")
+    assert own_source.__wrapped__() != first

@@ -8,6 +8,7 @@ import pytest
 
 from secede.errors import ConfigError
 from secede.unlearning.create import create
+from secede.unlearning.gradient_ascent import GradientAscent
 from secede.unlearning.method import AtLeaver
 from secede.unlearning.methods import METHODS, Needs, Situation, check_possible, suitable
 from secede.unlearning.projected_ascent import ProjectedAscent
@@ -38,10 +39,15 @@ class NotOne:
 
 
 def test_a_local_step_is_wrapped_and_gets_its_settings() -> None:
-    entry, method = create("projected-ascent", {"epochs": 3, "stop_distance": 2})
-    assert entry is METHODS["projected-ascent"]
+    entry, method = create("gradient-ascent", {"epochs": 3})
+    assert entry is METHODS["gradient-ascent"]
     assert isinstance(method, AtLeaver)
-    assert method.step == ProjectedAscent(epochs=3, stop_distance=2)
+    assert method.step == GradientAscent(epochs=3)
+
+
+def test_a_local_step_that_holds_on_is_a_method_by_itself() -> None:
+    _, method = create("projected-ascent", {"stop_distance": 2, "hold": 1})
+    assert method == ProjectedAscent(stop_distance=2, hold=1.0)
 
 
 @pytest.mark.parametrize(

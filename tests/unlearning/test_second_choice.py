@@ -16,7 +16,7 @@ from secede.federation.training import LocalTraining
 from secede.unlearning.beyond import REACH, Teacher, second_choice
 from secede.unlearning.local import LocalTask
 from secede.unlearning.method import Server
-from secede.unlearning.second_choice import SecondChoice, held_share, without_return
+from secede.unlearning.second_choice import SecondChoice
 from unlearning import servers
 
 
@@ -107,6 +107,49 @@ def test_it_looks_further_where_the_last_round_changed_little(three_class_task: 
     assert report.own_share == pytest.approx(lost(report.reach), rel=1e-4)
 
 
+@pytest.mark.parametrize(("size", "reach"), [(1e38, 64 / 2**4.5), (1e37, 64 / 2)])
+def test_where_the_networks_numbers_end_it_looks_from_nearer(
+    three_class_task: LocalTask, size: float, reach: float
+) -> None:
+    # Weights above 3.4e38 overflow, and infinity has no softmax; half an octave nearer each time,
+    # the first that does not is looked from, and there the label is gone.
+    way = torch.tensor([[-size], [0.0], [size]])
+    own = {"weight": three_class_task.reference["weight"] + way}
+    task = replace(three_class_task, own_state=own, own_weight=0.8)  # 16 · 0.8 / 0.2 = 64
+    teacher = Teacher(task.model, task.reference)
+    assert teacher.look_beyond(task, list(task.batches(1, 0)), 0.1)
+    assert teacher.reach == pytest.approx(reach)
+    assert teacher.own_share == pytest.approx(1)
+
+
+def test_without_numbers_anywhere_nothing_is_claimed(three_class_task: LocalTask) -> None:
+    own = {"weight": torch.tensor([[-math.inf], [0.0], [0.0]])}  # taken back: +inf
+    task = replace(three_class_task, own_state=own, own_weight=0.2)
+    with pytest.raises(StateError, match="labels = 'all'"):
+        Teacher(task.model, task.reference).look_beyond(task, list(task.batches(1, 0)), 0.1)
+
+
+def test_it_starts_at_the_global_model_if_told_so(three_class_task: LocalTask) -> None:
+    elsewhere = {"weight": torch.tensor([[0.0], [0.0], [math.log(2)]])}
+    task = replace(three_class_task, global_state=elsewhere)
+    # softmax(0, 0, ln2) = (1, 1, 2) / 4, the target is (1/2, 1/2, 0).
+    found = once(labels="all", begin="global").unlearn(task).state["weight"]
+    torch.testing.assert_close(found, elsewhere["weight"] + torch.tensor([[0.25], [0.25], [-0.5]]))
+
+
+def test_a_long_gradient_is_clipped(three_class_task: LocalTask) -> None:
+    clipped = once(labels="all", clip=0.1).unlearn(three_class_task).report
+    assert clipped.distance_to_reference == pytest.approx(0.1, rel=1e-4)
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_it_takes_as_many_epochs_as_it_is_told(three_class_task: LocalTask, epochs: int) -> None:
+    slow = SecondChoice(
+        labels="all", level=0.0, learning_rate=1e-6, epochs=epochs, least_steps=1
+    ).unlearn(three_class_task)
+    assert slow.report.steps == epochs
+
+
 def test_a_label_that_the_others_share_is_held() -> None:
     # The own state knows the label less than the reference does: going on, it only grows.
     reference = {"weight": torch.tensor([[0.0], [2.0]])}
@@ -168,54 +211,6 @@ def test_a_ball_bounds_the_way_from_the_reference(three_class_task: LocalTask) -
     assert held.report.loss != free.report.loss  # measured where it was pulled to
 
 
-def test_the_way_back_is_taken_out_of_a_step_and_nothing_else() -> None:
-    before = {"w": torch.tensor([0.0, 0.0]), "b": torch.tensor([1.0])}
-    after = {"w": torch.tensor([3.0, 4.0]), "b": torch.tensor([2.0])}
-    # The step (3, 4) has 3/2 of the way back (2, 0) in it; without it, (0, 4) is left.
-    found = without_return(after, before, back={"w": torch.tensor([2.0, 0.0])})
-    torch.testing.assert_close(found["w"], torch.tensor([0.0, 4.0]))
-    assert found["b"] is after["b"]
-    away = without_return(after, before, back={"w": torch.tensor([-2.0, 0.0])})
-    torch.testing.assert_close(away["w"], after["w"])
-
-
-def test_held_post_training_never_moves_back() -> None:
-    server = servers.server()
-    start = SecondChoice().start(server)
-    back = states.difference(server.global_state, start.state)
-
-    def moved_back(memory: states.State, **settings: float) -> float:
-        method = SecondChoice(**settings)  # type: ignore[arg-type]
-        after = method.recover(server, start.state, memory, 1)
-        assert after.memory is memory
-        return states.inner(states.difference(after.state, start.state), back)
-
-    free = SecondChoice(hold=0.0, hold_first=0.0)
-    assert not free.start(server).memory
-    whole = moved_back({}, hold=0.0, hold_first=0.0)
-    assert whole > 1e-3
-    assert moved_back(start.memory, hold_first=1.0) == pytest.approx(0, abs=1e-4)
-    assert moved_back(start.memory) == pytest.approx(whole / 4, rel=1e-3)
-    assert moved_back(start.memory, hold_first=0.5) == pytest.approx(whole / 2, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("weight", "held"),
-    [(0.01, 0.0), (0.02, 0.0), (0.04, 0.25), (0.1, 1.0), (0.5, 1.0), (0.0, 1.0), (None, 1.0)],
-)
-def test_a_light_leaver_holds_less(weight: float | None, held: float) -> None:
-    assert held_share(weight) == pytest.approx(held)
-
-
-def test_post_training_after_a_light_leaver_is_free() -> None:
-    clients = [servers.blobs(4 if i == 0 else 200, seed=i) for i in range(3)]
-    server = servers.server(clients=clients)
-    start = SecondChoice().start(server)
-    held = SecondChoice().recover(server, start.state, start.memory, 1)
-    free = SecondChoice(hold=0.0, hold_first=0.0).recover(server, start.state, {}, 1)
-    assert states.digest(held.state) == states.digest(free.state)
-
-
 def test_it_unlearns_the_leavers_samples_and_repeats_to_the_bit() -> None:
     first, second = (servers.erase(SecondChoice(), planted(), rounds=2) for _ in range(2))
     assert states.digest(first[1]) == states.digest(second[1])
@@ -250,8 +245,6 @@ def accuracy(server: Server, state: states.State) -> float:
         ({"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
         ({"radius": -1.0}, "radius must be positive, got -1.0"),
         ({"least_steps": 0}, "least_steps must be positive, got 0"),
-        ({"hold": 1.5}, "hold must be within 0 and 1, got 1.5"),
-        ({"hold_first": -0.1}, "hold_first must be within 0 and 1, got -0.1"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, float], told: str) -> None:

@@ -60,7 +60,7 @@ def test_a_temperature_of_two_matches_the_hand_sum() -> None:
 def test_the_teacher_is_where_the_student_starts() -> None:
     # At the reference the logits are (0, log 2, log 4): the label has the least one already, so
     # that the teacher says what the student says, and nothing moves.
-    result = VirtualTeacher(start="reference", learning_rate=1.0).unlearn(task())
+    result = VirtualTeacher(begin="reference", learning_rate=1.0).unlearn(task())
     torch.testing.assert_close(result.state["weight"], LOGITS.flip(0))
     assert result.report.distance_to_reference == pytest.approx(0, abs=1e-6)
 
@@ -114,7 +114,7 @@ def test_it_needs_classes() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"start": "own"}, "start must be 'global' or 'reference', got 'own'"),
+        ({"begin": "own"}, "begin must be 'global' or 'reference', got 'own'"),
         ({"label": "zero"}, "label must be 'minimum' or 'removed', got 'zero'"),
         ({"temperature": 0.0}, "temperature must be positive"),
         ({"momentum": 1.0}, "momentum must be"),

@@ -141,8 +141,9 @@ def reproduce(
     suite: Annotated[
         str,
         typer.Option(
-            help="paper: its own method. compare: ours and others. history: those that keep "
-            "updates, or cost like retraining. natural: other leavers, ours and others."
+            help="paper: its own method. compare: ours and others. controls: what each part of "
+            "ours adds. history: those that keep updates, or cost like retraining. natural: other "
+            "leavers, ours and others."
         ),
     ] = "paper",
     method: Methods = None,

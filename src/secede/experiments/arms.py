@@ -53,6 +53,7 @@ def arms(
         return advance
 
     def server(global_state: State) -> Server:
+        own = engine.own.get(federation.leaver)
         return Server(
             engine=engine,
             global_state=global_state,
@@ -62,6 +63,7 @@ def arms(
             fresh_model=lambda: engine.fresh_model("template"),
             history=history,
             unlabelled=federation.unlabelled,
+            weight=None if own is None else own.weight,
         )
 
     def erasing(name: str, method: Method) -> Arm:

@@ -8,14 +8,24 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+import secede
 from secede import files
 from secede.data import catalog
 from secede.data.obtain import obtain
 from secede.errors import DataError
 from secede.experiments.config import Config
+
+
+@cache
+def own_source() -> str:
+    """Return a short digest of secede's own modules: a version says too little of what ran."""
+    root = Path(secede.__file__).parent
+    modules = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
+    return _joint({name: files.digest(path) for name, path in modules.items()})[:16]
 
 
 def fingerprints(config: Config, search: Path | None) -> dict[str, str]:

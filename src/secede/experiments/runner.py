@@ -23,7 +23,7 @@ from secede.errors import RecordError
 from secede.experiments import config as configs
 from secede.experiments.arms import arms
 from secede.experiments.config import Config
-from secede.experiments.fingerprint import fingerprints
+from secede.experiments.fingerprint import fingerprints, own_source
 from secede.experiments.lanes import lane_count, take_turns
 from secede.experiments.listening import Progress
 from secede.experiments.recorder import Recorder
@@ -223,6 +223,7 @@ def _environment(config: Config, federation: Federation, lanes: int) -> dict[str
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "cpu"
     return {
         "secede": __version__,
+        "source": own_source(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         **(_gpu_libraries() if device == "cuda" else {}),

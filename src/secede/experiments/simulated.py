@@ -134,6 +134,7 @@ class Simulated(Ground):
     def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
         """Return what a method finds."""
         leaver = self.clients[client]
+        own = self._simulator.own.get(leaver)
         return Server(
             engine=replace(self.engine, seconds={leaver: seconds}),
             global_state=state,
@@ -143,6 +144,7 @@ class Simulated(Ground):
             fresh_model=lambda: self._simulator.fresh_model("template"),
             history=self._history,
             unlabelled=self._federation.unlabelled,
+            weight=None if own is None else own.weight,
         )
 
     def last(self, client: str) -> OwnState | None:

@@ -110,7 +110,7 @@ class FlowerGround(Ground):
 
     def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
         """Return what a method finds."""
-        leaver = self.clients[client]
+        leaver, trace = self.clients[client], self.trace(client)
         return Server(
             engine=replace(
                 self.engine, answer_seconds={leaver: seconds}, hidden=frozenset({leaver})
@@ -120,6 +120,7 @@ class FlowerGround(Ground):
             retained=tuple(self.clients[name] for name in retained),
             fresh_state=lambda: {**self._fresh("retraining").state_dict()},
             fresh_model=lambda: self._fresh("template"),
+            weight=None if trace is None else trace.weight,
         )
 
     def last(self, client: str) -> OwnState | None:

@@ -2,10 +2,10 @@
 
 w_far = w_ref + k (w_ref - w_i). Where the leaver's pull balances the others', and a round takes
 them the share c of the way to where they would be without it, they still have p (1/c - 1) of w_ref
-- w_i to go, with p the leaver's weight. Of the same data the others then have the part 1 - p, and
-take about as many fewer steps: c is a multiple of 1 - p. So k starts at a multiple of p / (1 - p).
-It is raised until a tenth of the labels' probability has gone, since last steps are short once
-training has converged.
+- w_i to go, with p the leaver's weight. The others have the part 1 - p of the data, and c is the
+smaller the fewer steps they take: so k starts at a multiple of p / (1 - p), which is fitted. It is
+raised until a tenth of the labels' probability has gone, since last steps are short once training
+has converged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Teacher:
     def look_beyond(self, task: LocalTask, samples: Sequence[Batch], share: float) -> bool:
         """Take the own state back, further each time, until `share` of the labels has gone.
 
-        False if that did not happen within reason: then nothing is its own.
+        False if that did not happen within reason: then nothing is its own. Where the network's
+        numbers end before, what was lost up to there must do.
         """
         near = states.live(self._near)
         own = states.without_aliases(task.own_state, self._near)
@@ -53,18 +54,32 @@ class Teacher:
             )
         weight = task.own_weight
         first = REACH * weight / (1 - weight) if weight else 1.0
-        for reach in (first * 2 ** (raised / 2) for raised in range(RAISES + 1)):
-            beyond = {n: v + reach * away[n] if n in away else v for n, v in near.items()}
-            far, before = frozen(self._near, beyond), self._far
-            self._far = far
-            found = self._share(samples)
-            if math.isnan(found):  # too far: the network's numbers end there
-                self._far = before
-                return False
-            self.reach, self.own_share = reach, found
-            if found >= share:
+        for raised in range(RAISES + 1):
+            reach = first * 2 ** (raised / 2)
+            if not self._look(near, away, reach, samples):
+                return self._look_nearer(near, away, reach, samples)
+            if self.own_share >= share:
                 return True
         return False
+
+    def _look_nearer(
+        self, near: State, away: State, reach: float, samples: Sequence[Batch]
+    ) -> bool:
+        """Look from as far away as there are numbers; True, since that is all that can be told."""
+        for lowered in range(1, RAISES + 1):
+            if self._look(near, away, reach / 2 ** (lowered / 2), samples):
+                return True
+        raise StateError(
+            "second-choice: taken back, the network gives no finite numbers, so the leaver cannot "
+            "tell which labels are its own: take labels = 'all'"
+        )
+
+    def _look(self, near: State, away: State, reach: float, samples: Sequence[Batch]) -> bool:
+        """Look from so far away; False if the network's numbers end before."""
+        beyond = {n: v + reach * away[n] if n in away else v for n, v in near.items()}
+        self._far = frozen(self._near, beyond)
+        self.reach, self.own_share = reach, self._share(samples)
+        return not math.isnan(self.own_share)
 
     def _share(self, samples: Sequence[Batch]) -> float:
         device = next(self._near.parameters()).device

@@ -36,6 +36,7 @@ class Server:
     history: History | None = None  # what the server kept while training, if anything
     unlabelled: Tensor | None = None  # the server's own inputs, if it has any
     mean: Mean = aggregate  # of a plain round's updates
+    weight: float | None = None  # the leaver's share in the last mean, where the server knows it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,13 +19,14 @@ from secede.errors import ConfigError
 from secede.federation.engine import Batch
 from secede.unlearning import stop_distance as tau
 from secede.unlearning.evaluation import Evaluation, checked
+from secede.unlearning.holding import Holding
 from secede.unlearning.local import Candidate, LocalReport, LocalResult, LocalTask
 from secede.unlearning.radius import third_of_distance_to_fresh
 from secede.unlearning.walker import Anchor, Course, Walker
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectedAscent:
+class ProjectedAscent(Holding):
     """Loss ascent kept inside an L2 ball around the reference; defaults are the paper's."""
 
     radius: float | None = None  # plain L2; None: a third of the mean distance to fresh models
@@ -47,6 +48,7 @@ class ProjectedAscent:
             raise ConfigError(f"momentum must be at least 0 and below 1, got {self.momentum}")
         if self.stop_accuracy is not None and not 0 <= self.stop_accuracy <= 1:
             raise ConfigError(f"stop_accuracy must be within 0 and 1, got {self.stop_accuracy}")
+        self.check_hold()
         if self.stop not in ("distance", "accuracy", "loss"):
             raise ConfigError(f"stop must be 'distance', 'accuracy' or 'loss', got {self.stop!r}")
         for rule in ("distance", "accuracy"):

@@ -3,8 +3,8 @@
 Which of its labels are its own doing it finds by going the other way (`beyond.py`). Each of them is
 lowered to what it has there; what it loses goes to the second choice, w_ref's answer without it.
 What has fallen on the way never rises again, so forgetting spreads to labels that rest on the same.
-One upload, no history. In post-training, what leads back towards the old model is taken out of each
-round. Descends from FedQUIT's virtual teacher.
+One upload, no history. Post-training may not undo it (`holding.py`). Descends from FedQUIT's
+virtual teacher.
 """
 
 from __future__ import annotations
@@ -20,19 +20,16 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import Batch
-from secede.state import State
 from secede.unlearning.beyond import Lesson, Teacher, of_label
 from secede.unlearning.descent import Descent, own_samples, without_dropout
+from secede.unlearning.holding import Holding
 from secede.unlearning.local import LocalResult, LocalTask
-from secede.unlearning.method import LocalMethod, Recovered, Server, Start, average_round
 
 WINDOWS = 8  # of an epoch; after each the leaver looks at its accuracy
-LIGHT, HEAVY = 0.02, 0.1  # weights of a leaver: nothing is held up to the one, all from the other
-_HELD = "share that is held"  # in memory, beside names of parameters
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecondChoice(LocalMethod):
+class SecondChoice(Holding):
     """Distil the reference's answers, with the leaver's own labels lowered, until they are gone."""
 
     labels: Literal["own", "all"] = "own"  # which of them are lowered; all: to nothing
@@ -48,8 +45,8 @@ class SecondChoice(LocalMethod):
     batch_size: int | None = None
     clip: float = 5.0
     radius: float | None = None  # of an L2 ball around the reference; None: no ball
-    hold: float = 1.0  # share of the way back to the old model that post-training may not go
-    hold_first: float = 0.75  # the same in its first round
+    hold: float = 1.0  # see holding.py
+    hold_first: float | None = 0.75
 
     def __post_init__(self) -> None:
         for name in ("epochs", "least_steps", "learning_rate", "batch_size", "clip", "radius"):
@@ -62,9 +59,7 @@ class SecondChoice(LocalMethod):
             raise ConfigError(f"share must be above 0 and below 1, got {self.share}")
         if self.level is not None and not 0 <= self.level < 1:
             raise ConfigError(f"level must be at least 0 and below 1, got {self.level}")
-        for name in ("hold", "hold_first"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be within 0 and 1, got {getattr(self, name)}")
+        self.check_hold()
 
     def unlearn(self, task: LocalTask) -> LocalResult:
         """Return where the distillation ended: at chance, or after all its epochs."""
@@ -95,28 +90,6 @@ class SecondChoice(LocalMethod):
             result.report, stop_accuracy=level, reach=teacher.reach, own_share=teacher.own_share
         )
         return LocalResult(result.state, report)
-
-    def start(self, server: Server) -> Start:
-        """Ask the leaver, and remember the way back."""
-        start = super().start(server)
-        if not (self.hold or self.hold_first):
-            return start
-        movable = {n for n, p in server.fresh_model().named_parameters() if p.requires_grad}
-        back = states.difference(server.global_state, start.state)
-        weight = (start.report or {}).get("own_weight")
-        held = held_share(weight if isinstance(weight, float) else None)
-        memory = {n: v for n, v in back.items() if n in movable}
-        return replace(start, memory={**memory, _HELD: torch.tensor(held)})
-
-    def recover(self, server: Server, state: State, memory: State, number: int) -> Recovered:
-        """Take a round of post-training without its way back to the old model."""
-        after = average_round(server, state, memory, number)
-        back = {name: value for name, value in memory.items() if name != _HELD}
-        share = self.hold_first if number == 1 else self.hold
-        share *= float(memory[_HELD]) if memory else 0.0
-        if not share:
-            return after
-        return replace(after, state=without_return(after.state, state, back=back, share=share))
 
     def _within_ball(
         self, task: LocalTask, result: LocalResult, samples: Sequence[Batch]
@@ -184,29 +157,6 @@ def _objective(lesson: Lesson, count: _Count) -> Callable[[Tensor, Tensor], Tens
         return nn.functional.cross_entropy(outputs, target)
 
     return loss
-
-
-def held_share(weight: float | None) -> float:
-    """Return how much of the hold a leaver of this weight is worth; all, if that is not known.
-
-    A light one leaves little to return to, while its step costs the others as much: held, they
-    could not bring that back.
-    """
-    return min(1.0, max(0.0, (weight - LIGHT) / (HEAVY - LIGHT))) if weight else 1.0
-
-
-def without_return(
-    after: State, before: State, *, back: State, share: float = 1.0
-) -> dict[str, Tensor]:
-    """Return `after` without `share` of the part of its step from `before` that goes `back`."""
-    length = states.inner(back, back)
-    if not length:
-        return dict(after)  # nothing was done, so nothing can be undone
-    step = {name: after[name] - before[name] for name in back}
-    along = share * max(0.0, states.inner(step, back) / length)
-    return {
-        name: value - along * back[name] if name in back else value for name, value in after.items()
-    }
 
 
 def _passes(task: LocalTask, batch_size: int, epochs: int) -> Iterator[Batch]:

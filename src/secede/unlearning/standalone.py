@@ -44,6 +44,8 @@ def unlearn(
     newly initialised model for the radius rule; without it, copies of `model` are reset layer by
     layer. The result's `state` has the names of `model.state_dict()`.
     """
+    if weight is not None and not 0 <= weight < 1:
+        raise ConfigError(f"weight is a share of the last mean, from 0 to below 1, got {weight}")
     device = _device(model)
     passes = list(batches) if isinstance(batches, Iterator) else batches
     task = LocalTask(

@@ -17,14 +17,15 @@ from torch import Tensor, nn
 
 from secede.errors import ConfigError
 from secede.unlearning.descent import Descent, check_settings, frozen, own_samples
+from secede.unlearning.holding import Holding
 from secede.unlearning.local import LocalResult, LocalTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class VirtualTeacher:
+class VirtualTeacher(Holding):
     """Distillation from the start's own outputs without the true class."""
 
-    start: Literal["global", "reference"] = "global"
+    begin: Literal["global", "reference"] = "global"
     label: Literal["minimum", "removed"] = "minimum"  # the true class's logit; removed: −∞
     learning_rate: float | None = None  # None: as in the leaver's own training
     momentum: float | None = None
@@ -41,16 +42,17 @@ class VirtualTeacher:
             batch_size=1 if self.batch_size is None else self.batch_size,
             epochs=self.epochs,
         )
+        self.check_hold()
         if not self.temperature > 0:
             raise ConfigError(f"temperature must be positive, got {self.temperature}")
-        if self.start not in ("global", "reference"):
-            raise ConfigError(f"start must be 'global' or 'reference', got {self.start!r}")
+        if self.begin not in ("global", "reference"):
+            raise ConfigError(f"begin must be 'global' or 'reference', got {self.begin!r}")
         if self.label not in ("minimum", "removed"):
             raise ConfigError(f"label must be 'minimum' or 'removed', got {self.label!r}")
 
     def unlearn(self, task: LocalTask) -> LocalResult:
         """Return the student after its last epoch."""
-        start = task.global_state if self.start == "global" else task.reference
+        start = task.global_state if self.begin == "global" else task.reference
         batch_size = self.batch_size or task.training.batch_size
         teacher = frozen(task.model, start)
         student = Descent.as_trained(

@@ -38,6 +38,7 @@ NATURAL = (
 SUITES = {
     "paper": PAPER,  # its own method
     "compare": PAPER,  # those that need neither history nor data at the server
+    "controls": PAPER,  # parts of ours, and the paper's at several distances
     "history": PAPER,  # those that do, and those that cost about as much as retraining
     "natural": NATURAL,  # leavers that planted nothing, small and large ones, skewed labels
 }

@@ -1,0 +1,85 @@
+"""Holding on: post-training may not lead back to the old model.
+
+Of each averaged round, the part that leads from where the leaver's step ended back towards the old
+model is left out. That is done on the mean, so it works under secure aggregation, and after any
+local step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from secede import state as states
+from secede.errors import ConfigError
+from secede.state import State
+from secede.unlearning.method import LocalMethod, Recovered, Server, Start, average_round
+
+LIGHT, HEAVY = 0.02, 0.1  # weights of a leaver: nothing is held up to the one, all from the other
+_HELD = "share that is held"  # in memory, beside names of parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding(LocalMethod):
+    """A local step whose post-training leaves out a share of what leads back."""
+
+    hold: float = 0.0  # share of the way back to the old model that post-training may not go
+    hold_first: float | None = None  # the same in its first round; None: as in the others
+
+    def check_hold(self) -> None:
+        """Raise unless both are shares."""
+        for name, share in (("hold", self.hold), ("hold_first", self.hold_first)):
+            if share is not None and not 0 <= share <= 1:
+                raise ConfigError(f"{name} must be within 0 and 1, got {share}")
+
+    def start(self, server: Server) -> Start:
+        """Ask the leaver, and remember the old model."""
+        start = LocalMethod.start(self, server)
+        if not (self.hold or self.hold_first):
+            return start
+        weight: object = server.weight
+        if weight is None:  # then the leaver's word must do
+            weight = (start.report or {}).get("own_weight")
+        held = held_share(weight if isinstance(weight, float) else None)
+        movable = {n for n, p in server.fresh_model().named_parameters() if p.requires_grad}
+        old = {n: value for n, value in server.global_state.items() if n in movable}
+        return replace(start, memory={**old, _HELD: torch.tensor(held)})
+
+    def recover(self, server: Server, state: State, memory: State, number: int) -> Recovered:
+        """Take a round of post-training without its way back to the old model."""
+        if not memory:
+            return average_round(server, state, memory, number)
+        share = float(memory[_HELD])
+        back = {name: value for name, value in memory.items() if name != _HELD}
+        if number == 1:  # from where the step was let in: a guard may have moved it
+            back = states.difference(back, {name: state[name] for name in back})
+            memory = {**back, _HELD: memory[_HELD]}
+        after = average_round(server, state, memory, number)
+        first = self.hold if self.hold_first is None else self.hold_first
+        share *= first if number == 1 else self.hold
+        return replace(after, state=without_return(after.state, state, back=back, share=share))
+
+
+def held_share(weight: float | None) -> float:
+    """Return how much of the hold a leaver of this weight is worth; all, if that is not known.
+
+    A light one leaves little to return to, while its step costs the others as much: held, they
+    could not bring that back. Who missed the last round has no weight in it: that tells nothing.
+    """
+    return min(1.0, max(0.0, (weight - LIGHT) / (HEAVY - LIGHT))) if weight else 1.0
+
+
+def without_return(
+    after: State, before: State, *, back: State, share: float = 1.0
+) -> dict[str, Tensor]:
+    """Return `after` without `share` of the part of its step from `before` that goes `back`."""
+    length = states.inner(back, back)
+    if not (length and share):
+        return dict(after)  # nothing was done, so nothing can be undone
+    step = {name: after[name] - before[name] for name in back}
+    along = share * max(0.0, states.inner(step, back) / length)
+    return {
+        name: value - along * back[name] if name in back else value for name, value in after.items()
+    }

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from secede import state as states
+from secede.errors import ConfigError
+from secede.unlearning.holding import Holding, held_share, without_return
+from secede.unlearning.projected_ascent import ProjectedAscent
+from secede.unlearning.second_choice import SecondChoice
+from secede.unlearning.virtual_teacher import VirtualTeacher
+from unlearning import servers
+
+ASCENT = ProjectedAscent(stop_distance=1.0, batch_size=8)
+STEPS = (SecondChoice(), VirtualTeacher(batch_size=8), ASCENT)
+
+
+def named(step: Holding) -> str:
+    return type(step).__name__
+
+
+def test_the_way_back_is_taken_out_of_a_step_and_nothing_else() -> None:
+    before = {"w": torch.tensor([0.0, 0.0]), "b": torch.tensor([1.0])}
+    after = {"w": torch.tensor([3.0, 4.0]), "b": torch.tensor([2.0])}
+    # The step (3, 4) has 3/2 of the way back (2, 0) in it; without it, (0, 4) is left.
+    found = without_return(after, before, back={"w": torch.tensor([2.0, 0.0])})
+    torch.testing.assert_close(found["w"], torch.tensor([0.0, 4.0]))
+    assert found["b"] is after["b"]
+    away = without_return(after, before, back={"w": torch.tensor([-2.0, 0.0])})
+    torch.testing.assert_close(away["w"], after["w"])
+
+
+@pytest.mark.parametrize("step", STEPS, ids=named)
+def test_held_post_training_never_moves_back(step: Holding) -> None:
+    server = servers.server()
+    start = replace(step, hold=1.0).start(server)
+    back = states.difference(server.global_state, start.state)
+    plain = replace(step, hold=0.0, hold_first=0.0)
+    assert not plain.start(server).memory
+
+    def moved_back(memory: states.State, first: float) -> float:
+        held = replace(step, hold=1.0, hold_first=first)
+        after = held.recover(server, start.state, memory, 1)
+        return states.inner(states.difference(after.state, start.state), back)
+
+    whole = moved_back({}, 0.0)
+    assert whole > 1e-3
+    assert moved_back(start.memory, 1.0) == pytest.approx(0, abs=1e-4)
+    assert moved_back(start.memory, 0.75) == pytest.approx(whole / 4, rel=1e-2)
+    assert moved_back(start.memory, 0.0) == pytest.approx(whole, rel=1e-3)
+
+
+def test_later_rounds_hold_in_full_the_way_that_the_first_began_from() -> None:
+    server, step = servers.server(), SecondChoice()
+    start = step.start(server)
+    back = states.difference(server.global_state, start.state)
+    first = step.recover(server, start.state, start.memory, 1)
+    second = step.recover(server, first.state, first.memory, 2)
+    assert second.memory.keys() == first.memory.keys() == start.memory.keys()
+    step_two = states.difference(second.state, first.state)
+    assert states.inner(step_two, back) == pytest.approx(0, abs=1e-4)
+
+
+def test_a_state_that_the_guard_moved_is_held_where_it_was_let_in() -> None:
+    server, step = servers.server(), SecondChoice(hold_first=1.0)
+    start = step.start(server)
+    way = states.difference(server.global_state, start.state)
+    nearer = states.shifted(start.state, way, 0.5)
+    after = step.recover(server, nearer, start.memory, 1)
+    back = states.difference(server.global_state, nearer)
+    assert states.inner(states.difference(after.state, nearer), back) == pytest.approx(0, abs=1e-4)
+    torch.testing.assert_close({n: after.memory[n] for n in back}, back)
+
+
+@pytest.mark.parametrize(
+    ("weight", "held"),
+    [(0.01, 0.0), (0.02, 0.0), (0.04, 0.25), (0.1, 1.0), (0.5, 1.0), (0.0, 1.0), (None, 1.0)],
+)
+def test_a_light_leaver_holds_less(weight: float | None, held: float) -> None:
+    assert held_share(weight) == pytest.approx(held)
+
+
+def test_post_training_after_a_light_leaver_is_free() -> None:
+    clients = [servers.blobs(4 if i == 0 else 200, seed=i) for i in range(3)]
+    server = servers.server(clients=clients)
+    start = SecondChoice().start(server)
+    held = SecondChoice().recover(server, start.state, start.memory, 1)
+    free = SecondChoice(hold=0.0, hold_first=0.0).recover(server, start.state, {}, 1)
+    assert states.digest(held.state) == states.digest(free.state)
+
+
+def test_the_server_believes_its_own_record_of_the_weight() -> None:
+    # The leaver's report says a third; the server knows better.
+    server = replace(servers.server(), weight=0.02)
+    step = SecondChoice()
+    start = step.start(server)
+    held = step.recover(server, start.state, start.memory, 1)
+    free = step.recover(server, start.state, {}, 1)
+    assert states.digest(held.state) == states.digest(free.state)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"hold": 1.5}, "hold must be within 0 and 1, got 1.5"),
+        ({"hold_first": -0.1}, "hold_first must be within 0 and 1, got -0.1"),
+    ],
+)
+@pytest.mark.parametrize("step", STEPS, ids=named)
+def test_bad_settings_are_refused(step: Holding, settings: dict[str, float], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        replace(step, **settings)

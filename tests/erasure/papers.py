@@ -58,7 +58,7 @@ def publics(*names: str) -> dict[str, PublicKey]:
 
 
 def fill(ledger: Ledger, *, receipts: bool = True, after: str = AFTER) -> Head:
-    """Append one row of every kind at least, the receipt's last."""
+    """Append one row at least of every kind but an extension, the receipt's last."""
     bodies = (
         RequestBody(
             request=REQUEST,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from erasure import papers
 from secede.erasure import ledger as ledgers
-from secede.erasure.bodies import BODIES, DeliveredBody, TransitionBody, check_body
+from secede.erasure.bodies import BODIES, DeliveredBody, ExtendedBody, TransitionBody, check_body
 from secede.erasure.canonical import canonical, digest
 from secede.erasure.chain import ROW_BYTES, START, Head, checked, end, lines, link
 from secede.erasure.ledger import Ledger
@@ -25,6 +25,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Head]:
     folder = tmp_path_factory.mktemp("ledger")
     with Ledger(folder / "ledger.db") as ledger:
         papers.fill(ledger)
+        put_off = ExtendedBody(request=papers.REQUEST, extended_to="2027-01-03T10:00:00Z")
+        ledger.append("extended", put_off, papers.NOW)
         head = ledger.export(folder / "ledger.jsonl")
     return (folder / "ledger.jsonl").read_bytes(), head
 

@@ -78,6 +78,7 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
     shown = CliRunner().invoke(app, [*command.split(), "--help"])
     assert shown.exit_code == 0
     assert "Example: secede" in shown.stdout
+    assert "\\[" not in shown.stdout
 
 
 def test_every_command_is_documented() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import core
 
 from secede.cli import asking, erasure, flower, lists
 from secede.cli import federation as federations
@@ -30,6 +31,8 @@ state corrupt or not finite; 5 run records damaged or in use; 6 disk full or not
 refused; 8 signature, ledger or receipt does not verify; 9 returned state refused; 10 client silent;
 11 erasure rolled back, the old model stays; 130 interrupted (run the same command again to go on).
 """
+
+core.HAS_RICH = False  # help is plain here; for rich, typer would put a backslash before every [
 
 app = typer.Typer(
     name="secede",

@@ -99,8 +99,8 @@ def _write_tables(parts: Sequence[Section], folder: Path) -> tuple[Path, ...]:
     runs = [part.run for part in parts]
     shared = overview.overview(runs)
     if shared is not None:
-        tables = (overview.against_retraining(runs), shared.markdown, f"{overview.EXPLAINED}\n")
-        texts["comparison.md"] = "\n".join(tables)
+        ways = (overview.against_retraining(runs), overview.nearer(runs))
+        texts["comparison.md"] = "\n".join((*ways, shared.markdown, f"{overview.EXPLAINED}\n"))
     for name, text in texts.items():
         write_text(folder / name, text)
     return tuple(folder / name for name in texts)

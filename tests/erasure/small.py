@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from torch import nn
 
 import tiny
@@ -34,6 +35,7 @@ from secede.state import State
 from secede.unlearning.local import LocalResult
 from secede.unlearning.method import Server
 
+HAPPY = ["received", "planned", "local-step", "guarded"]  # the way of an honest erasure begins
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
 NAME = "north"
 CONFIG = """
@@ -242,3 +244,26 @@ class _Wire:
 
 def later(**parts: float) -> datetime:
     return NOW + timedelta(**parts)
+
+
+def left_out(home: Home, number: int = 1) -> set[tuple[str, str]]:
+    """Return whom the journal names, and why."""
+    return {
+        (told["client"], told["why"])
+        for transition in course(home, number).way
+        for told in transition.details.get("left_out", ())
+    }
+
+
+def model(home: Home) -> dict[str, Any]:
+    return states.load(home.model(serving(home)))[0]
+
+
+def rows(home: Home, kind: str) -> list[Any]:
+    with Ledger(home.ledger, read_only=True) as ledger:
+        return [row for row in ledger.rows() if row.kind == kind]
+
+
+def slow(*values: Any) -> Any:
+    """Return a case that only the slow tests take."""
+    return pytest.param(*values, marks=pytest.mark.slow)

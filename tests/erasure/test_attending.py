@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from erasure import small
 from erasure.liars import Liars
+from erasure.small import left_out, model, slow
 from secede import state as states
 from secede.erasure.home import Home
 from secede.erasure.ledger import Ledger
-from secede.erasure.lineage import Lineage
 from secede.erasure.plan import Limits
 from secede.erasure.planning import Wishes
 from secede.erasure.verifying import STALE, UNCLEARED
-from secede.errors import DataError, GuardError, SilentError
+from secede.errors import DataError, SilentError
 from secede.experiments.simulated import Simulated
 from secede.experiments.sites import Sites
 from secede.federation.engine import Update
@@ -29,44 +29,13 @@ from secede.federation.simulator import Simulator
 from secede.state import State
 from secede.unlearning.clients import Reply
 from secede.unlearning.local import LocalResult
-from secede.unlearning.projected_ascent import ProjectedAscent
 
 HUGE = 10**12
-
-
-@pytest.fixture(scope="module")
-def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield small.make(tmp_path_factory.mktemp("attending"))
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def home(founded: Home, tmp_path: Path) -> Home:
-    return small.copy(founded, tmp_path / "home")
-
-
-def left_out(home: Home, number: int = 1) -> set[tuple[str, str]]:
-    """Return whom the journal names, and why."""
-    return {
-        (told["client"], told["why"])
-        for transition in small.course(home, number).way
-        for told in transition.details.get("left_out", ())
-    }
 
 
 def named(home: Home, client: str) -> bool:
     """Return whether the receipt names a client among its limits."""
     return any(client in limit for limit in small.told(home)["limits"])
-
-
-def model(home: Home) -> dict[str, Any]:
-    return states.load(home.model(small.serving(home)))[0]
-
-
-def slow(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def each(reply: Reply | Update, change: Callable[[Any], Any]) -> Any:
@@ -269,104 +238,6 @@ def test_a_replay_goes_on_without_a_client_that_is_gone_or_lies(tmp_path: Path) 
         assert {client for client, _ in left_out(home)} == {"site-1"}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda s: {n: v.to_sparse() for n, v in s.items()},
-        lambda s: {f"{n} Jane Doe": v for n, v in s.items()},
-        slow(lambda s: {n: v.numpy() for n, v in s.items()}),
-        slow(lambda s: {n: v[:1] for n, v in s.items()}),
-        slow(lambda s: {n: v.to(torch.complex64) for n, v in s.items()}),
-        slow(lambda s: {n: v.to("meta") for n, v in s.items()}),
-        slow(lambda s: {}),
-        slow(lambda s: None),
-        slow(lambda s: dict(enumerate(s.values()))),
-    ],
-)
-@pytest.mark.parametrize("method", [slow("projected-ascent"), "second-choice"])
-def test_odd_states_of_the_leaver_are_refused(
-    home: Home, change: Callable[[Any], Any], method: str
-) -> None:
-    how = small.wishes() if method == "projected-ascent" else Wishes()
-    ground = Liars(home, leaver=change)
-    outcome = small.erase(home, small.receive(home).id, ground=ground, how=how)
-    assert outcome.rung == "server-side"
-    assert outcome.failures[0]["outcome"] == "refused"
-    assert "Jane" not in str(small.course(home).way)
-
-
-def test_a_refused_state_was_paid_for(home: Home) -> None:
-    ground = Liars(home, leaver=lambda s: {n: v * float("nan") for n, v in s.items()})
-    small.erase(home, small.receive(home).id, ground=ground)
-    size = states.size_bytes(model(home))
-    (given_up,) = [t for t in small.course(home).way if t.state == "escalated"]
-    assert given_up.details["cost"]["upload_bytes"] == size
-    assert given_up.details["scalars"]["upload_bytes"] == size
-
-
-def test_a_leavers_words_do_not_get_into_journal_or_ledger(home: Home) -> None:
-    ground = Liars(home, report=lambda r: replace(r, ended_by="Jane Doe, born 1970-01-01"))
-    assert small.erase(home, small.receive(home).id, ground=ground).rung == "local-step"
-    (step,) = [t for t in small.course(home).way if t.state == "local-step"]
-    assert step.details["report"]["ended_by"] == "other"
-    with Ledger(home.ledger, read_only=True) as ledger:
-        assert not any("Jane" in str(row.body) for row in ledger.rows())
-
-
-@pytest.mark.parametrize(
-    "change", [{"ended_by": "x" * 78_000}, {"steps": "many"}, {"gradient_samples": 10**30}]
-)
-def test_a_report_that_is_none_is_refused(home: Home, change: dict[str, Any]) -> None:
-    ground = Liars(home, report=lambda r: replace(r, **change))
-    outcome = small.erase(home, small.receive(home).id, ground=ground)
-    assert outcome.failures[0]["outcome"] == "refused"
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_a_retired_model_does_not_come_back(home: Home, exact: bool) -> None:
-    first = model(home)
-    small.erase(home, small.receive(home, "site-1").id)
-    sent = first if exact else small_noise(first, 1e-3)
-    ground = Liars(home, leaver=lambda _: sent)
-    outcome = small.erase(home, small.receive(home, "site-0").id, ground=ground)
-    assert outcome.state == "promoted"
-    assert outcome.rung != "local-step"
-    assert "served before" in str(outcome.failures[0]["reason"])
-
-
-def test_the_engine_takes_no_update_of_an_erased_client_or_from_a_retired_model(home: Home) -> None:
-    first = model(home)
-    small.erase(home, small.receive(home).id)
-    engine = Simulated(home).engine
-    with pytest.raises(GuardError, match="was erased"):
-        engine.train_round(model(home), [0, 1], phase="training", number=9)
-    with pytest.raises(GuardError, match="is retired"):
-        engine.train_round(first, [1, 2], phase="training", number=9)
-    assert not (home.path / "sites" / "site-0.next.safetensors").exists()
-    assert len(engine.train_round(model(home), [1, 2], phase="training", number=9).updates) == 2
-
-
-def test_a_round_asks_the_registry_about_every_update(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = list[tuple[str, str]]()
-    plain = Lineage.check_update
-
-    def spy(self: Lineage, client: str, base: str, **how: Any) -> None:
-        if how["working"] is not None:  # not the simulator's own look
-            asked.append((client, base))
-            if client == "site-2":
-                raise GuardError("'site-2' was erased")
-        plain(self, client, base, **how)
-
-    monkeypatch.setattr(Lineage, "check_update", spy)
-    outcome = small.erase(home, small.receive(home).id, how=small.wishes(rounds=1))
-    assert outcome.rung == "local-step"
-    (guarded,) = [t for t in small.course(home).way if t.state == "guarded"]
-    assert asked == [(f"site-{n}", guarded.details["model"]) for n in (1, 2, 3)]
-    assert left_out(home) == {("site-2", "refused")}
-
-
 def test_nobody_but_the_retained_gets_the_new_model_unless_asked_for(
     founded: Home, tmp_path: Path
 ) -> None:
@@ -382,12 +253,6 @@ def test_nobody_but_the_retained_gets_the_new_model_unless_asked_for(
             s for s in small.told(home)["verification"]["scores"] if "client" in s["measure"]
         ]
         assert len(at_leaver) == 1 + measured
-
-
-def small_noise(state: State, size: float) -> State:
-    draw = torch.Generator().manual_seed(0)
-    noise = {n: torch.randn(v.shape, generator=draw) for n, v in state.items()}
-    return states.shifted(state, noise, size / states.norm(noise))
 
 
 def claiming(monkeypatch: pytest.MonkeyPatch, many: int, *, leaver: bool) -> None:
@@ -430,31 +295,6 @@ def test_costs_beyond_all_numbers_are_cut_in_the_receipt_s_sum(home: Home) -> No
     assert replace(course, way=(first, first)).cost.gradient_samples == 2**53 - 1
 
 
-def test_the_leaver_s_last_update_is_refused_from_others(home: Home) -> None:
-    own, _ = states.load(home.path / "sites" / "site-0.safetensors")
-    liars = Liars(home, who=(3,), update=lambda u: replace(u, state=own))
-    outcome = small.erase(
-        home, small.receive(home).id, ground=liars, how=small.wishes(least_rounds=1)
-    )
-    assert outcome.rung == "local-step"
-    assert left_out(home) == {("site-3", "refused")}
-
-
-@pytest.mark.parametrize("noise", [0.0, 1e-4])
-def test_an_erased_client_s_old_update_is_refused_later_too(home: Home, noise: float) -> None:
-    own, _ = states.load(home.path / "sites" / "site-0.safetensors")
-    draw = torch.Generator().manual_seed(0)
-    again = {n: v + noise * torch.randn(v.shape, generator=draw) for n, v in own.items()}
-    small.erase(home, small.receive(home).id)
-    liars = Liars(home, who=(3,), update=lambda u: replace(u, state=again))
-    entry = small.receive(home, "site-1")
-    small.erase(home, entry.id, ground=liars, how=small.wishes(least_rounds=1))
-    assert left_out(home, entry.id) == {("site-3", "refused")}
-    told = small.told(home, entry.id)["limits"]
-    assert UNCLEARED in told
-    assert STALE in told
-
-
 def test_with_everybody_there_no_limit_says_that_nothing_was_cleared(home: Home) -> None:
     small.erase(home, small.receive(home).id, how=small.wishes(least_rounds=1))
     told = small.told(home)["limits"]
@@ -469,18 +309,6 @@ def test_nobody_is_taken_out_of_a_mean_that_did_not_weigh(home: Home, mean: Any)
     for own in weights.values():
         assert own is not None
         assert (own.weight > 0) == (mean == "mean")
-
-
-def test_samples_of_the_leaver_s_that_nobody_can_train_with_end_the_rung(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any) -> Any:
-        raise DataError("the leaver's inputs hold values that are not finite")
-
-    monkeypatch.setattr(ProjectedAscent, "unlearn", broken)
-    outcome = small.erase(home, small.receive(home).id)
-    assert (outcome.state, outcome.rung) == ("promoted", "server-side")
-    assert outcome.failures[0]["outcome"] == "broken"
 
 
 def test_samples_that_a_retained_client_cannot_count_with_leave_it_out(

@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-import torch
 
 from erasure import small
 from secede import state as states
@@ -14,19 +10,6 @@ from secede.erasure.journal import Journal
 from secede.erasure.lineage import Lineage
 from secede.erasure.predicate import Scope
 from secede.erasure.registry import Candidate
-
-
-@pytest.fixture(scope="module")
-def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield small.make(tmp_path_factory.mktemp("founded"))
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def home(founded: Home, tmp_path: Path) -> Home:
-    return small.copy(founded, tmp_path / "home")
 
 
 def test_a_later_leaver_s_scope_has_the_rounds_after_the_first_erasure(home: Home) -> None:

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import fields
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-import torch
 
 from erasure import small
 from erasure.small import NOW, later
@@ -19,20 +16,6 @@ from secede.erasure.plan import Margins
 from secede.erasure.planning import Wishes
 from secede.errors import ConfigError, RequestError
 from secede.experiments.simulated import Simulated
-
-
-@pytest.fixture(scope="module")
-def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield small.make(tmp_path_factory.mktemp("founded"))
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def home(founded: Home, tmp_path: Path) -> Home:
-    return small.copy(founded, tmp_path / "home")
-
 
 WISHES = Wishes(
     methods=("projected-ascent", "retrain"),

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
 
 from erasure import small
-from erasure.small import NOW, Hostile
+from erasure.small import HAPPY, NOW, Hostile
 from secede import state as states
 from secede.erasure import receipt, workflow
 from secede.erasure import request as requests
@@ -21,27 +19,12 @@ from secede.erasure.lineage import Lineage
 from secede.erasure.plan import Margins
 from secede.erasure.planning import Wishes
 from secede.erasure.registry import Candidate
-from secede.erasure.verifying import ABSENT, ITSELF, NOT_SENT, NOTHING, RETURNED, SPARED
+from secede.erasure.verifying import NOTHING, RETURNED, SPARED
 from secede.errors import GuardError, RequestError, SilentError
 from secede.experiments.simulated import Simulated
 from secede.federation.engine import Update
 from secede.state import State
 from secede.unlearning.projected_ascent import ProjectedAscent
-
-HAPPY = ["received", "planned", "local-step", "guarded"]
-
-
-@pytest.fixture(scope="module")
-def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield small.make(tmp_path_factory.mktemp("founded"))
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def home(founded: Home, tmp_path: Path) -> Home:
-    return small.copy(founded, tmp_path / "home")
 
 
 def test_a_request_ends_in_a_receipt_that_verifies_with_model_and_ledger(home: Home) -> None:
@@ -145,90 +128,6 @@ def test_doing_it_again_changes_nothing(home: Home) -> None:
     assert small.timeless(home) == left
 
 
-def test_a_leaver_that_is_gone_is_erased_at_the_server(home: Home) -> None:
-    ground = Simulated(home, gone=["site-0"])
-    outcome = small.erase(home, small.receive(home).id, ground=ground, how=Wishes())
-    assert (outcome.state, outcome.rung, outcome.method) == (
-        "promoted",
-        "server-side",
-        "weight-negation",
-    )
-    assert "local-step" not in small.way(home)
-    told = small.told(home)
-    assert NOT_SENT in told["limits"]
-    assert told["method"]["tried_before"] == []
-
-
-def test_a_leaver_that_is_gone_cannot_measure_in_the_end(home: Home) -> None:
-    ground, how = Simulated(home, gone=["site-0"]), Wishes(measure_at_leaver=True)
-    small.erase(home, small.receive(home).id, ground=ground, how=how)
-    assert ABSENT in small.told(home)["limits"]
-
-
-def test_a_silent_leaver_is_waited_for_and_then_passed_over(home: Home) -> None:
-    entry, how = small.receive(home), small.wishes(wait=timedelta(hours=3))
-    ground = Hostile(home, silent=True)
-    with pytest.raises(SilentError, match=r"asked again until 2026-11-15T15:00:00Z"):
-        small.erase(home, entry.id, ground=ground, how=how)
-    assert small.way(home) == ["received", "planned"]
-    lines = list[str]()
-    after = small.later(hours=4)
-    outcome = small.erase(home, entry.id, ground=ground, now=after, tell=lines.append)
-    assert lines[0] == "goes on from planned, by the plan that it has"
-    assert outcome.rung == "server-side"
-    (tried,) = small.told(home)["method"]["tried_before"]
-    assert tried == {"rung": "local-step", "method": "projected-ascent", "outcome": "silent"}
-
-
-def test_a_leaver_that_answers_too_late_counts_as_silent(home: Home) -> None:
-    outcome = small.erase(home, small.receive(home).id, how=small.wishes(answer_seconds=1e-6))
-    assert outcome.rung == "server-side"
-    assert "more than 1e-06 seconds" in str(outcome.failures[0]["reason"])
-
-
-def test_a_refused_state_is_not_used_and_the_next_rung_is_taken(home: Home) -> None:
-    before = states.load(home.model(small.serving(home)))[0]
-    outcome = small.erase(
-        home, small.receive(home).id, ground=Hostile(home, leaver=lambda _: before)
-    )
-    assert outcome.rung == "server-side"
-    assert "nothing was unlearnt" in str(outcome.failures[0]["reason"])
-    assert small.way(home)[:5] == [*HAPPY[:3], "escalated", "server-step"]
-
-
-def test_what_does_not_pass_the_wire_is_never_written(home: Home) -> None:
-    def broken(state: State) -> State:
-        return {name: value * float("nan") for name, value in state.items()}
-
-    outcome = small.erase(home, small.receive(home).id, ground=Hostile(home, leaver=broken))
-    assert outcome.rung == "server-side"
-    assert small.way(home)[:3] == ["received", "planned", "escalated"]
-    assert "not finite" in str(outcome.failures[0]["reason"])
-
-
-def test_a_leaver_that_lost_its_own_state_is_passed_over(home: Home) -> None:
-    (home.path / "sites" / "site-0.safetensors").unlink()
-    outcome = small.erase(home, small.receive(home).id)
-    assert outcome.rung == "server-side"
-    assert outcome.failures[0]["outcome"] == "unable"
-    gone = [thing["what"] for thing in small.told(home)["destroyed"]]
-    assert WORDS["model-before"] in gone
-    assert WORDS["last-update"] not in gone
-
-
-def test_a_damaged_history_gives_its_rung_up_and_not_the_erasure(tmp_path: Path) -> None:
-    home = small.make(tmp_path, small.CONFIG + "situation.history = true\n")
-    for path in (home.path / "history").glob("updates-*.safetensors"):
-        path.write_bytes(b"spoilt")
-    ground = Simulated(home, gone=["site-0"])
-    outcome = small.erase(home, small.receive(home).id, ground=ground, how=Wishes())
-    assert outcome.rung == "retraining"
-    assert (outcome.failures[0]["method"], outcome.failures[0]["outcome"]) == (
-        "federaser",
-        "unable",
-    )
-
-
 def test_after_an_erasure_without_rounds_the_others_can_still_leave(home: Home) -> None:
     before = states.load(home.model(small.serving(home)))[0]
     draw = torch.Generator().manual_seed(0)
@@ -238,43 +137,6 @@ def test_after_an_erasure_without_rounds_the_others_can_still_leave(home: Home) 
     small.erase(home, small.receive(home).id, ground=hostile)
     outcome = small.erase(home, small.receive(home, "site-1").id)
     assert (outcome.state, outcome.failures[:1]) == ("promoted", ())
-
-
-def test_a_shut_gate_escalates_and_retraining_is_its_own_comparison(home: Home) -> None:
-    how = small.wishes(rounds=0, server_rounds=0)
-    outcome = small.erase(home, small.receive(home).id, how=how)
-    assert outcome.rung == "retraining"
-    assert [f["outcome"] for f in outcome.failures] == ["gate-failed", "gate-failed"]
-    told = small.told(home)
-    assert told["method"]["rounds"] == 4
-    assert told["verification"]["forgotten"] == "yes"
-    assert ITSELF in told["limits"]
-
-
-def test_retraining_forgets_by_definition_and_nothing_is_compared_with_itself(home: Home) -> None:
-    ground = Simulated(home, gone=["site-0"])
-    small.erase(home, small.receive(home).id, ground=ground, how=Wishes(server_rounds=0))
-    told = small.told(home)["verification"]
-    assert (told["forgotten"], told["by_definition"]) == ("yes", True)
-    assert not any(s["reference"]["model"] == "retrained" for s in told["scores"])
-
-
-def test_an_exhausted_ladder_leaves_the_old_model_serving(home: Home) -> None:
-    before, ground = small.serving(home), Simulated(home)
-    ground.training_rounds = 0
-    how = small.wishes(rounds=0, server_rounds=0)
-    outcome = small.erase(home, small.receive(home).id, ground=ground, how=how)
-    assert outcome.state == "rolled-back"
-    assert len(outcome.failures) == 3
-    assert small.serving(home) == before
-    assert home.model(before).exists()
-    assert not home.work(1).exists()
-    assert not list((home.path / "sites").glob("*.next*"))
-    with Ledger(home.ledger, read_only=True) as ledger:
-        gone = [row.body["what"] for row in ledger.rows() if row.kind == "destroyed"]
-    assert "leaver-state" in gone
-    again = small.erase(home, workflow.receive(home, small.ask(home), NOW).id)
-    assert (again.request, again.state) == (2, "promoted")
 
 
 def near(home: Home) -> State:

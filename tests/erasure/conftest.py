@@ -1,0 +1,25 @@
+"""A small trained federation in a home folder: one for a module, a copy of it for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from erasure import small
+from secede.erasure.home import Home
+
+
+@pytest.fixture(scope="module")
+def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield small.make(tmp_path_factory.mktemp("founded"))
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def home(founded: Home, tmp_path: Path) -> Home:
+    return small.copy(founded, tmp_path / "home")

@@ -10,8 +10,10 @@ from secede import state as states
 from secede.errors import ConfigError, StateError
 from secede.federation.engine import Batch, ClientSide
 from secede.federation.training import LocalTraining, Loss
+from secede.unlearning import fisher
 from secede.unlearning.create import create
-from secede.unlearning.rapid_retrain import RapidRetrain, fisher_diagonal
+from secede.unlearning.fisher import fisher_diagonal
+from secede.unlearning.rapid_retrain import RapidRetrain
 from unlearning import servers
 
 
@@ -100,7 +102,7 @@ def test_chunks_of_any_size_give_the_same_fisher(monkeypatch: pytest.MonkeyPatch
     torch.manual_seed(0)
     model, batch = servers.network(), servers.blobs(7, seed=1)
     whole = fisher_diagonal(model, (batch.x, batch.y), nn.functional.cross_entropy)
-    monkeypatch.setattr("secede.unlearning.rapid_retrain._CHUNK", 1)
+    monkeypatch.setattr("secede.unlearning.fisher._CHUNK", 1)
     single = fisher_diagonal(model, (batch.x, batch.y), nn.functional.cross_entropy)
     torch.testing.assert_close(whole, single)
 
@@ -114,6 +116,71 @@ def batch_normed() -> nn.Module:
         nn.Dropout(0.2),
         nn.Linear(64, 3),
     )
+
+
+def convolved() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(4, 5, (3, 2), padding="valid", dilation=(1, 2), bias=False),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(20, 3),
+    )
+
+
+def along_a_row() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2), nn.Flatten(), nn.Linear(16, 3)
+    )
+
+
+@pytest.mark.parametrize(("make", "tensors"), [(convolved, 5), (along_a_row, 4)])
+def test_a_stack_of_layers_has_the_fisher_of_its_single_samples(
+    make: Callable[[], nn.Module], tensors: int
+) -> None:
+    torch.manual_seed(0)
+    model, x, y = make(), torch.randn(9, 1, 8, 8), torch.arange(9) % 3
+    assert fisher._is_plain(model)
+    batch = (x, y)
+    fast = fisher._by_layer(model.eval(), batch, nn.functional.cross_entropy)
+    slow = fisher._by_sample(model.eval(), batch, nn.functional.cross_entropy)
+    assert len(fast) == tensors
+    torch.testing.assert_close(fast, slow)
+
+
+def used_twice() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.ReLU(), layer)
+
+
+def with_a_frozen_layer() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    model[0].requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        used_twice,
+        with_a_frozen_layer,
+        batch_normed,
+        lambda: nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(36, 3)),
+        lambda: nn.Sequential(nn.Conv2d(4, 4, 3, padding="same"), nn.Flatten()),
+        lambda: nn.Linear(4, 3),
+    ],
+)
+def test_other_networks_go_sample_by_sample(make: Callable[[], nn.Module]) -> None:
+    assert not fisher._is_plain(make())
+
+
+def test_a_frozen_layer_is_left_out_of_the_fisher() -> None:
+    found = fisher_diagonal(
+        with_a_frozen_layer(), (torch.randn(5, 4), torch.arange(5) % 3), nn.functional.cross_entropy
+    )
+    assert [value.shape for value in found] == [(3, 4), (3,)]
 
 
 @pytest.mark.parametrize("make", [servers.network, batch_normed])

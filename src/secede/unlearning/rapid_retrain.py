@@ -14,17 +14,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
 from secede import state as states
 from secede.errors import ConfigError
-from secede.federation.engine import Batch, ClientSide, Update, aggregate
-from secede.federation.training import Loss, batch_loss, trainable
+from secede.federation.engine import ClientSide, Update, aggregate
+from secede.federation.training import batch_loss, trainable
 from secede.state import State
 from secede.unlearning.clients import Reply, ask_each
+from secede.unlearning.fisher import fisher_diagonal
 from secede.unlearning.method import Method, Recovered, Server, Start
-
-_CHUNK = 2**24  # entries of per-sample gradients held at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,31 +80,6 @@ class RapidRetrain(Method):
                 steps.take(gradients, fisher)
                 asked += len(labels) + len(chosen[1])
         return Reply(state=states.of(model), gradient_samples=asked, samples=side.samples)
-
-
-def fisher_diagonal(model: nn.Module, batch: Batch, loss: Loss) -> list[Tensor]:
-    """Return the mean of squared per-sample gradients, for each parameter that can move."""
-    model.eval()  # a sample's gradient must not hang on the others of its batch
-
-    def one(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return loss(functional_call(model, values, (x[None],)), y[None])
-
-    each = vmap(grad(one), in_dims=(None, 0, 0))
-    movable = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
-    values = {name: value.detach() for name, value in movable}
-    size = max(1, _CHUNK // sum(value.numel() for value in values.values()))
-    sums = [torch.zeros_like(value) for value in values.values()]
-    for x, y in zip(batch[0].split(size), batch[1].split(size), strict=True):
-        try:
-            found = each(values, x, y)
-        except RuntimeError as error:
-            raise ConfigError(
-                "rapid-retrain needs gradients of single samples, which torch.func cannot take of "
-                f"this network: {str(error).partition(chr(10))[0]}"
-            ) from error
-        for total, name in zip(sums, values, strict=True):
-            total += found[name].square_().sum(dim=0)
-    return [total / len(batch[1]) for total in sums]
 
 
 class _Steps:

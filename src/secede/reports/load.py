@@ -13,6 +13,7 @@ from pathlib import Path
 
 from secede.errors import RecordError
 from secede.reports import names
+from secede.reports.joining import joined
 from secede.reports.records import Config, Point, Records, Run, SeedRecord
 from secede.reports.schema import (
     Result,
@@ -28,7 +29,8 @@ from secede.reports.schema import (
 def load_runs(paths: Sequence[Path]) -> Records:
     """Read every run folder in or below `paths`; at least one must hold a finished seed.
 
-    Runs come in the paper's order: by scenario, data set and number of clients.
+    Runs come in the paper's order: by scenario, data set and number of clients; those of other
+    methods on the same models are one.
     """
     found = [folder for path in paths for folder in _run_folders(path)]
     folders = list({folder.resolve(): folder for folder in found}.values())
@@ -40,7 +42,7 @@ def load_runs(paths: Sequence[Path]) -> Records:
             "run the same config again to finish it"
         )
     unfinished = tuple(folder for folder in folders if folder not in finished)
-    return Records(tuple(sorted(map(read_run, finished), key=_order)), unfinished)
+    return Records(joined(sorted(map(read_run, finished), key=_order)), unfinished)
 
 
 def read_run(folder: Path) -> Run:

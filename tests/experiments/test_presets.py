@@ -67,8 +67,11 @@ def test_every_method_is_in_a_suite_over_the_papers_cells() -> None:
     assert run == METHODS.keys() - {"retrain", "class-pruning"}
 
 
-def test_natural_leavers_meet_the_methods_that_are_compared() -> None:
+def test_natural_leavers_meet_the_methods_that_are_compared_and_the_teacher_with_our_hold() -> None:
     compared = presets.load("compare/mnist-backdoor-5")
+    held = "virtual-teacher@held"
+    settings = presets.load("controls/mnist-backdoor-5").settings[held]
     for cell in presets.NATURAL:
         config = presets.load(f"natural/{cell}")
-        assert (config.methods, config.settings) == (compared.methods, compared.settings)
+        assert {*config.methods} == {*compared.methods, held}
+        assert config.settings == {**compared.settings, held: settings}

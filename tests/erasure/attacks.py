@@ -31,9 +31,11 @@ from secede.erasure.message import limit_bytes, pack, unpack
 from secede.errors import GuardError
 from secede.federation.engine import Update
 from secede.federation.robust import by_name
+from secede.scenarios.backdoor import Backdoor
 from secede.state import State
 
-CLEARED = "what no retained client moves is cleared"
+FADED = "what the retained clients do not use fades"
+SURVIVES = 0.1  # of triggered images: more is said to survive
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def noisy(lab: Lab, units: float, threat: str) -> Row:
         f"planted backdoor's success after {AFTERWARDS} rounds",
         lab.success(lab.post_train(returned)),
         after,
-        outcome.stopped_by or ("**survives**" if after > 0.2 else CLEARED),
+        outcome.stopped_by or ("**survives**" if after > SURVIVES else FADED),
     )
 
 
@@ -141,22 +143,14 @@ def smuggled(lab: Lab) -> Iterable[Row]:
         (SMUGGLED_INSIDE, "backdoored state, trigger five pixels from the edge"),
     ):
         returned = lab.backdoored(backdoor)
-        outcome = lab.erase(returned)
-        after = lab.success(outcome.served, backdoor)
-        yield Row(
-            threat,
-            f"{measure} after {AFTERWARDS} rounds",
-            lab.success(lab.post_train(returned), backdoor),
-            after,
-            outcome.stopped_by or ("**survives**" if after > 0.2 else CLEARED),
-        )
-        more = lab.success(lab.post_train(returned, 10, clear=True), backdoor)
+        yield trusted(lab, threat, returned, backdoor)
+        more = lab.success(lab.post_train(returned, 10, fade=True), backdoor)
         yield Row(
             threat,
             f"{measure} after 10 rounds",
             lab.success(lab.post_train(returned, 10), backdoor),
             more,
-            "**survives**; more post-training helps little" if more > 0.2 else CLEARED,
+            "**survives**; more post-training helps little" if more > SURVIVES else FADED,
         )
         yield Row(
             threat,
@@ -165,6 +159,43 @@ def smuggled(lab: Lab) -> Iterable[Row]:
             lab.success(lab.next_rung, backdoor),
             f"a rung that takes nothing from the leaver, {ROUNDS_OF_NEXT_RUNG} rounds",
         )
+
+
+def aware(lab: Lab) -> Iterable[Row]:
+    """The leaver knows what fades, and puts its backdoor where it might not."""
+    for threat, returned in {
+        "backdoored state, boosted to the guard's limit": lab.boosted(),
+        "backdoored state that lost beforehand what fades": lab.prepared(),
+    }.items():
+        yield trusted(lab, threat, returned, SMUGGLED_INSIDE)
+
+
+def hidden(lab: Lab) -> Iterable[Row]:
+    """Single updates cannot tell what is used: their mean must."""
+    returned, backdoor = lab.backdoored(SMUGGLED_INSIDE), SMUGGLED_INSIDE
+    for name in ("mean", "trimmed", "median"):
+        mean = by_name(name)
+        where = "secure aggregation" if name == "mean" else f"robust mean: {name}"
+        yield Row(
+            f"backdoored state, trigger five pixels from the edge, {where}",
+            f"new backdoor's success after {AFTERWARDS} rounds",
+            lab.success(lab.post_train(returned, mean=mean), backdoor),
+            lab.success(lab.post_train(returned, mean=mean, fade=True, hidden=True), backdoor),
+            "what the mean of the retained clients does not use fades",
+        )
+
+
+def trusted(lab: Lab, threat: str, returned: State, backdoor: Backdoor) -> Row:
+    """Measure a new backdoor that guard and gate do not see."""
+    outcome = lab.erase(returned)
+    after = lab.success(outcome.served, backdoor)
+    return Row(
+        threat,
+        f"new backdoor's success after {AFTERWARDS} rounds",
+        lab.success(lab.post_train(returned), backdoor),
+        after,
+        outcome.stopped_by or ("**survives**" if after > SURVIVES else FADED),
+    )
 
 
 # Malicious retained clients, one or two of five, in post-training after an honest step.
@@ -301,6 +332,8 @@ def table(lab: Lab) -> Iterable[Row]:
         yield broken(lab, threat, returned)
     yield from lazy(lab)
     yield from smuggled(lab)
+    yield from aware(lab)
+    yield from hidden(lab)
     yield from retained(lab)
     yield from leakage(lab)
 
@@ -310,6 +343,7 @@ def peace(lab: Lab) -> Iterable[tuple[str, str, float]]:
     for name, state in {
         "before": lab.global_state,
         f"honest erasure (second choice), {AFTERWARDS} rounds": lab.erased,
+        "the same under secure aggregation": lab.post_train(lab.honest, fade=True, hidden=True),
         f"next rung (weight negation), {ROUNDS_OF_NEXT_RUNG} rounds": lab.next_rung,
     }.items():
         yield name, "test accuracy", lab.accuracy(state)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from secede.erasure import fading
 from secede.erasure.gate import Counts, Gate, Passed, count
 from secede.erasure.guard import Guard, Guarded
 from secede.errors import GuardError
@@ -20,7 +21,7 @@ from secede.experiments.setup import Federation, federate, load_dataset
 from secede.federation.engine import aggregate
 from secede.state import State
 from secede.unlearning.create import create
-from secede.unlearning.method import Server, average_round
+from secede.unlearning.method import POST_TRAINING, Server
 
 # network, clients, rounds of training, images
 FEDERATIONS = (
@@ -87,9 +88,15 @@ def _passes(guard: Guard, start: State) -> bool:
 
 
 def _rounds(server: Server, state: State, before: Counts) -> int | None:
-    """Post-train until the gate passes; return after how many rounds it did."""
+    """Post-train as an erasure does until the gate passes; return after how many rounds it did."""
+    weights = fading.layers(server.fresh_model())
     for number in range(1, AFTERWARDS + 1):
-        state = average_round(server, state, {}, number).state
+        start, engine, retained = state, server.engine, server.retained
+        updates = engine.train_round(start, retained, phase=POST_TRAINING, number=number).updates
+        state = aggregate(updates)
+        if number == 1:
+            shown = [update.state for update in updates]
+            state = fading.fade(state, start, shown, movable=state.keys(), weights=weights).state
         if isinstance(Gate().decide(before, _count(server, state)), Passed):
             return number
     return None

@@ -60,7 +60,7 @@ class HomeLab(Lab):
     """The lab's federation in a home folder, and its erasure by the real workflow."""
 
     def __init__(self, folder: Path, seed: int = 0) -> None:
-        self.seed, self._folder, self.planted = seed, folder, PLANTED
+        self.seed, self._folder, self.planted, self.build = seed, folder, PLANTED, network
         self.home = found(
             folder / "home",
             parse(CONFIG, name="hostile"),
@@ -134,6 +134,7 @@ def table(lab: HomeLab) -> Iterable[attacks.Row]:
     inside = lab.backdoored(SMUGGLED_INSIDE)
     threat = "backdoored state, trigger five pixels from the edge"
     yield row(lab, threat, inside, SMUGGLED_INSIDE)
+    yield row(lab, "the same, boosted to the guard's limit", lab.boosted(), SMUGGLED_INSIDE)
     yield row(lab, f"{threat}, `--distrust`", inside, SMUGGLED_INSIDE, distrust)
     yield row(lab, "nothing: an honest leaver", None)
 

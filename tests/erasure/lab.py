@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.data import catalog, partition
 from secede.data.samples import Dataset, Samples
-from secede.erasure.attending import unmoved
+from secede.erasure import fading
 from secede.erasure.gate import Counts, Failed, Gate, Passed, count
 from secede.erasure.guard import Guard
 from secede.erasure.plan import Limits
-from secede.erasure.rounds import without_unmoved
 from secede.errors import GuardError, StateError
 from secede.federation.engine import Update, aggregate
 from secede.federation.robust import Mean
@@ -42,6 +41,7 @@ SMUGGLED = Backdoor(share=0.5, target=3, distance=25)  # by the leaver, in what 
 PLANTED_INSIDE = Backdoor(share=0.5, target=9, distance=5)
 SMUGGLED_INSIDE = Backdoor(share=0.5, target=3, distance=5)
 
+Build = Callable[[], nn.Module]
 Tamper = Callable[[Update, State], State]  # what a malicious client sends, given its start
 
 
@@ -70,8 +70,8 @@ class Outcome:
 class Lab:
     """A trained federation, its erasure, and what can be measured on it."""
 
-    def __init__(self, seed: int = 0, planted: Backdoor = PLANTED) -> None:
-        self.seed, self.planted = seed, planted
+    def __init__(self, seed: int = 0, planted: Backdoor = PLANTED, build: Build = network) -> None:
+        self.seed, self.planted, self.build = seed, planted, build
         dataset: Dataset = catalog.load("mnist-10k")
         self.test = dataset.test.take(torch.arange(0, len(dataset.test), 2))
         sizes = [IMAGES] * CLIENTS
@@ -81,7 +81,7 @@ class Lab:
         clients[LEAVER] = planted.transform(clients[LEAVER], generator(seed, "scenario"))
         self.engine = Simulator(
             clients,
-            network,
+            build,
             training=LocalTraining(learning_rate=0.05, batch_size=32),
             seed=seed,
             executor="cpu",
@@ -126,11 +126,14 @@ class Lab:
         mean: Mean = aggregate,
         tamper: Tamper | None = None,
         malicious: int = 1,
-        clear: bool = False,
+        fade: bool = False,
+        local: bool = True,
+        hidden: bool = False,
     ) -> State:
         """Let the retained clients train; the last ones send what `tamper` makes of it.
 
-        With `clear`, what nobody moves in the first round is set to zero, as in a real erasure.
+        With `fade`, what they do not use is taken out in the first round, as in a real erasure
+        after a `local` step; `hidden` for secure aggregation.
         """
         for number in range(1, rounds + 1):
             reply = self.engine.train_round(state, RETAINED, phase=POST_TRAINING, number=number)
@@ -140,10 +143,18 @@ class Lab:
                     evil = updates[place]
                     updates[place] = Update(evil.client, tamper(evil, state), evil.samples)
             before, state = state, mean(updates)
-            if clear and number == 1:
-                still = unmoved(before, updates)
-                state, _ = without_unmoved(state, still, frozenset(state))
+            if fade and number == 1:
+                single = mean is aggregate and not hidden
+                state = self.faded(before, state, updates, single=single, local=local)
         return state
+
+    def faded(
+        self, before: State, after: State, updates: list[Update], *, single: bool, local: bool
+    ) -> State:
+        """Return `after` without what a round from `before` does not use."""
+        shown = [update.state for update in updates] if single else [after]
+        weights = fading.layers(self.build()) if local else frozenset[str]()
+        return fading.fade(after, before, shown, movable=after.keys(), weights=weights).state
 
     def erase(self, returned: State, *, radius: float | None = None) -> Outcome:
         """Carry an erasure through with guard, post-training and gate; roll back if one says so."""
@@ -151,7 +162,7 @@ class Lab:
             start, _ = self.guard(radius=radius).check(returned)
         except GuardError:
             return Outcome(self.global_state, "guard")
-        after = self.post_train(start, clear=True)
+        after = self.post_train(start, fade=True)
         if isinstance(self.gate(after), Failed):
             return Outcome(self.global_state, "gate")
         return Outcome(after)
@@ -194,11 +205,41 @@ class Lab:
         """
         return self.taught(self.reference, self.honest_samples, epochs=10, backdoor=backdoor)
 
+    def prepared(self, backdoor: Backdoor = SMUGGLED_INSIDE) -> State:
+        """Return a backdoored state of a leaver that knows what fades, and fades it beforehand.
+
+        After each pass it takes out what training on four parts of its own images does not use.
+        """
+        weights = fading.layers(self.build())
+        state: State = self.reference
+        for _ in range(10):
+            state = self.taught(state, self.honest_samples, epochs=1, backdoor=backdoor)
+            updates = [
+                self.trained(state, self.honest_samples.take(part))
+                for part in torch.arange(len(self.honest_samples)).chunk(4)
+            ]
+            state = fading.fade(state, state, updates, movable=weights, weights=weights).state
+            state = states.project(state, self.reference, 0.9 * self.unit)
+        return self.taught(state, self.honest_samples, epochs=1, backdoor=backdoor)
+
+    def boosted(self, backdoor: Backdoor = SMUGGLED_INSIDE) -> State:
+        """Return a backdoored state as far from the reference as the guard lets it be."""
+        way = states.difference(self.backdoored(backdoor), self.reference)
+        return states.shifted(self.reference, way, 0.99 * self.unit / states.norm(way))
+
+    def trained(self, state: State, samples: Samples) -> State:
+        """Return `state` after one pass over `samples`."""
+        model = self.build()
+        states.load_into(model, state)
+        order = torch.randperm(len(samples), generator=generator(self.seed, "own"))
+        train(model, samples, LocalTraining(learning_rate=0.05, batch_size=32), orders=[order])
+        return states.of(model)
+
     def taught(
         self, state: State, samples: Samples, epochs: int, backdoor: Backdoor = SMUGGLED
     ) -> State:
         """Return `state` trained on `samples`, half of them with the new trigger."""
-        model = network()
+        model = self.build()
         states.load_into(model, state)
         how = LocalTraining(learning_rate=0.02, batch_size=32)
         poisoned = backdoor.transform(samples, generator(self.seed, "smuggled"))
@@ -237,12 +278,14 @@ class Lab:
     @cached_property
     def erased(self) -> State:
         """The model after an honest erasure."""
-        return self.post_train(self.honest, clear=True)
+        return self.post_train(self.honest, fade=True)
 
     @cached_property
     def next_rung(self) -> State:
         """The model after a rung that takes nothing from the leaver: weight negation."""
-        return self.post_train(self.local("weight-negation"), ROUNDS_OF_NEXT_RUNG, clear=True)
+        return self.post_train(
+            self.local("weight-negation"), ROUNDS_OF_NEXT_RUNG, fade=True, local=False
+        )
 
     def trusting(self, returned: State) -> float:
         """Return the test accuracy without guard and gate."""

@@ -63,6 +63,11 @@ def build(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
 
+def build_deep(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return a model with a hidden layer."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, classes))
+
+
 def make(folder: Path, config: str = CONFIG) -> Home:
     """Train the federation into `folder`/home."""
     path = tiny.write(folder, config)

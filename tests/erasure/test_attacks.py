@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from erasure import attacks
+from erasure import attacks, places
 from erasure.attacks import Row
 from erasure.lab import SMUGGLED, Lab
 from secede import state as states
@@ -80,38 +80,56 @@ def test_nan_is_refused_on_the_wire(lab: Lab) -> None:
         lab.post_train(broken, 1)
 
 
-def test_a_lazy_leaver_is_refused_or_its_trigger_is_cleared(lab: Lab) -> None:
+def test_a_lazy_leaver_is_refused_or_its_backdoor_fades(lab: Lab) -> None:
     *refused, little, much, inside = attacks.lazy(lab)
     for row in refused:
         assert row.without > 0.9
         assert row.defended < 0.05
         assert "refused" in row.by
-    for row in (little, much):  # noise passes for unlearning, but nobody else's images are there
-        assert row.without > 0.9
-        assert row.defended < 0.1
-    # Known and documented: a trigger where others' images have ink now and then stays.
-    assert inside.defended > 0.5
-    assert "survives" in inside.by
+    for row in (little, much, inside):  # noise passes for unlearning
+        assert row.without > 0.75
+        assert row.defended < 0.05
+        assert row.by == attacks.FADED
 
 
-def test_a_smuggled_backdoor_is_cleared_unless_others_images_reach_its_trigger(lab: Lab) -> None:
-    edge, edge_later, edge_gone, inside, _, inside_gone = attacks.smuggled(lab)
-    assert edge.without > 0.3
-    assert edge.defended < 0.05
-    assert edge_later.defended < 0.05
-    # Known and documented: nobody sees a backdoor without its trigger.
-    assert inside.defended > 0.2
-    assert "survives" in inside.by
+def test_a_smuggled_backdoor_fades(lab: Lab) -> None:
+    edge, edge_later, edge_gone, inside, inside_later, inside_gone = attacks.smuggled(lab)
+    for row in (edge, edge_later, inside, inside_later):
+        assert row.without > 0.2
+        assert row.defended < 0.05
+        assert row.by == attacks.FADED
     for gone in (edge_gone, inside_gone):
         assert gone.without > 0.95
         assert gone.defended < 0.05
     assert lab.success(lab.erased, SMUGGLED) < 0.05
 
 
-def test_clearing_what_nobody_moves_costs_an_honest_erasure_nothing(lab: Lab) -> None:
+def test_a_backdoor_fades_though_its_leaver_knows_of_it(lab: Lab) -> None:
+    for row in attacks.aware(lab):
+        assert row.defended < 0.05
+
+
+def test_a_backdoor_fades_where_only_the_mean_of_the_updates_tells(lab: Lab) -> None:
+    for row in attacks.hidden(lab):
+        assert row.without > 0.1
+        assert row.defended < 0.05
+
+
+def test_what_fades_costs_an_honest_erasure_little(lab: Lab) -> None:
     plain = lab.post_train(lab.honest)
-    assert lab.accuracy(lab.erased) > lab.accuracy(plain) - 0.01
-    assert lab.success(lab.erased) < lab.success(plain)
+    assert lab.accuracy(lab.erased) > lab.accuracy(plain) - 0.02
+    assert lab.success(lab.erased) < 0.03
+    assert isinstance(lab.gate(lab.erased), Passed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [2, 5])
+def test_it_fades_from_a_convolutional_network_too(place: int) -> None:
+    lab = Lab(0, places.planted(place), places.small_cnn)
+    honest, fading, lazy, lazy_faded, new, new_faded = places.measured(lab, place)
+    assert fading > honest - 0.01
+    assert min(lazy, new) > 0.5
+    assert max(lazy_faded, new_faded) < 0.05
 
 
 def test_robust_means_stop_one_malicious_client_in_five_and_the_median_two(lab: Lab) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from erasure.asking import NOW, later, people
 from secede.erasure.entries import Holder
-from secede.erasure.hold import SECONDS, leased, locked, machine
+from secede.erasure.hold import SECONDS, BusyError, leased, locked, machine
 from secede.erasure.journal import Journal
 from secede.errors import RecordError, StorageError
 
@@ -54,6 +54,27 @@ def test_the_lease_lasts_as_long_as_the_block(path: Path) -> None:
             assert holder.pid == os.getpid()
         assert journal.leased_until(1) is None
     assert (path.parent / "erasing.lock").stat().st_mode & 0o177 == 0
+
+
+def test_whoever_holds_it_is_named_with_its_own_work_and_not_the_last_request(path: Path) -> None:
+    with hold(path):  # request 1 was leased, and given back
+        pass
+    with (
+        locked(path.parent, path, doing="training"),
+        pytest.raises(BusyError, match=r"worked on by process \d+ \(training\)"),
+        locked(path.parent, path),
+    ):
+        pass
+    with hold(path), pytest.raises(BusyError, match="request 1, lease"), locked(path.parent, path):
+        pass
+
+
+def test_a_dead_process_that_leased_is_still_known_after_another_kind_of_work(path: Path) -> None:
+    left_behind(path, machine())
+    with locked(path.parent, path, doing="training"):  # and leases nothing
+        pass
+    with hold(path):
+        pass
 
 
 def test_a_dead_process_of_this_machine_does_not_block(path: Path) -> None:

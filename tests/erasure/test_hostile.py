@@ -59,23 +59,26 @@ def test_a_lazy_leaver_loses_its_backdoor_on_the_next_rung(lab: HomeLab) -> None
 
 
 @pytest.mark.slow
-def test_a_trigger_that_nobody_elses_images_touch_is_cleared(lab: HomeLab) -> None:
+def test_what_guard_and_gate_let_by_fades(lab: HomeLab) -> None:
     noisy = lab.noisy(lab.global_state, 0.05 * lab.unit)
-    for returned, backdoor in ((noisy, PLANTED), (lab.backdoored(), SMUGGLED)):
+    for returned, backdoor in (
+        (noisy, PLANTED),
+        (lab.backdoored(), SMUGGLED),
+        (lab.backdoored(SMUGGLED_INSIDE), SMUGGLED_INSIDE),
+    ):
         found = row(lab, "trusting", returned, backdoor)
-        assert found.by.startswith("local-step")
-        assert found.without > 0.3
-        assert found.defended < 0.1
+        assert found.by.startswith("local-step: second-choice")
+        assert found.without > 0.1
+        assert found.defended < 0.05
 
 
 @pytest.mark.slow
-def test_distrust_removes_what_guard_and_gate_let_by(lab: HomeLab) -> None:
+def test_distrust_takes_nothing_from_the_leaver(lab: HomeLab) -> None:
     distrust = Wishes(distrust=True, server_rounds=10)
     returned = lab.backdoored(SMUGGLED_INSIDE)
-    trusting = row(lab, "trusting", returned, SMUGGLED_INSIDE)
-    assert trusting.by.startswith("local-step")  # known and documented: it survives
-    assert trusting.defended > 0.1
-    assert row(lab, "distrusting", returned, SMUGGLED_INSIDE, distrust).defended < 0.05
+    found = row(lab, "distrusting", returned, SMUGGLED_INSIDE, distrust)
+    assert found.by == "server-side: weight-negation"
+    assert found.defended < 0.05
 
 
 def test_forged_requests_are_never_accepted(tmp_path: Path) -> None:

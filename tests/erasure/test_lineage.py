@@ -75,6 +75,14 @@ def test_a_parent_that_no_longer_serves_is_refused(lineage: Lineage) -> None:
     assert statuses(lineage) == {ONE: "superseded", TWO: "serving"}
 
 
+def test_a_model_from_scratch_replaces_the_serving_one_and_is_not_of_it(lineage: Lineage) -> None:
+    with pytest.raises(RecordError, match="run 'cardio' serves 222222222222…, not 1111"):
+        lineage.promote(candidate(THREE, None, "b"), LATER, replaces=ONE)
+    found = lineage.promote(candidate(THREE, None, "b"), LATER, replaces=TWO)
+    assert (found.parent, found.clients) == (None, ("b",))
+    assert statuses(lineage) == {ONE: "superseded", TWO: "superseded", THREE: "serving"}
+
+
 def test_an_erasure_retires_every_model_that_carries_the_client(lineage: Lineage) -> None:
     assert [model.digest for model in lineage.carriers("a")] == [ONE, TWO]
     made = erase(lineage)

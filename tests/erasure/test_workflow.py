@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 from erasure import small
 from erasure.small import HAPPY, NOW, Hostile
 from secede import state as states
-from secede.erasure import receipt, workflow
+from secede.erasure import fading, receipt, workflow
 from secede.erasure import request as requests
 from secede.erasure.gone import WORDS
 from secede.erasure.home import Home
@@ -19,7 +21,7 @@ from secede.erasure.lineage import Lineage
 from secede.erasure.plan import Margins
 from secede.erasure.planning import Wishes
 from secede.erasure.registry import Candidate
-from secede.erasure.verifying import NOTHING, RETURNED, SPARED
+from secede.erasure.verifying import FADED, NOTHING, RETURNED, SPARED
 from secede.errors import GuardError, RequestError, SilentError
 from secede.experiments.simulated import Simulated
 from secede.federation.engine import Update
@@ -56,7 +58,8 @@ def test_a_request_ends_in_a_receipt_that_verifies_with_model_and_ledger(home: H
     page = outcome.page.read_text()
     assert NOTHING in page
     assert "How close to retraining" not in page
-    assert lines[0] == "planned"
+    assert lines[0].startswith("Plan: erase site-0 from north")
+    assert lines[1] == "planned"
     assert lines[-1] == "promoted: projected-ascent"
 
 
@@ -171,17 +174,59 @@ def test_what_the_leaver_returned_does_not_serve_and_the_receipt_says_what_was_n
     assert states.digest(start) in [thing["digest"] for thing in told["destroyed"]]
 
 
-def test_what_no_retained_client_moves_is_cleared_in_the_first_round(home: Home) -> None:
-    # The images' corners are black but for the leaver's trigger.
-    seen = sum(Simulated(home)._simulator.clients[n].x.abs().sum(dim=0) for n in (1, 2, 3))
-    dark = (torch.as_tensor(seen) == 0).flatten()
-    before = states.load(home.model(small.serving(home)))[0]
-    small.erase(home, small.receive(home).id, how=small.wishes(least_rounds=2))
-    after = states.load(home.model(small.serving(home)))[0]
-    cleared = [t.details.get("scalars", {}).get("zeroed") for t in small.course(home).way]
-    assert bool((before["1.weight"][:, dark] != 0).all())
-    assert bool((after["1.weight"][:, dark] == 0).all())
-    assert [n for n in cleared if n is not None] == [3 * int(dark.sum()), 0]
+@pytest.mark.parametrize(
+    ("hidden", "mean", "shown"),
+    [("false", "mean", 3), ("false", "median", 1), ("true", "mean", 1)],
+)
+def test_what_the_retained_clients_do_not_use_fades_in_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str, mean: Any, shown: int
+) -> None:
+    deep = small.CONFIG.replace("small:build", "small:build_deep")
+    home = small.make(tmp_path, f"situation.secure_aggregation = {hidden}\n{deep}")
+    seen: list[tuple[State, State, list[State]]] = []
+
+    def spy(state: State, start: State, updates: list[State], **how: Any) -> fading.Faded:
+        seen.append((state, start, updates))
+        return genuine(state, start, updates, **how)
+
+    genuine = fading.fade
+    monkeypatch.setattr(fading, "fade", spy)
+    small.erase(home, small.receive(home).id, how=small.wishes(least_rounds=2, mean=mean))
+    way = small.course(home).way
+    ((after, start, updates),) = seen  # once, though there were two rounds
+    (guarded,) = [t for t in way if t.state == "guarded"]
+    assert states.digest(start) == guarded.details["model"]
+    assert len(updates) == shown  # a robust mean believes nobody alone
+    weights = fading.layers(small.build_deep((8, 8), 3))
+    assert weights == {"1.weight"}
+    expected = genuine(after, start, updates, movable=after.keys(), weights=weights)
+    none, first, second = (t.details for t in way if t.state == "post-training")
+    assert first["model"] == states.digest(expected.state) != states.digest(after)
+    assert first["scalars"]["faded"] == expected.share > 0
+    assert "faded" not in none["scalars"] | second["scalars"]
+    told = FADED.format(share=expected.share, count=expected.zeroed)
+    assert told in small.told(home)["limits"]
+
+
+def test_an_erasure_that_is_cut_short_as_weights_fade_ends_with_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = small.make(tmp_path, small.CONFIG.replace("small:build", "small:build_deep"))
+    entry = small.receive(whole)
+    cut = small.copy(whole, tmp_path / "cut")
+    small.erase(whole, entry.id)
+
+    def killed(*given: Any, **how: Any) -> fading.Faded:
+        genuine(*given, **how)
+        raise KeyboardInterrupt
+
+    genuine = fading.fade
+    monkeypatch.setattr(fading, "fade", killed)
+    with pytest.raises(KeyboardInterrupt):
+        small.erase(cut, entry.id)
+    monkeypatch.setattr(fading, "fade", genuine)
+    small.erase(cut, entry.id)
+    assert small.serving(cut) == small.serving(whole)
 
 
 def test_rounds_can_be_asked_for_however_good_the_start_is(home: Home) -> None:

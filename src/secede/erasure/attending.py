@@ -14,8 +14,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from torch import Tensor
-
 from secede import state as states
 from secede.erasure import replies
 from secede.erasure.message import limit_bytes
@@ -81,8 +79,7 @@ class _Attended:
             faults[client] = replies.REFUSED
         self._leave_out(faults)
         updates = tuple(sound[client] for client in clients if client in sound)
-        whole = not roll.left_out and len(roll.present) == len(roll.plan.retained)
-        roll.unmoved = unmoved(state, updates) if whole else None
+        roll.trained = (state, updates)
         total = sum(update.samples for update in updates)
         weighs = roll.plan.mean == "mean"  # else nobody can be taken out of the mean again
         shares = {roll.names[u.client]: weighs * u.samples / total for u in updates}
@@ -168,17 +165,3 @@ class _Attended:
         if self._last is None or self._last[0] is not state:
             self._last = (state, states.digest(state))
         return self._last[1]
-
-
-def unmoved(state: State, updates: Sequence[Update]) -> dict[str, Tensor]:
-    """Return for each floating entry where all updates are what they started from, to the bit."""
-    found = dict[str, Tensor]()
-    for name, value in state.items():
-        if not value.is_floating_point():
-            continue
-        still = updates[0].state[name] == value
-        for update in updates[1:]:
-            still &= update.state[name] == value
-        if bool(still.any()):
-            found[name] = still
-    return found

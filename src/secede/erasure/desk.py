@@ -245,5 +245,7 @@ def _words(transition: Transition, said: str) -> str:
         accuracy = details["scalars"].get("accuracy")
         told = "" if accuracy is None else f": retained clients answer {accuracy:.1%} right"
         return f"{said} round {details['round']}{told}"
+    if transition.state in (courses.REFUSED, courses.ROLLED_BACK):
+        return said  # whoever works on it tells the outcome, and why
     more = [str(details[key]) for key in ("method", "outcome", "reason") if details.get(key)]
     return f"{said}: {', '.join(more)}" if more else said

@@ -13,7 +13,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -25,12 +25,13 @@ from secede.erasure.journal import Journal
 from secede.errors import RecordError, StorageError
 
 SECONDS = 600  # that a lease lasts; every transition renews it
+_LENGTH = 1024  # of the lock's file, written in one piece: a kill leaves the old or the new
 BEAT = SECONDS / 4  # seconds between renewals while a transition is worked on
 
 
 @dataclass(frozen=True)
 class _Worker:
-    """Who has the lock, or had it last."""
+    """Who leased a request last."""
 
     host: str
     pid: int
@@ -55,18 +56,44 @@ class Lock:
         except (ValueError, KeyError, TypeError):
             return None
 
+    def begin(self, doing: str) -> None:
+        """Write down what it is held for; who leased a request last stays known."""
+        last = self.last()
+        self._write({**(asdict(last) if last else {}), "by": os.getpid(), "doing": doing})
+
+    def doing(self) -> str | None:
+        """Return who holds it, and for what; None where it is held for a leased request."""
+        try:
+            found = json.loads(os.pread(self.descriptor, 4096, 0))
+            return f"process {int(found['by'])} ({str(found['doing'])[:80]})"
+        except (ValueError, KeyError, TypeError):
+            return None
+
     def name(self, worker: _Worker) -> None:
         """Write down who holds it."""
+        self._write(asdict(worker))
+
+    def _write(self, content: Mapping[str, object]) -> None:
         try:
-            os.ftruncate(self.descriptor, 0)
-            os.pwrite(self.descriptor, json.dumps(asdict(worker)).encode(), 0)
+            os.pwrite(self.descriptor, json.dumps(content).encode().ljust(_LENGTH), 0)
         except OSError as error:
             raise StorageError(f"cannot write {self.path}: {error.strerror}") from error
 
 
+class BusyError(RecordError):
+    """A home in which another process works."""
+
+    def __init__(self, folder: Path, who: str) -> None:
+        super().__init__(
+            f"{folder} is worked on by {who}: wait until it is done; if that process is killed, "
+            "the next one goes on at once"
+        )
+        self.who = who
+
+
 @contextmanager
-def locked(folder: Path, journal: Path) -> Iterator[Lock]:
-    """Hold the home; RecordError names the process that has it, and until when its lease lasts."""
+def locked(folder: Path, journal: Path, *, doing: str = "an erasure") -> Iterator[Lock]:
+    """Hold the home; BusyError names the process that has it, and until when its lease lasts."""
     path = folder / "erasing.lock"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -77,10 +104,8 @@ def locked(folder: Path, journal: Path) -> Iterator[Lock]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RecordError(
-                f"{folder} is worked on by {_words(lock.last(), journal)}: wait until it is "
-                "done; if that process is killed, the next one goes on at once"
-            ) from None
+            raise BusyError(folder, lock.doing() or _words(lock.last(), journal)) from None
+        lock.begin(doing)
         yield lock
     finally:
         os.close(descriptor)

@@ -90,6 +90,12 @@ class Journal:
             admission.check(connection, request, now, quota)
             return Accepted(entries.of(connection, _add(connection, request, data, now)))
 
+    def check_new(self, request: Request, now: datetime) -> None:
+        """Raise if a genuine request that is not here yet would be refused now."""
+        requests.check_times(request, now)
+        with self._database.errors():
+            admission.check(self._database.connection, request, now, admission.QUOTA)
+
     def entry(self, number: int) -> Entry:
         """Return a request's dates and state."""
         with self._database.errors():

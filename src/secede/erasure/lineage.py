@@ -52,17 +52,18 @@ class Lineage:
         """Let the file go."""
         self._database.close()
 
-    def promote(self, candidate: Candidate, now: datetime) -> Model:
+    def promote(self, candidate: Candidate, now: datetime, *, replaces: str | None = None) -> Model:
         """Put a model into service and supersede its parent, in one step.
 
-        Doing the same again changes nothing. A parent that no longer serves is refused: somebody
-        else was faster.
+        One that was not trained from the serving model, from scratch say, `replaces` it all the
+        same. Doing the same again changes nothing. A parent that no longer serves is refused:
+        somebody else was faster.
         """
         with self._database.writing() as connection:
             if is_there(connection, candidate):
                 return model_of(connection, candidate.digest)
             refuse_erased(connection, candidate.clients)
-            supersede(connection, candidate, now)
+            supersede(connection, candidate, replaces or candidate.parent, now)
             everybody = {*carried(connection, candidate.parent), *candidate.clients}
             add(connection, candidate, everybody, now)
             return model_of(connection, candidate.digest)
@@ -88,7 +89,7 @@ class Lineage:
             if name in candidate.clients:
                 raise RecordError(f"{name!r} took part in training the model that is to lack it")
             refuse_erased(connection, candidate.clients)
-            supersede(connection, candidate, now)
+            supersede(connection, candidate, candidate.parent, now)
             connection.execute(
                 "UPDATE models SET status = 'retired', changed = ? WHERE run = ? AND digest IN "
                 "(SELECT model FROM contributions WHERE client = ?)",

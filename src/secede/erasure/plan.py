@@ -6,20 +6,35 @@ its digest is in the ledger. Imports no torch.
 
 from __future__ import annotations
 
+import io
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text as Plain
 
 from secede.erasure.bodies import PlanBody, Rung
 from secede.erasure.canonical import canonical, digest
 from secede.erasure.certificate import in_bytes
-from secede.erasure.fields import Count, Digest, Document, Moment, Name, Number, Scalar, Share, Text
+from secede.erasure.fields import (
+    Count,
+    Digest,
+    Document,
+    Moment,
+    Name,
+    Number,
+    Scalar,
+    Share,
+    Text,
+    faults,
+)
 from secede.erasure.keys import is_name
 from secede.erasure.predicate import Setting
+from secede.errors import RecordError
 
+_LINE = "plan: "
 Mean = Literal["mean", "trimmed", "median"]
 MEAN_LIMITS: dict[str, tuple[str, ...]] = {
     "mean": (
@@ -111,6 +126,20 @@ class Plan(Document):
         """Return what tells this plan from every other."""
         return digest(self.model_dump(mode="json"))
 
+    def line(self) -> str:
+        """Return the plan as one line of a log, for whoever follows that."""
+        return _LINE + self.model_dump_json()
+
+    @classmethod
+    def of_line(cls, line: str) -> Plan | None:
+        """Return the plan that a line of a log holds; None if it is another line."""
+        if not line.startswith(_LINE):
+            return None
+        try:
+            return cls.model_validate_json(line.removeprefix(_LINE))
+        except ValidationError as error:
+            raise RecordError(f"a plan that cannot be read: {faults(error)}") from error
+
     def body(self, rung: int) -> PlanBody:
         """Return the ledger's row for a rung."""
         step = self.ladder[rung]
@@ -158,6 +187,14 @@ class Plan(Document):
             table.add_row(*(Plain(cell) for cell in cells))
         return table
 
+    def text(self, width: int = 100) -> str:
+        """Return the same table as plain lines, for a log."""
+        console = Console(width=width, color_system=None, force_terminal=False, file=io.StringIO())
+        with console.capture() as captured:
+            console.print(self.show())
+        lines = (line.rstrip() for line in captured.get().splitlines())
+        return "\n".join(line for line in lines if line)
+
     def _notes(self) -> list[str]:
         names = ", ".join(self.retained[:8]) + (", …" if len(self.retained) > 8 else "")
         margins, local = self.margins, self.ladder[0].rung == "local-step"
@@ -182,6 +219,10 @@ class Plan(Document):
                 "needed: what the leaver returned is not what serves."
                 if least
                 else "Where no round is needed, what the leaver returned is what serves."
+            )
+            notes.append(
+                "In the first of them what the retained clients' training does not use is taken "
+                "out of the layers but for the last: a backdoor that only the leaver knows."
             )
             sent = "is sent" if self.measure_at_leaver else "is not sent"
             notes.append(f"The new model {sent} to the leaver, to count on its own samples.")

@@ -128,15 +128,17 @@ def refuse_erased(connection: sqlite3.Connection, clients: Iterable[str]) -> Non
             )
 
 
-def supersede(connection: sqlite3.Connection, candidate: Candidate, now: datetime) -> None:
-    """Supersede the parent; it must be the one that serves."""
+def supersede(
+    connection: sqlite3.Connection, candidate: Candidate, replaced: str | None, now: datetime
+) -> None:
+    """Supersede the model that the new one replaces, mostly its parent; it must still serve."""
     query = "SELECT digest FROM models WHERE run = ? AND status = 'serving'"
     found = connection.execute(query, (candidate.run,)).fetchone()
     serving = found[0] if found else None
-    if serving != candidate.parent:
+    if serving != replaced:
         raise RecordError(
-            f"run {candidate.run!r} serves {short(serving)}, not {short(candidate.parent)}, "
-            "which the new model comes from: another one was promoted since, or it was retired"
+            f"run {candidate.run!r} serves {short(serving)}, not {short(replaced)}, which the new "
+            "model comes from: another one was promoted since, or it was retired"
         )
     connection.execute(
         "UPDATE models SET status = 'superseded', changed = ? WHERE digest = ?",

@@ -57,6 +57,16 @@ class Request(Document):
         return digest(self.model_dump())
 
 
+def check_trigger(trigger: str) -> str:
+    """Return why somebody leaves, if it is one of the words for that."""
+    if trigger not in TRIGGERS:
+        raise ConfigError(
+            f"no trigger {trigger!r}: {did_you_mean(trigger, TRIGGERS)}"
+            f"expected one of {', '.join(TRIGGERS)}"
+        )
+    return trigger
+
+
 def new(
     *,
     federation: str,
@@ -67,11 +77,7 @@ def new(
     lifetime: timedelta = LIFETIME,
 ) -> Request:
     """Return a request with a fresh nonce, valid from `now` on."""
-    if trigger not in TRIGGERS:
-        raise ConfigError(
-            f"no trigger {trigger!r}: {did_you_mean(trigger, TRIGGERS)}"
-            f"expected one of {', '.join(TRIGGERS)}"
-        )
+    check_trigger(trigger)
     try:
         return Request.model_validate(
             {

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from torch import Tensor
-
 from secede.erasure import absence
 from secede.erasure.desk import Desk
 from secede.erasure.plan import Plan
 from secede.errors import SecedeError, SilentError
 from secede.federation.cost import Cost
+from secede.federation.engine import Update
+from secede.state import State
 
 LEAVER, RETAINED = "leaver", "retained"
 
@@ -44,7 +44,7 @@ class Roll:
     present: tuple[str, ...]
     left_out: dict[str, str] = field(default_factory=dict)
     sent: dict[str, set[str]] = field(default_factory=dict)  # states by digest, and to whom
-    unmoved: dict[str, Tensor] | None = None  # entries that no update of the last round moved
+    trained: tuple[State, tuple[Update, ...]] | None = None  # the last round's start and updates
     wasted: Cost = field(default_factory=Cost)  # by exchanges whose results were not used
     trying: Cost = field(default_factory=Cost)  # by the work that is under way
 

@@ -1,9 +1,9 @@
 """Post-training: rounds of the retained clients, each counted by them before the next one.
 
 It ends as soon as it pays no more and the gate is passed. A gate that is still shut after the last
-round gives the rung up. In the first round after a start that carries the leaver, whatever no
-retained client's training moves is set to zero: it answers none of their samples, and so it can
-hold nothing but what the leaver put there.
+round gives the rung up. In the first round after a start that carries the leaver, what the retained
+clients' training does not use fades (`fading.py`): it answers next to none of their samples, and so
+it can hold little but what the leaver put there.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from secede import state as states
 from secede.erasure import course as courses
+from secede.erasure import fading
 from secede.erasure.attending import attended
 from secede.erasure.counting import counted
 from secede.erasure.desk import Desk
@@ -25,6 +23,7 @@ from secede.erasure.roll import Roll
 from secede.erasure.rungs import attempted, escalate
 from secede.erasure.verifying import verify
 from secede.federation.cost import Cost
+from secede.federation.robust import by_name
 from secede.state import State
 from secede.unlearning.create import create
 from secede.unlearning.worth import rounds_that_pay
@@ -66,15 +65,12 @@ def _round(desk: Desk, step: Step, last: Mapping[str, Any]) -> None:
 
     def work() -> tuple[State, State, dict[str, Any]]:
         after = attended(roll, lambda server: method.recover(server, state, memory, number))
-        final, zeroed = after.state, 0
-        missed = roll.unmoved is None and len(roll.present) < len(roll.plan.retained)
-        if number == 1 and step.rung != "retraining" and roll.unmoved:
-            final, zeroed = without_unmoved(final, roll.unmoved, desk.movable)
+        final, told = after.state, dict[str, float]()
+        if number == 1 and step.rung != "retraining":
+            final, told = _faded(desk, roll, final)
         final = states.tied(final, desk.shared)
         details = _counted(desk, roll, final, number, after.cost + roll.wasted)
-        details["scalars"]["zeroed"] = zeroed
-        if number == 1 and step.rung != "retraining" and missed:
-            details["uncleared"] = True
+        details["scalars"] |= told
         return final, after.memory, details
 
     done = attempted(desk, roll, work)
@@ -88,16 +84,21 @@ def _round(desk: Desk, step: Step, last: Mapping[str, Any]) -> None:
         desk.vault.drop(last["state"])
 
 
-def without_unmoved(
-    state: State, unmoved: Mapping[str, Tensor], movable: frozenset[str]
-) -> tuple[dict[str, Tensor], int]:
-    """Return `state` with zeros for the trainable values that nobody moved, and how many."""
-    cleared, count = dict(state), 0
-    for name in unmoved.keys() & movable:
-        still = unmoved[name] & (state[name] != 0)
-        cleared[name] = torch.where(still, torch.zeros_like(state[name]), state[name])
-        count += int(still.sum())
-    return cleared, count
+def _faded(desk: Desk, roll: Roll, state: State) -> tuple[State, dict[str, float]]:
+    """Return the state without what the retained clients do not use, and how much that was.
+
+    Where single updates are hidden, or nobody is to be trusted alone, their mean must tell. After a
+    server-side method only what nobody moves goes: it has broken what it takes apart already.
+    """
+    if roll.trained is None:  # a method of its own, which let nobody train
+        return state, {}
+    start, updates = roll.trained
+    single = desk.ground.situation(desk.plan.client).single_updates and desk.plan.mean == "mean"
+    shown = [u.state for u in updates] if single else [by_name(desk.plan.mean)(updates)]
+    local = desk.step.rung == "local-step"
+    weights = fading.layers(desk.ground.fresh_model(0)) if local else frozenset[str]()
+    found = fading.fade(state, start, shown, movable=desk.movable, weights=weights)
+    return found.state, {"zeroed": found.zeroed, "faded": found.share}
 
 
 def _enough(

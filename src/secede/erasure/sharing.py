@@ -1,8 +1,9 @@
 """What a client has put in by now: its training rounds, and the rounds after earlier erasures.
 
 Read from journal, plans and registry alone; training may have gone on between erasures and after
-them. Shares are of the last mean that made the serving model; where there was none, as after an
-erasure without a round, or where others trained on alone, it is zero.
+them, and what a training from scratch has replaced counts no more. Shares are of the last mean that
+made the serving model; where there was none, as after an erasure without a round, or where others
+trained on alone, it is zero.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from secede.erasure.journal import Journal
 from secede.erasure.lineage import Lineage
 from secede.erasure.plan import Plan
 from secede.erasure.predicate import Scope
+from secede.erasure.registry import Model
 
 
 def scope(home: Home, journal: Journal, registry: Lineage, trained: Scope, client: str) -> Scope:
@@ -32,9 +34,7 @@ def scope(home: Home, journal: Journal, registry: Lineage, trained: Scope, clien
     }
     weights = {c.name: c.scope.weight for c in home.federation.clients}
     found = trained
-    for model in registry.models():
-        if model.run != home.federation.run:
-            continue
+    for model in _ancestry(registry, home.federation.run):
         if model.digest not in made:  # training: it began so, or went on after an erasure
             found = found.model_copy(update={"weight": trained.weight})
             continue
@@ -43,6 +43,16 @@ def scope(home: Home, journal: Journal, registry: Lineage, trained: Scope, clien
         if client in plan.retained:  # else it joined later, or is the one who left
             found = _with(found, course, plan, model.round, client, weights)
     return found
+
+
+def _ancestry(registry: Lineage, run: str) -> list[Model]:
+    """Return the models that the serving one comes from, and itself, the oldest first."""
+    known, found = {model.digest: model for model in registry.models()}, list[Model]()
+    model = registry.serving(run)
+    while model is not None:
+        found.append(model)
+        model = known.get(model.parent or "")
+    return found[::-1]
 
 
 def _with(

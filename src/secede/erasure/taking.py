@@ -37,6 +37,7 @@ def take(desk: Desk, wishes: Wishes, *, reason: str | None = None) -> None:
         return
     told = {"reason": reason} if reason else {}
     kept = {"wishes": wishing.kept(wishes), **told}
+    desk.tell(plan.text())
     desk.move(courses.PLANNED, {**_named(desk.home.keep_plan(plan)), **kept})
 
 

@@ -52,13 +52,9 @@ SKETCH = (
     "Of each earlier model and of the client's last update at most 64 sums of their values stay at "
     "the server, so that a copy of one is recognised if a client returns it."
 )
-CLEARED = (
-    "{count:,} values of the model that no retained client's training moves were set to zero in "
-    "the first round."
-)
-UNCLEARED = (
-    "Values that no retained client's training moves were not set to zero, since not all took part "
-    "in the first round: what the client may have hidden there is left."
+FADED = (
+    "What the retained clients' training does not use was taken out of the model in the first "
+    "round: {share:.1%} of the squared weights of its layers; {count:,} values were set to zero."
 )
 STALE = (
     "Retained clients that took no part in the last round keep their last updates, trained from "
@@ -96,10 +92,8 @@ def verify(desk: Desk) -> None:
     if any(desk.ground.samples(name) is None for name in plan.retained):
         limits.append(UNPINNED)
     limits.append(SKETCH)
-    if cleared := sum(done["scalars"].get("zeroed", 0) for done in course.rounds):
-        limits.append(CLEARED.format(count=cleared))
-    if any("uncleared" in done for done in course.rounds):
-        limits.append(UNCLEARED)
+    for done in (each["scalars"] for each in course.rounds if "faded" in each["scalars"]):
+        limits.append(FADED.format(share=done["faded"], count=done["zeroed"]))
     if left or not last["round"]:
         limits.append(STALE)
     found, limit, sent = _at_leaver(desk, plan, before, after)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,6 +27,17 @@ def kept(wishes: Wishes) -> dict[str, Any]:
     return found
 
 
+def read(given: Mapping[str, Any]) -> Wishes:
+    """Return wishes from some of their fields, as JSON has them; the others are as usual."""
+    if unknown := given.keys() - {each.name for each in fields(Wishes)}:
+        raise ConfigError(f"wishes: unknown {str(min(unknown))[:40]!r}")
+    try:
+        return _WISHES.validate_json(json.dumps(given))
+    except (ValidationError, TypeError) as error:
+        told = faults(error) if isinstance(error, ValidationError) else error
+        raise ConfigError(f"wishes: {told}") from error
+
+
 def asked(course: Course, otherwise: Wishes) -> Wishes:
     """Return the wishes that a request was planned with; `otherwise` before its first plan."""
     known = [t.details["wishes"] for t in course.way if "wishes" in t.details]
@@ -35,3 +49,9 @@ def asked(course: Course, otherwise: Wishes) -> Wishes:
         raise RecordError(
             f"the wishes of request {course.entry.id} are damaged ({faults(error)})"
         ) from error
+
+
+def ignored(course: Course, wishes: Wishes) -> bool:
+    """Return whether these are wishes for a request that was planned with others."""
+    known = kept(asked(course, wishes))
+    return wishes != Wishes() and kept(wishes) != known

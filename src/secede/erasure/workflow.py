@@ -13,9 +13,17 @@ from datetime import datetime
 from pathlib import Path
 
 from secede import files
-from secede.erasure import acknowledging, agreement, closing, deadline, rounds, rungs, taking
+from secede.erasure import (
+    acknowledging,
+    agreement,
+    closing,
+    deadline,
+    rounds,
+    rungs,
+    taking,
+    wishing,
+)
 from secede.erasure import course as courses
-from secede.erasure import request as requests
 from secede.erasure.admission import QUOTA
 from secede.erasure.desk import Desk, Tell
 from secede.erasure.entries import Entry
@@ -85,12 +93,12 @@ def receive(
 def foresee(home: Home, ground: Ground, request: Request, *, wishes: Wishes, now: datetime) -> Plan:
     """Return the plan for a request without writing or asking anything.
 
-    One that the server has not taken yet must not have expired: it would be refused.
+    One that the server has not taken yet must be such as it would take.
     """
     with Journal(home.journal, read_only=True) as journal:
         number = journal.number_of(request.digest())
         if number is None:
-            requests.check_times(request, now)
+            journal.check_new(request, now)
         due = deadline.due(now) if number is None else journal.entry(number).due
     with Lineage(home.registry, read_only=True) as registry:
         return taking.plan_for(home, ground, registry, request, wishes, now, due)
@@ -117,6 +125,11 @@ def erase(
         course = desk.course
         if course.last.state != courses.RECEIVED and not course.ended:
             tell(f"goes on from {course.last.state}, by the plan that it has")
+        if wishing.ignored(course, wishes):
+            tell(
+                f"request {number} was planned with other wishes ({course.last.state}): what is "
+                "asked for now changes nothing"
+            )
         while not desk.course.ended:
             _advance(desk, wishes)
         _notify(desk)

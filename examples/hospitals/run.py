@@ -54,6 +54,7 @@ def simulate(folder: Path, rounds: int) -> None:
         "num-server-rounds": rounds,
         "erasure.home": str(folder / "home"),
         "erasure.leaver": leaver,
+        "erasure.trigger": "contract-ended",
     }
     app = ServerApp()
 

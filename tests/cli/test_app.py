@@ -154,10 +154,11 @@ def test_lists_come_as_a_table_and_as_json(command: str) -> None:
         ),
         (["report", "absent"], 5, "absent"),
         (
-            ["request", "site-0", "--home", "nohome", "--key", "k"],
+            ["request", "site-0", "--home", "nohome", "--key", "k", "--trigger", "other"],
             2,
             "nohome is no federation's home",
         ),
+        (["request", "site-0", "--home", "nohome", "--key", "k"], 2, "Missing option '--trigger'"),
         (["nonsense"], 2, "No such command"),
     ],
 )

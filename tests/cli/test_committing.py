@@ -41,6 +41,25 @@ def test_a_commitment_is_shown_to_hold_and_another_is_not(
         committing.whole(home.path, "site-1", None, as_json=True)
 
 
+def test_of_a_folder_of_receipts_the_clients_own_is_taken(
+    erased: tuple[Home, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, receipt = small.copy(erased[0], tmp_path / "home"), erased[1]
+    outcome = small.erase(home, small.receive(home, "site-1").id)
+    assert outcome.receipt is not None
+    folder = outcome.receipt.parent
+    assert len(list(folder.glob("*.json"))) == 2
+    for client in ("site-0", "site-1"):
+        committing.whole(home.path, client, folder, as_json=True)
+        assert json.loads(capsys.readouterr().out)["client"] == client
+    with pytest.raises(ConfigError, match=r"no receipt in .* is about 'site-2'"):
+        committing.whole(home.path, "site-2", folder, as_json=True)
+    broken = folder / receipt.name
+    broken.write_bytes(broken.read_bytes().replace(b"A", b"B", 1))
+    with pytest.raises((ConfigError, TrustError)):  # one that does not hold is not taken for it
+        committing.whole(home.path, "site-0", folder, as_json=True)
+
+
 @pytest.fixture
 def shown(erased: tuple[Home, Path], tmp_path: Path) -> tuple[Path, Path]:
     """Sample 5 of site-0 and its proof."""

@@ -40,7 +40,9 @@ def test_a_project_is_written_and_told(tmp_path: Path) -> None:
 def test_the_status_of_what_does_not_run_is_told(tmp_path: Path) -> None:
     folder = str(tmp_path / "north")
     CliRunner().invoke(app, ["flower", "init", folder, "--sites", "2"])
-    rows = json.loads(CliRunner().invoke(app, ["flower", "status", folder, "--json"]).stdout)
+    told = json.loads(CliRunner().invoke(app, ["flower", "status", folder, "--json"]).stdout)
+    rows = told["processes"]
+    assert told["runs"] == []
     assert [row["name"] for row in rows] == ["superlink", "site-1", "site-2"]
     assert {row["pid"] for row in rows} == {None}
     assert "not running" in CliRunner().invoke(app, ["flower", "status", folder]).stdout
@@ -63,8 +65,7 @@ def test_an_address_that_others_reach_is_warned_of(tmp_path: Path) -> None:
 def test_a_run_that_failed_by_a_roll_back_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from secede.cli import deployed
-    from secede.flower.deploy import outcomes, runs
+    from secede.flower.deploy import outcomes, readiness, runs
     from secede.flower.deploy.scaffold import write_project
 
     folder = write_project(tmp_path / "p", sites=["a", "b"], port=9092).folder
@@ -77,12 +78,151 @@ def test_a_run_that_failed_by_a_roll_back_says_so(
         raise RolledBackError("a was not erased: rolled-back")
 
     monkeypatch.setattr(runs, "run", fails)
+    monkeypatch.setattr(readiness, "erasure", lambda *_, **__: None)
     monkeypatch.setattr(outcomes, "request", lambda *_: next(states, None))
     monkeypatch.setattr(outcomes, "verified", rolled_back)
-    with pytest.raises(RolledBackError, match="a was not erased"):
-        deployed.erase(folder, "name:a", 1.0, as_json=False)
-    with pytest.raises(SecedeError, match="run 7 ended"):  # it failed before anything was asked
-        deployed.erase(folder, "name:a", 1.0, as_json=False)
+    command = ["flower", "erase", str(folder), "name:a", "--trigger", "other"]
+    rolled = CliRunner().invoke(app, command)
+    assert isinstance(rolled.exception, RolledBackError)
+    failed = CliRunner().invoke(app, command)  # before anything was asked
+    assert not isinstance(failed.exception, RolledBackError)
+    assert "run 7 ended" in str(failed.exception)
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[dict[str, object]]]:
+    """A project whose runs are written down instead, and what they were given."""
+    from secede.flower.deploy import outcomes, readiness, runs
+    from secede.flower.deploy.scaffold import write_project
+
+    given: list[dict[str, object]] = []
+
+    def run(_project: object, config: dict[str, object], **_: object) -> str:
+        given.append(config)
+        raise SecedeError("run 7 ended")
+
+    monkeypatch.setattr(runs, "run", run)
+    monkeypatch.setattr(readiness, "erasure", lambda *_, **__: None)
+    monkeypatch.setattr(outcomes, "request", lambda *_: None)
+    return str(write_project(tmp_path / "p", sites=["a", "b"], port=9092).folder), given
+
+
+def test_options_of_an_erasure_reach_the_run(
+    asked: tuple[str, list[dict[str, object]]], tmp_path: Path
+) -> None:
+    from secede.erasure import wishing
+    from secede.erasure.planning import Wishes
+
+    folder, given = asked
+    options = "--trigger objection --gone --method retrain --answer-seconds 60 --least-rounds 2"
+    more = ["--set", "retrain.x=1"]
+    wrong = CliRunner().invoke(app, ["flower", "erase", folder, "name:a", *options.split(), *more])
+    assert isinstance(wrong.exception, ConfigError)  # before anything runs
+    assert given == []
+    CliRunner().invoke(app, ["flower", "erase", folder, "name:a", *options.split()])
+    (config,) = given
+    assert (config["erasure.leaver"], config["erasure.trigger"]) == ("name:a", "objection")
+    told = json.loads(str(config["erasure.options"]))
+    assert told.keys() == {"wishes", "gone"}
+    wishes = Wishes(methods=("retrain",), answer_seconds=60.0, least_rounds=2)
+    assert wishing.read(told["wishes"]) == wishes
+    CliRunner().invoke(app, ["flower", "erase", folder, "name:a", "--request", "r.json"])
+    assert Path(json.loads(str(given[-1]["erasure.options"]))["request"]).is_absolute()
+    CliRunner().invoke(app, ["flower", "erase", folder, "name:a", "--trigger", "other"])
+    assert "erasure.options" not in given[-1]  # the app may have its own
+
+
+def test_an_erasure_has_all_options_of_the_simulated_one() -> None:
+    shown = CliRunner().invoke(app, ["flower", "erase", "--help"]).stdout
+    simulated = CliRunner().invoke(app, ["erase", "--help"]).stdout
+    wanted = {word for word in simulated.split() if word.startswith("--")} - {"--home"}
+    assert len(wanted) > 12
+    assert wanted <= {word for word in shown.split() if word.startswith("--")}
+
+
+def test_why_a_site_leaves_must_be_said(asked: tuple[str, list[dict[str, object]]]) -> None:
+    folder, given = asked
+    silent = CliRunner().invoke(app, ["flower", "erase", folder, "name:a"])
+    assert isinstance(silent.exception, ConfigError)
+    assert "say why name:a leaves: --trigger consent-withdrawn" in str(silent.exception)
+    other = CliRunner().invoke(app, ["flower", "erase", folder, "name:a", "--trigger", "boredom"])
+    assert "no trigger 'boredom'" in str(other.exception)
+    assert given == []
+
+
+def test_a_dry_run_shows_the_plan_that_the_run_tells(
+    asked: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from secede.erasure.plan import Limits, Margins, Plan, Step
+    from secede.flower.deploy import runs
+
+    step = Step(
+        rung="retraining",
+        method="retrain",
+        settings={},
+        parameters={},
+        needs=(),
+        rounds=3,
+        least_rounds=3,
+        upload_bytes=1,
+        download_bytes=1,
+    )
+    plan = Plan(
+        request="a" * 64,
+        federation="north",
+        client="a",
+        model="b" * 64,
+        ladder=(step,),
+        omitted=(),
+        retained=("b",),
+        mean="mean",
+        margins=Margins(),
+        guard=Limits(),
+        quorum=0.5,
+        retained_seconds=1.0,
+        measure_at_leaver=False,
+        answer_seconds=1.0,
+        asked_until=None,
+        backups_until=None,
+    )
+
+    def run(_project: object, config: dict[str, str], *, tell: object, **_: object) -> str:
+        assert json.loads(config["erasure.options"]) == {"dry_run": True}
+        assert callable(tell)
+        tell("leaver name:a")
+        tell(plan.line())
+        return "7"
+
+    folder, _ = asked
+    monkeypatch.setattr(runs, "run", run)
+    command = ["flower", "erase", folder, "name:a", "--dry-run"]
+    shown = CliRunner().invoke(app, command)
+    assert "Plan: erase a from north" in shown.stdout
+    assert "leaver name:a" in shown.stderr
+    assert json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)["client"] == "a"
+
+
+def test_runs_under_way_are_shown_and_stopped(
+    asked: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from secede.flower.deploy import local, runs
+    from secede.flower.deploy.local import Row
+
+    folder, stopped = asked[0], list[str]()
+    monkeypatch.setattr(local, "status", lambda _: [Row("superlink", 1, "yes", None)])
+    monkeypatch.setattr(runs, "active", lambda _: [runs.Active("7", "running", 12.3)])
+    monkeypatch.setattr(runs, "check_running", lambda _: None)
+    monkeypatch.setattr(runs, "stop", lambda _, number: stopped.append(number))
+    shown = CliRunner().invoke(app, ["flower", "status", folder]).stdout
+    assert "run 7 is running, for 12 seconds so far" in shown
+    assert f"secede flower stop {folder}" in shown
+    told = json.loads(CliRunner().invoke(app, ["flower", "status", folder, "--json"]).stdout)
+    assert told["runs"] == [{"run": "7", "status": "running", "seconds": 12.3}]
+    wrong = CliRunner().invoke(app, ["flower", "stop", folder, "8"])
+    assert "run '8' is not under way: those that are: 7" in str(wrong.exception)
+    assert stopped == []
+    told = json.loads(CliRunner().invoke(app, ["flower", "stop", folder, "--json"]).stdout)
+    assert (told, stopped) == ({"stopped": ["7"]}, ["7"])
 
 
 def test_without_flower_one_line_says_what_to_install(tmp_path: Path) -> None:
@@ -107,3 +247,35 @@ def test_looking_at_a_project_needs_neither_torch_nor_flower(tmp_path: Path) -> 
         "assert not {'torch', 'flwr'} & set(sys.modules), 'heavy'\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+
+
+def test_training_says_first_where_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from secede.flower.deploy import runs
+    from secede.flower.deploy.scaffold import write_project
+
+    project = write_project(tmp_path / "p", sites=["a", "b"], port=9092)
+    told = list[object]()
+
+    def run(_: object, config: dict[str, object], **__: object) -> str:
+        told.append(config["num-server-rounds"])
+        project.home.mkdir(exist_ok=True)
+        (project.home / "rounds.jsonl").write_bytes(b"\n")
+        return "7"
+
+    monkeypatch.setattr(runs, "check_running", lambda _: None)
+    monkeypatch.setattr(runs, "run", run)
+    shown = CliRunner().invoke(app, ["flower", "train", str(project.folder)])
+    assert shown.exit_code == 0
+    assert shown.stderr.startswith("training begins from fresh weights")
+    assert told == [3]
+
+
+def test_training_on_what_does_not_run_changes_nothing(tmp_path: Path) -> None:
+    folder = str(tmp_path / "p")
+    CliRunner().invoke(app, ["flower", "init", folder, "--sites", "2"])
+    shown = CliRunner().invoke(app, ["flower", "train", folder, "--from-scratch"])
+    assert isinstance(shown.exception, SecedeError)
+    assert "does not run: secede flower up" in str(shown.exception)
+    assert not (tmp_path / "p" / "home").exists()

@@ -16,14 +16,21 @@ from typer.testing import CliRunner
 
 import tiny
 from erasure import small
-from secede.cli import homes
+from secede.cli import homes, wishes
 from secede.cli import requests as commands
 from secede.cli.app import app
 from secede.erasure import acknowledging, keys, workflow
 from secede.erasure import request as requests
 from secede.erasure.home import Home
 from secede.erasure.planning import Wishes
-from secede.errors import ConfigError, RequestError, RolledBackError, SilentError, TrustError
+from secede.errors import (
+    ConfigError,
+    RequestError,
+    RolledBackError,
+    SilentError,
+    StoppedError,
+    TrustError,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,8 +74,8 @@ def test_the_walk_through_runs_as_written(tmp_path: Path) -> None:
     again = shell("secede erase request.json --home home --json", tmp_path)
     assert json.loads(again.stdout)["state"] == "promoted"
     gone = shell(
-        "secede request site-0 --home home --key home/sites/site-0.key --out b.json && "
-        "secede erase b.json --home home",
+        "secede request site-0 --home home --key home/sites/site-0.key --trigger other "
+        "--out b.json && secede erase b.json --home home",
         tmp_path,
     )
     assert gone.returncode == 7
@@ -145,6 +152,65 @@ def test_refused_and_rolled_back_have_their_own_exit_codes(
     assert outcome["state"] == "refused"
 
 
+def test_a_reason_is_told_once(
+    asked: tuple[Home, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, _ = asked
+    stranger = tmp_path / "stranger.json"
+    stranger.write_bytes(small.ask(home, model="ab" * 32))
+    with pytest.raises(RequestError, match="is refused: model abab"):
+        erase(home, stranger)
+    assert "abab" not in capsys.readouterr().err  # the command's own last line says it
+
+
+def test_what_a_request_was_not_planned_with_is_not_ignored_in_silence(
+    asked: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, path = asked
+    erase(home, path, wishes=small.wishes())
+    capsys.readouterr()
+    erase(home, path, wishes=small.wishes())
+    assert "changes nothing" not in capsys.readouterr().err
+    erase(home, path, wishes=Wishes(methods=("retrain",)))
+    assert "request 1 was planned with other wishes (promoted)" in capsys.readouterr().err
+
+
+def test_a_dry_run_of_a_request_that_would_be_refused_is_refused(
+    asked: tuple[Home, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, _ = asked
+    small.receive(home)
+    second = tmp_path / "second.json"
+    second.write_bytes(small.ask(home))
+    for dry_run in (True, False):
+        with pytest.raises(RequestError, match="'site-0' has an open request already: 1"):
+            erase(home, second, dry_run=dry_run)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("there_before", [False, True])
+def test_a_founding_that_is_interrupted_says_that_nothing_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there_before: bool
+) -> None:
+    path = tmp_path / "new"
+    if there_before:
+        path.mkdir()
+        (path / "mine.txt").write_text("stays")
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("secede.experiments.founding._train", interrupted)
+    words = "is no home" if there_before else "nothing was written"
+    with pytest.raises(StoppedError, match=f"interrupted: .*{words}") as caught:
+        homes.federation_init(
+            path, small_config(tmp_path), name="n", seed=0, search=tmp_path, as_json=True
+        )
+    assert caught.value.exit_code == 130
+    assert path.exists() == there_before
+    assert not there_before or (path / "mine.txt").read_text() == "stays"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -170,9 +236,9 @@ def test_options_that_cannot_be_used_are_named(changes: dict[str, Any], words: s
         "backups_until": None,
     }
     with pytest.raises(ConfigError, match=words):
-        homes.wishes_of(**(options | changes))
+        wishes.of(**(options | changes))
     given = ["projected-ascent.epochs=3", 'second-choice.labels="all"', "second-choice.epochs=1"]
-    found = homes.wishes_of(**(options | {"settings": given}))
+    found = wishes.of(**(options | {"settings": given}))
     assert found.settings == {
         "projected-ascent": {"epochs": 3},
         "second-choice": {"labels": "all", "epochs": 1},
@@ -182,8 +248,8 @@ def test_options_that_cannot_be_used_are_named(changes: dict[str, Any], words: s
 def test_options_that_are_not_given_leave_the_usual_wishes() -> None:
     plain: dict[str, Any] = {"methods": (), "settings": (), "distrust": False, "mean": "mean"}
     plain |= dict.fromkeys(("rounds", "least_rounds", "answer_seconds", "backups_until"))
-    assert homes.wishes_of(**plain, wait=timedelta(0)) == Wishes()
-    found = homes.wishes_of(
+    assert wishes.of(**plain, wait=timedelta(0)) == Wishes()
+    found = wishes.of(
         **{**plain, "least_rounds": 0},
         wait=timedelta(0),
         nearest=0.5,
@@ -194,7 +260,7 @@ def test_options_that_are_not_given_leave_the_usual_wishes() -> None:
     assert (found.least_rounds, found.guard.nearest, found.quorum) == (0, 0.5, 0.9)
     assert (found.retained_seconds, found.measure_at_leaver) == (9.0, True)
     with pytest.raises(ConfigError, match="--nearest -1 cannot be used"):
-        homes.wishes_of(**plain, wait=timedelta(0), nearest=-1)
+        wishes.of(**plain, wait=timedelta(0), nearest=-1)
 
 
 def test_a_request_is_extended_closed_and_a_client_given_a_quota(
@@ -258,8 +324,8 @@ def test_rounds_of_retraining_are_called_so(
     asked: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     home, path = asked
-    wishes = Wishes(distrust=True, server_rounds=0)
-    erase(home, path, wishes=wishes)
+    wished = Wishes(distrust=True, server_rounds=0)
+    erase(home, path, wishes=wished)
     told = capsys.readouterr().err
     assert "retraining round 4" in told
     assert "post training round 4" not in told

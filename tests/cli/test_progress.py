@@ -102,4 +102,4 @@ def test_who_works_in_silence_is_named_again(monkeypatch: pytest.MonkeyPatch) ->
         tell("asking site-0 for a local step")
         assert twice.wait(10)
     assert said[0] == "asking site-0 for a local step"
-    assert said[1] == "still at it, 0 s after: asking site-0 for a local step"
+    assert said[1] == "still at it after 0 s: asking site-0 for a local step"

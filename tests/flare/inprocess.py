@@ -95,7 +95,7 @@ class Job:
 
     def erase(self, leaver: str = "name:site-1", **wishes: Any) -> None:
         waits = {"answer_seconds": 0.3, "retained_seconds": 0.3}
-        self.run(leaver=leaver, wishes={**WISHES, **waits, **wishes})
+        self.run(leaver=leaver, trigger="other", wishes={**WISHES, **waits, **wishes})
 
     # A controller's side of NVFlare, and its context's
 

@@ -28,14 +28,8 @@ def train(project: Project, *, rounds: int, seconds: float = 240.0) -> None:
     runs.run(project, config, seconds=seconds, tell=print)
 
 
-def erase(
-    project: Project, leaver: str, *, least_rounds: int = 1, seconds: float = 300.0
-) -> Erased:
-    config: runs.Config = {
-        "erasure.home": str(project.home),
-        "erasure.leaver": leaver,
-        "erasure.least-rounds": least_rounds,
-    }
+def erase(project: Project, leaver: str, *, seconds: float = 300.0) -> Erased:
+    config: runs.Config = {"erasure.home": str(project.home), "erasure.leaver": leaver}
     runs.run(project, config, seconds=seconds, tell=print)
     return outcomes.verified(project.home, leaver)
 

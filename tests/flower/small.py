@@ -156,7 +156,7 @@ class Federation:
 
     def erase(self, leaver: str = "name:site-1", **options: Any) -> Outcome:
         grid = options.pop("grid", None) or self.grid()
-        options = {"wishes": WISHES, "seed": SEED, **options}
+        options = {"wishes": WISHES, "seed": SEED, "trigger": "other", **options}
         return erase(
             grid,
             strategy(),

@@ -51,7 +51,7 @@ def secede(*arguments: str) -> Any:
 def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
     begun = time.monotonic()
     folder = str(project.folder)
-    assert {row["online"] for row in secede("up", folder)} == {"yes"}
+    assert {row["online"] for row in secede("up", folder)["processes"]} == {"yes"}
     secede("train", folder, "--rounds", "2", "--seconds", "240")
     (first, second) = Log(project.home / "rounds.jsonl").rounds()
     assert {each.client for each in second.clients} == set(project.sites)
@@ -60,7 +60,10 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
 
     local.down(project, print)  # months later
     secede("up", folder)
-    told = secede("erase", folder, "name:site-2", "--seconds", "300")
+    leaving = ("name:site-2", "--trigger", "contract-ended")
+    plan = secede("erase", folder, "name:site-2", "--dry-run", "--gone")
+    assert [step["rung"] for step in plan["ladder"]] == ["server-side", "retraining"]
+    told = secede("erase", folder, *leaving, "--seconds", "300")
     seconds = time.monotonic() - begun
     print(f"deployment test: {seconds:.0f} seconds")
     erased = outcomes.verified(project.home, "name:site-2")

@@ -68,6 +68,7 @@ def test_every_round_sends_the_arrays_in_the_models_order(tmp_path: Path) -> Non
         strategy(),
         store,
         leaver="name:site-1",
+        trigger="other",
         wishes=WISHES,
         round_seconds=0.4,
         gather_seconds=0.2,

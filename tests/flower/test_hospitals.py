@@ -49,6 +49,7 @@ def test_a_hospital_leaves_in_one_process(apps: tuple[ModuleType, ...], tmp_path
         "num-server-rounds": 5,
         "erasure.home": str(home),
         "erasure.leaver": "name:river",
+        "erasure.trigger": "contract-ended",
     }
     server_app.app(grid, Context(7, 1, {}, RecordDict(), run_config))
     erased = outcomes.verified(home, "name:river")

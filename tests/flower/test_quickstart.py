@@ -90,7 +90,7 @@ def test_it_trains_and_ours_erases_in_a_second_run(apps: Any, tmp_path: Path) ->
     if folder == PLAIN:
         assert not (tmp_path / "home").exists()
         return
-    grid = run(2, **{"erasure.leaver": "name:site-1"})
+    grid = run(2, **{"erasure.leaver": "name:site-1", "erasure.trigger": "objection"})
     assert [site.name for site in grid.sites.values() if "train.unlearn" in site.seen] == ["site-1"]
     (path,) = (tmp_path / "home" / "receipts").glob("*.json")
     receipt.verify(path.read_bytes(), Keyring.load(tmp_path / "home" / "keys"))

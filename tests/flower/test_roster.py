@@ -125,7 +125,7 @@ def test_without_names_and_keys_no_stranger_is_taken_after_an_erasure(
     assert len(contributors(nameless)) == 3
     for site in nameless.sites:
         site.node += 1000  # the next run draws new ids
-    with pytest.raises(SilentError, match="too few clients"):
+    with pytest.raises(SilentError, match="of the known ones 0 may take part"):
         nameless.train(1)
     assert nameless.told.has("stays out", "neither name nor key", "give nodes names or keys")
 

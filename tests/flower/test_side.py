@@ -129,6 +129,7 @@ def run(made: Federation, store: Store, model: Callable[[], nn.Module]) -> Any:
         strategy(),
         store,
         leaver="name:site-1",
+        trigger="other",
         wishes=WISHES,
         round_seconds=0.4,
         gather_seconds=0.2,

@@ -61,7 +61,7 @@ def test_rounds_between_two_erasures_carry_who_missed_post_training(
 def test_whom_a_model_carries_follows_from_where_it_started(federation: Federation) -> None:
     federation.train(1)
     federation.site("site-1").online = False
-    federation.recording().start(
+    recording(strategy(), federation.store, wait_seconds=0.3, from_scratch=True).start(
         federation.grid(), ArrayRecord(initial()), num_rounds=1, timeout=5
     )  # anew, and without it
     first, second = federation.store.log.rounds()
@@ -83,7 +83,7 @@ def test_a_training_of_another_length_is_not_the_one_that_was_cut(federation: Fe
 def test_a_new_training_begins_when_asked_for(federation: Federation) -> None:
     with pytest.raises(KeyboardInterrupt):
         federation.train(5, grid=dying(federation, 3))
-    anew = recording(strategy(), federation.store, wait_seconds=0.3, resume=False)
+    anew = recording(strategy(), federation.store, wait_seconds=0.3, from_scratch=True)
     anew.start(federation.grid(), ArrayRecord(initial()), num_rounds=2, timeout=5)
     rounds = federation.store.log.rounds()
     assert [(r.training, r.server_round) for r in rounds] == [(0, 1), (0, 2), (1, 1), (1, 2)]

@@ -97,7 +97,7 @@ def serving(federation: Federation, n: int) -> str:
 
 def cut(federation: Federation, store: Store) -> None:
     """Train up to the aggregate, and no further."""
-    found = recording(strategy(), store, wait_seconds=0.3, resume=False)
+    found = recording(strategy(), store, wait_seconds=0.3, from_scratch=True)
 
     def killed(*_: Any) -> Any:
         raise KeyboardInterrupt

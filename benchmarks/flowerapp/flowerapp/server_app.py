@@ -130,7 +130,15 @@ def main(grid: Grid, context: Context) -> None:
     assert last is not None
     leaver = last.clients[0].client
     begun = time.perf_counter()
-    outcome = erase(counting, FedAvg(), store, leaver=f"name:{leaver}", wishes=wishes, pause=0.2)
+    outcome = erase(
+        counting,
+        FedAvg(),
+        store,
+        leaver=f"name:{leaver}",
+        trigger="other",
+        wishes=wishes,
+        pause=0.2,
+    )
     found = {
         "rounds": rows,
         "clients": len(last.clients),
@@ -148,7 +156,7 @@ def main(grid: Grid, context: Context) -> None:
 def _recorded(grid: Grid, store: Store, start: ArrayRecord, rounds: int) -> dict[str, float]:
     """Do recorded rounds; return what our own part of one took, at the server and at a client."""
     inner = Timed(fraction_evaluate=0.0)
-    ours = recording(inner, store, resume=False)
+    ours = recording(inner, store)
     outside = Clock()
     for name in ("configure_train", "aggregate_train"):
         call = getattr(ours, name)

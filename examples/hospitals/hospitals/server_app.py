@@ -27,7 +27,8 @@ def main(grid: Grid, context: Context) -> None:
         strategy.start(grid, ArrayRecord(start), num_rounds=rounds)
         print(f"trained: {accuracy(store.model()):.1%} of new images are read right")
     if leaver:
-        outcome = erase(grid, strategy, store, leaver=leaver, passes=3)
+        why = str(config["erasure.trigger"])
+        outcome = erase(grid, strategy, store, leaver=leaver, trigger=why, passes=3)
         if outcome.state != "promoted":
             raise SystemExit(f"{leaver} was not erased: {outcome.state}, {outcome.reason}")
         print(f"erased: {accuracy(store.model()):.1%} of new images are read right")

@@ -6,7 +6,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from quickstart.task import Net
-from secede.flower import Store, erase, recording
+from secede.flower import Store, erase_if_asked, recording
 
 app = ServerApp()
 
@@ -15,8 +15,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train for some rounds."""
     strategy = recording(FedAvg(), store := Store(context.run_config["erasure.home"], Net))
-    if leaver := context.run_config["erasure.leaver"]:
-        erase(grid, strategy, store, leaver=leaver).check()
+    if erase_if_asked(grid, strategy, store, context):
         return
     torch.manual_seed(0)
     strategy.start(

@@ -126,7 +126,8 @@ def commitment_whole(
     home: Home,
     client: Client,
     receipt: Annotated[
-        Path | None, typer.Option(help="Compare with what this receipt says, not with the home.")
+        Path | None,
+        typer.Option(help="Compare with what this receipt, or the client's in a folder, says."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -135,7 +136,7 @@ def commitment_whole(
     The commitment is computed again from the samples and the salt, which lies at the client: who
     has neither cannot. Nothing is sent or written.
 
-    Example: secede commitment home site-0 --receipt home/receipts/0123456789abcdef.json
+    Example: secede commitment home site-0 --receipt home/receipts
     """
     from secede.cli import committing
 
@@ -167,7 +168,9 @@ def commitment_prove(
 def commitment_check(
     proof: Annotated[Path, typer.Argument(help="The proof's file.")],
     sample: Annotated[Path, typer.Argument(help="The sample's file.")],
-    receipt: Annotated[Path, typer.Option(help="The receipt that holds the commitment.")],
+    receipt: Annotated[
+        Path, typer.Option(help="The receipt that holds the commitment, or a folder of them.")
+    ],
     keys: Annotated[Path, typer.Option(help="Folder with the signers' public keys.")] = Path(
         "keys"
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from secede.cli.trust import about
@@ -13,7 +14,7 @@ from secede.erasure.commitment import PROOF_LIMIT, SAMPLE_LIMIT, Commitment, Sho
 from secede.erasure.home import Home
 from secede.erasure.newfile import write_new
 from secede.erasure.signers import Signers
-from secede.errors import ConfigError
+from secede.errors import ConfigError, SecedeError
 
 
 def whole(folder: Path, client: str, receipt: Path | None, *, as_json: bool) -> None:
@@ -82,7 +83,11 @@ def check(
 
 
 def _stated(path: Path, client: str, signers: Signers, server: str = receipts.SERVER) -> Commitment:
-    """Return the commitment in a receipt that holds and is about `client`."""
+    """Return the commitment in a receipt that holds and is about `client`.
+
+    Of a folder of receipts, in the one that is about it.
+    """
+    path = _about(path, client) if path.is_dir() else path
     with about(path):
         data = read(path, receipts.LIMIT)
         verified = receipts.verify(data, signers.keys, auditors=signers.auditors, server=server)
@@ -92,3 +97,16 @@ def _stated(path: Path, client: str, signers: Signers, server: str = receipts.SE
     if told.scope.commitment is None:
         raise ConfigError(f"{path} holds no commitment to the samples of {client!r}")
     return told.scope.commitment
+
+
+def _about(folder: Path, client: str) -> Path:
+    """Return the receipt in a folder that says it is about `client`, the last if there are more."""
+    found = list[tuple[str, Path]]()
+    for path in sorted(folder.glob("*.json")):
+        with suppress(SecedeError):  # whatever it is, it is not the one
+            told = receipts.unverified(read(path, receipts.LIMIT)).predicate.request
+            if told.client == client:
+                found.append((told.received, path))
+    if not found:
+        raise ConfigError(f"no receipt in {folder} is about {client!r}")
+    return max(found)[1]

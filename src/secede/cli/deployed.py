@@ -7,16 +7,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from secede.errors import SecedeError
+from secede.errors import ConfigError, SecedeError
 from secede.flower.deploy import local, runs
-from secede.flower.deploy.project import Project
+from secede.flower.deploy.project import SUPERLINK, Project
 from secede.flower.deploy.scaffold import write_project
+
+if TYPE_CHECKING:
+    from secede.erasure.planning import Wishes
 
 
 def init(
@@ -53,10 +57,13 @@ def up(folder: Path, seconds: float, *, as_json: bool) -> None:
 
 
 def status(folder: Path, *, as_json: bool) -> None:
-    """Show how each process stands."""
-    rows = local.status(Project.load(folder))
+    """Show how each process stands, and which runs have not ended."""
+    project = Project.load(folder)
+    rows = local.status(project)
+    under_way = runs.active(project) if rows[0].online == "yes" else []
     if as_json:
-        print(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
+        told = {"processes": [asdict(r) for r in rows], "runs": [asdict(r) for r in under_way]}
+        print(json.dumps(told, indent=2, ensure_ascii=False))
         return
     table = Table(box=box.SIMPLE)
     for name in ("process", "pid", "online", "node"):
@@ -65,6 +72,30 @@ def status(folder: Path, *, as_json: bool) -> None:
         pid = "not running" if row.pid is None else str(row.pid)
         table.add_row(*(Text(cell) for cell in (row.name, pid, row.online, row.node or "–")))
     Console().print(table)
+    for run in under_way:
+        print(f"run {run.run} is {run.status}, for {run.seconds:.0f} seconds so far")
+    if under_way:
+        print(f"to end what runs: secede flower stop {folder}")
+
+
+def stop(folder: Path, number: str | None, *, as_json: bool) -> None:
+    """Stop one run, or all that have not ended."""
+    project = Project.load(folder)
+    runs.check_running(project)
+    known = [run.run for run in runs.active(project)]
+    if number is not None and number not in known:
+        shown = ", ".join(known) or "none"
+        raise ConfigError(f"run {number!r} is not under way: those that are: {shown}")
+    stopped = known if number is None else [number]
+    for one in stopped:
+        runs.stop(project, one)
+    if as_json:
+        print(json.dumps({"stopped": stopped}, indent=2))
+        return
+    for one in stopped:
+        print(f"run {one} is stopped; the command that began it goes on when it is given again")
+    if not stopped:
+        print("no run is under way")
 
 
 def down(folder: Path, only: Sequence[str] | None) -> None:
@@ -73,10 +104,17 @@ def down(folder: Path, only: Sequence[str] | None) -> None:
     _say("nothing of it runs any more" if only is None else "stopped")
 
 
-def train(folder: Path, rounds: int, seconds: float, *, as_json: bool) -> None:
+def train(
+    folder: Path, rounds: int | None, seconds: float, *, from_scratch: bool, as_json: bool
+) -> None:
     """Train the project's app to its end."""
+    from secede.flower.deploy import readiness
+
     project = Project.load(folder)
-    config: runs.Config = {"num-server-rounds": rounds, "erasure.home": str(project.home)}
+    runs.check_running(project)
+    asked = readiness.training(project.home, rounds, from_scratch=from_scratch, tell=_say)
+    _say(asked.words)
+    config: runs.Config = {"num-server-rounds": asked.rounds, "erasure.home": str(project.home)}
     before = _rounds(project)
     number = runs.run(project, config, seconds=seconds, tell=_say)
     done = _rounds(project)
@@ -88,13 +126,45 @@ def train(folder: Path, rounds: int, seconds: float, *, as_json: bool) -> None:
         print(f"{project.home}  {done} rounds so far, their model and who contributed")
 
 
-def erase(folder: Path, leaver: str, seconds: float, *, as_json: bool) -> None:
-    """Erase with the project's app, and verify the receipt that came of it."""
-    from secede.flower.deploy import outcomes
+def erase(
+    folder: Path,
+    leaver: str,
+    *,
+    trigger: str | None,
+    request: Path | None,
+    wishes: Wishes,
+    gone: bool,
+    as_it_is: bool,
+    dry_run: bool,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """Erase with the project's app, and verify the receipt that came of it; or show the plan."""
+    from secede.erasure.planning import Wishes
+    from secede.erasure.request import TRIGGERS, check_trigger
+    from secede.erasure.wishing import kept
+    from secede.flower.deploy import outcomes, readiness
 
     project = Project.load(folder)
+    readiness.erasure(project.home, leaver, as_it_is=as_it_is, tell=_say)
     config = {"erasure.home": str(project.home), "erasure.leaver": leaver}
+    if trigger:
+        config["erasure.trigger"] = check_trigger(trigger)
+    options = {
+        "wishes": {} if wishes == Wishes() else kept(wishes),
+        "gone": gone,
+        "request": str(request.absolute()) if request else "",
+        "dry_run": dry_run,
+    }
+    if asked := {name: value for name, value in options.items() if value}:
+        config["erasure.options"] = json.dumps(asked)
+    if dry_run:
+        _show_plan(project, config, seconds, as_json=as_json)
+        return
     before = outcomes.request(project.home, leaver)
+    fresh = before is None or (not before.open and before.state != "promoted")
+    if fresh and not trigger and request is None:
+        raise ConfigError(f"say why {leaver} leaves: --trigger {', '.join(TRIGGERS[:-1])} or other")
     try:
         number = runs.run(project, config, seconds=seconds, tell=_say)
     except SecedeError:
@@ -109,6 +179,27 @@ def erase(folder: Path, leaver: str, seconds: float, *, as_json: bool) -> None:
     print(f"{erased.client} is erased: {erased.method} ({erased.rung})")
     print(f"{erased.receipt}  receipt, verified")
     print(f"{erased.page}  its page")
+
+
+def _show_plan(project: Project, config: runs.Config, seconds: float, *, as_json: bool) -> None:
+    """Let the app plan, and show what it says."""
+    from secede.erasure.plan import Plan
+
+    found: list[Plan] = []
+
+    def tell(line: str) -> None:
+        if (plan := Plan.of_line(line)) is None:
+            _say(line)
+        else:
+            found.append(plan)
+
+    number = runs.run(project, config, seconds=seconds, tell=tell)
+    if not found:
+        raise SecedeError(f"run {number} told no plan: see {project.log(SUPERLINK)}")
+    if as_json:
+        print(found[-1].model_dump_json(indent=2))
+    else:
+        Console().print(found[-1].show())
 
 
 def _rounds(project: Project) -> int:

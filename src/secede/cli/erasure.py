@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from secede.cli.options import Auditors, Json
+from secede.cli.options import Auditors, Json, Trigger
 from secede.errors import ConfigError
 
 
@@ -32,6 +32,7 @@ def keygen(
 def request(
     client: Annotated[str, typer.Argument(help="Who leaves, by its name in the federation.")],
     key: Annotated[Path, typer.Option(help="The client's private key.")],
+    trigger: Trigger,
     federation: Annotated[str | None, typer.Option(help="The federation's name.")] = None,
     model: Annotated[
         str | None, typer.Option(help="The model's digest, or its safetensors file.")
@@ -39,12 +40,6 @@ def request(
     home: Annotated[
         Path | None, typer.Option(help="A home folder to take both from, instead of those two.")
     ] = None,
-    trigger: Annotated[
-        str,
-        typer.Option(
-            help="consent-withdrawn, objection, unlawful, contract-ended or other.",
-        ),
-    ] = "consent-withdrawn",
     days: Annotated[int, typer.Option(min=1, max=31, help="Days until it expires.")] = 7,
     out: Annotated[Path, typer.Option(help="The file that is sent to the server.")] = Path(
         "request.json"
@@ -55,7 +50,7 @@ def request(
 
     It names the client, the model and a nonce, and no person. The server accepts it once.
 
-    Example: secede request site-3 --federation north --model m.safetensors --key keys/site-3.key
+    Example: secede request site-3 --home home --key keys/site-3.key --trigger contract-ended
     """
     from secede.cli import requests as bodies
 
@@ -119,7 +114,7 @@ def verify(
 
 
 def lineage(
-    registry: Annotated[Path, typer.Argument(help="The registry of models.")],
+    registry: Annotated[Path, typer.Argument(help="A home, or a registry of models.")],
     client: Annotated[
         str | None, typer.Option(help="Show the models that still carry this client.")
     ] = None,
@@ -127,7 +122,7 @@ def lineage(
 ) -> None:
     """List registered models, or those that carry a client.
 
-    Example: secede lineage models.sqlite --client site-3
+    Example: secede lineage home --client site-3
     """
     from secede.cli import trust
 

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from secede.cli.options import Auditors, Device, Json, Limit, Rounds
+from secede.cli.options import (
+    AnswerSeconds,
+    Auditors,
+    BackupsUntil,
+    Device,
+    Distrust,
+    DryRun,
+    Gone,
+    Instead,
+    Json,
+    LeastRounds,
+    Limit,
+    Mean,
+    MeasureAtLeaver,
+    Nearest,
+    PostTraining,
+    Quorum,
+    RetainedSeconds,
+    Rounds,
+    Settings,
+    WaitHours,
+)
 
 
 def federation_init(
@@ -46,58 +67,21 @@ def federation_init(
 def erase(
     request: Annotated[Path, typer.Argument(help="The signed request.")],
     home: Annotated[Path, typer.Option(help="The federation's home folder.")],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan; ask and write nothing.")
-    ] = False,
-    method: Annotated[
-        list[str] | None,
-        typer.Option("--method", help="Instead of its rung's usual one; may be repeated."),
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="METHOD.KEY=VALUE, a setting of a method; may be repeated."),
-    ] = None,
-    rounds: Annotated[
-        int | None, typer.Option(min=0, help="Most rounds of post-training on a rung.")
-    ] = None,
-    least_rounds: Annotated[
-        int | None,
-        typer.Option(min=0, help="Least rounds; 1. With 0 the leaver's state may be served."),
-    ] = None,
-    mean: Annotated[
-        str, typer.Option(help="Of the updates: mean, trimmed or median; see docs/threats.md.")
-    ] = "mean",
-    distrust: Annotated[
-        bool, typer.Option("--distrust", help="Take nothing from the leaver: no local step.")
-    ] = False,
-    gone: Annotated[
-        bool, typer.Option("--gone", help="The leaver is gone: it is not asked at all.")
-    ] = False,
-    answer_seconds: Annotated[
-        float | None, typer.Option(min=0.001, help="That the leaver has to answer; an hour.")
-    ] = None,
-    wait_hours: Annotated[
-        float, typer.Option(min=0, help="To go on asking a silent leaver before the next rung.")
-    ] = 0,
-    nearest: Annotated[
-        float | None,
-        typer.Option(min=0, help="Least way from known states, in units; see docs/threats.md."),
-    ] = None,
-    quorum: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Share of the retained clients' samples that must answer."),
-    ] = None,
-    retained_seconds: Annotated[
-        float | None, typer.Option(min=0.001, help="That a retained client has to answer; an hour.")
-    ] = None,
-    measure_at_leaver: Annotated[
-        bool,
-        typer.Option("--measure-at-leaver", help="Send it the new model, to count on its samples."),
-    ] = False,
-    backups_until: Annotated[
-        datetime | None,
-        typer.Option(formats=["%Y-%m-%d"], help="When backups of what is destroyed end."),
-    ] = None,
+    dry_run: DryRun = False,
+    method: Instead = None,
+    setting: Settings = None,
+    rounds: PostTraining = None,
+    least_rounds: LeastRounds = None,
+    mean: Mean = "mean",
+    distrust: Distrust = False,
+    gone: Gone = False,
+    answer_seconds: AnswerSeconds = None,
+    wait_hours: WaitHours = 0,
+    nearest: Nearest = None,
+    quorum: Quorum = None,
+    retained_seconds: RetainedSeconds = None,
+    measure_at_leaver: MeasureAtLeaver = False,
+    backups_until: BackupsUntil = None,
     json: Json = False,
 ) -> None:
     """Erase a client, from its signed request to a receipt.
@@ -109,9 +93,9 @@ def erase(
 
     Another: secede erase request.json --home home --mean median --backups-until 2027-01-31
     """
-    from secede.cli import homes
+    from secede.cli import homes, wishes
 
-    wishes = homes.wishes_of(
+    wished = wishes.of(
         methods=method or (),
         settings=setting or (),
         distrust=distrust,
@@ -126,7 +110,7 @@ def erase(
         measure_at_leaver=measure_at_leaver,
         backups_until=backups_until,
     )
-    homes.erase(request, home, wishes=wishes, gone=gone, dry_run=dry_run, as_json=json)
+    homes.erase(request, home, wishes=wished, gone=gone, dry_run=dry_run, as_json=json)
 
 
 def countersign(

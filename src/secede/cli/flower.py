@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
 import typer
 
-from secede.cli.options import Json
+from secede.cli.options import (
+    AnswerSeconds,
+    BackupsUntil,
+    Distrust,
+    DryRun,
+    Gone,
+    Instead,
+    Json,
+    LeastRounds,
+    LiveTrigger,
+    Mean,
+    MeasureAtLeaver,
+    Nearest,
+    PostTraining,
+    Quorum,
+    RetainedSeconds,
+    Settings,
+    WaitHours,
+)
 from secede.errors import ConfigError
 
 Folder = Annotated[Path, typer.Argument(help="The project's folder.")]
@@ -67,7 +86,7 @@ def up(
 
 
 def status(folder: Folder, json: Json = False) -> None:
-    """Show each process: its id, and whether it is online.
+    """Show each process, and the runs that have not ended.
 
     Example: secede flower status north
     """
@@ -95,36 +114,116 @@ def down(
 
 def train(
     folder: Folder,
-    rounds: Annotated[int, typer.Option(min=1, help="How many rounds.")] = 3,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many rounds; 3, or those of a training that was cut short."),
+    ] = None,
+    from_scratch: Annotated[
+        bool,
+        typer.Option("--from-scratch", help="Begin anew, and replace the model that serves."),
+    ] = False,
     seconds: Annotated[float, typer.Option(min=1, help="To wait for the end.")] = 3600.0,
     json: Json = False,
 ) -> None:
     """Train the project's app on the running federation.
 
-    One `flwr run`, followed to its end. After a kill of the SuperLink or the app, the same
-    command goes on after the last completed round.
+    It goes on from the model that serves, and says so; --from-scratch begins with fresh weights.
+    One `flwr run`, followed to its end. Ctrl-C stops it at the SuperLink. After that, or a kill of
+    the SuperLink or the app, the same command goes on after the last completed round.
 
     Example: secede flower train north --rounds 5
     """
     deployed = _bodies()
-    deployed.train(folder, rounds, seconds, as_json=json)
+    deployed.train(folder, rounds, seconds, from_scratch=from_scratch, as_json=json)
 
 
 def erase(
     folder: Folder,
     leaver: Annotated[str, typer.Argument(help="name:NAME, key:SHA-256 or node:ID.")],
-    seconds: Annotated[float, typer.Option(min=1, help="To wait for the end.")] = 3600.0,
+    trigger: LiveTrigger = None,
+    request: Annotated[
+        Path | None,
+        typer.Option(help="What the site signed; without it the operator asks for it."),
+    ] = None,
+    as_it_is: Annotated[
+        bool,
+        typer.Option("--as-it-is", help="Take the model of a training that was cut short."),
+    ] = False,
+    dry_run: DryRun = False,
+    method: Instead = None,
+    setting: Settings = None,
+    rounds: PostTraining = None,
+    least_rounds: LeastRounds = None,
+    mean: Mean = "mean",
+    distrust: Distrust = False,
+    gone: Gone = False,
+    answer_seconds: AnswerSeconds = None,
+    wait_hours: WaitHours = 0,
+    nearest: Nearest = None,
+    quorum: Quorum = None,
+    retained_seconds: RetainedSeconds = None,
+    measure_at_leaver: MeasureAtLeaver = False,
+    backups_until: BackupsUntil = None,
+    seconds: Annotated[float, typer.Option(min=1, help="To wait for the end.")] = 86400.0,
     json: Json = False,
 ) -> None:
     """Erase a site from the model of the running federation.
 
-    One `flwr run` with the project's app, months after training if need be. After a kill the same
-    command goes on where it was. The receipt lies in FOLDER/home/receipts and is verified here.
+    One `flwr run` with the project's app, months after training if need be; its plan is printed
+    first. A site that is offline is waited for until its deadline. Ctrl-C stops the run at the
+    SuperLink; the same command goes on where it was, also after a kill. A training that was cut
+    short is finished first (`secede flower train`), or taken --as-it-is. The receipt lies in
+    FOLDER/home/receipts and is verified here.
 
-    Example: secede flower erase north name:site-3
+    Example: secede flower erase north name:site-3 --trigger contract-ended
+
+    Another: secede flower erase north name:site-3 --dry-run --gone
     """
     deployed = _bodies()
-    deployed.erase(folder, leaver, seconds, as_json=json)
+    from secede.cli import wishes
+
+    wished = wishes.of(
+        methods=method or (),
+        settings=setting or (),
+        distrust=distrust,
+        rounds=rounds,
+        least_rounds=least_rounds,
+        mean=mean,
+        answer_seconds=answer_seconds,
+        wait=timedelta(hours=wait_hours),
+        nearest=nearest,
+        quorum=quorum,
+        retained_seconds=retained_seconds,
+        measure_at_leaver=measure_at_leaver,
+        backups_until=backups_until,
+    )
+    deployed.erase(
+        folder,
+        leaver,
+        trigger=trigger,
+        request=request,
+        wishes=wished,
+        gone=gone,
+        as_it_is=as_it_is,
+        dry_run=dry_run,
+        seconds=seconds,
+        as_json=json,
+    )
+
+
+def stop(
+    folder: Folder,
+    run: Annotated[str | None, typer.Argument(help="A run's number; all if absent.")] = None,
+    json: Json = False,
+) -> None:
+    """Stop runs at the SuperLink; the same command as before goes on.
+
+    For a training or an erasure whose command was killed, or that waits. Processes stay up.
+
+    Example: secede flower stop north
+    """
+    deployed = _bodies()
+    deployed.stop(folder, run, as_json=json)
 
 
 def _bodies() -> ModuleType:
@@ -137,5 +236,5 @@ def _bodies() -> ModuleType:
 
 group = typer.Typer(help="Put up a Flower federation to erase from.", no_args_is_help=True)
 group.callback()(lambda: None)
-for command in (init, up, status, down, train, erase):
+for command in (init, up, status, down, train, erase, stop):
     group.command()(command)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
-import tomllib
-from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from pydantic import ValidationError
 from rich.console import Console
 
 from secede.cli.progress import telling
@@ -20,25 +17,25 @@ from secede.cli.trust import about
 from secede.erasure import request as requests
 from secede.erasure import workflow
 from secede.erasure.canonical import read
-from secede.erasure.fields import faults
 from secede.erasure.home import Home
 from secede.erasure.lineage import Lineage
-from secede.erasure.plan import Limits, Mean
 from secede.erasure.planning import Wishes
 from secede.erasure.workflow import Outcome
-from secede.errors import ConfigError, RecordError, RequestError, RolledBackError, StoppedError
+from secede.errors import RecordError, RequestError, RolledBackError, StoppedError
 from secede.experiments.config import Config
 from secede.experiments.founding import found
 from secede.experiments.simulated import Simulated
-from secede.unlearning.create import create
-from secede.unlearning.methods import METHODS
 
 
 def federation_init(
     path: Path, config: Config, *, name: str, seed: int, search: Path | None, as_json: bool
 ) -> None:
     """Train a simulated federation and set up its home."""
-    home = found(path, config, name=name, seed=seed, search=search, now=datetime.now(UTC), tell=say)
+    now, there_before = datetime.now(UTC), path.exists()
+    try:
+        home = found(path, config, name=name, seed=seed, search=search, now=now, tell=say)
+    except KeyboardInterrupt:
+        raise StoppedError(_given_up(path, there_before=there_before)) from None
     federation, model = home.federation, serving(home)
     names = [client.name for client in federation.clients]
     if as_json:
@@ -49,6 +46,16 @@ def federation_init(
     print(f"model {model} serves")
     print(f"{home.keys}  everybody's public keys; the server's private one is {path}/server.key")
     print(f"{path / 'sites'}  what would lie at the clients, their private keys among it")
+
+
+def _given_up(path: Path, *, there_before: bool) -> str:
+    """Take away what was begun, unless the folder is older, and say so."""
+    if (path / "federation.json").exists():
+        return f"interrupted when all was done: {path} is a federation's home"
+    if not there_before:
+        shutil.rmtree(path, ignore_errors=True)
+    left = f"what lies in {path} is no home" if path.exists() else f"nothing was written to {path}"
+    return f"interrupted: {left}; the same command begins anew"
 
 
 def name_of(config: Config) -> str:
@@ -120,83 +127,9 @@ def close(folder: Path, number: int, reason: str, *, as_json: bool) -> None:
     print(f"request {number} of {outcome.client} is {outcome.state}: {outcome.reason}")
 
 
-def wishes_of(
-    *,
-    methods: Sequence[str],
-    settings: Sequence[str],
-    distrust: bool,
-    rounds: int | None,
-    least_rounds: int | None,
-    mean: str,
-    answer_seconds: float | None,
-    wait: timedelta,
-    backups_until: datetime | None,
-    nearest: float | None = None,
-    quorum: float | None = None,
-    retained_seconds: float | None = None,
-    measure_at_leaver: bool = False,
-) -> Wishes:
-    """Return what the options ask for."""
-    if backups_until is not None and backups_until.date() < datetime.now(UTC).date():
-        raise ConfigError(f"--backups-until {backups_until:%Y-%m-%d} is past: give the last day")
-    if mean not in ("mean", "trimmed", "median"):
-        raise ConfigError(f"mean is {mean!r}, expected mean, trimmed or median")
-    for name in methods:
-        entry = METHODS.get(name)
-        if entry is not None and not entry.forgets:
-            raise ConfigError(
-                f"method {name!r} hardly forgets: it is there for comparison in `secede run`; take "
-                f"one of {', '.join(n for n, other in METHODS.items() if other.forgets)}"
-            )
-    chosen_settings = _settings(settings)
-    for name in dict.fromkeys([*methods, *chosen_settings]):
-        create(name, chosen_settings.get(name))  # before any work is done
-    chosen: Mean = mean  # type: ignore[assignment]  # checked above
-    plain = Wishes()
-    return Wishes(
-        methods=tuple(methods),
-        settings=chosen_settings,
-        distrust=distrust,
-        rounds=plain.rounds if rounds is None else rounds,
-        server_rounds=plain.server_rounds if rounds is None else rounds,
-        least_rounds=plain.least_rounds if least_rounds is None else least_rounds,
-        mean=chosen,
-        answer_seconds=answer_seconds or plain.answer_seconds,
-        wait=wait,
-        guard=plain.guard if nearest is None else _limits(nearest),
-        quorum=plain.quorum if quorum is None else quorum,
-        retained_seconds=retained_seconds or plain.retained_seconds,
-        measure_at_leaver=measure_at_leaver,
-        backups_until=backups_until and backups_until.replace(tzinfo=UTC),
-    )
-
-
-def _limits(nearest: float) -> Limits:
-    try:
-        return Limits(nearest=nearest, nearest_line=min(nearest, Limits().nearest_line))
-    except ValidationError as error:
-        raise ConfigError(f"--nearest {nearest} cannot be used: {faults(error)}") from error
-
-
 def say(line: str) -> None:
     """Tell how it goes."""
     print(line, file=sys.stderr, flush=True)
-
-
-def _settings(given: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Read METHOD.KEY=VALUE, values as in TOML."""
-    found: dict[str, dict[str, Any]] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        method, dot, key = name.rpartition(".")
-        try:
-            parsed = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            parsed = value
-        if not (equals and dot and method and key):
-            raise ConfigError(f"--set {text!r} cannot be used: give METHOD.KEY=VALUE")
-        found.setdefault(method, {})[key] = parsed
-    return found
 
 
 def _tell(outcome: Outcome, *, as_json: bool) -> None:

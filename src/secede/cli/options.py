@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -39,4 +40,58 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 Auditors = Annotated[
     list[Path] | None,
     typer.Option("--auditor", help="An auditor's NAME.pub besides KEYS/auditors; repeat it."),
+]
+
+# Of an erasure, on a simulated federation as on a live one
+
+_WHY = typer.Option(help="Why: consent-withdrawn, objection, unlawful, contract-ended or other.")
+Trigger = Annotated[str, _WHY]
+LiveTrigger = Annotated[str | None, _WHY]  # not for one that goes on, or has signed
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; ask and write nothing.")]
+Instead = Annotated[
+    list[str] | None,
+    typer.Option("--method", help="Instead of its rung's usual one; may be repeated."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="METHOD.KEY=VALUE, a setting of a method; may be repeated."),
+]
+PostTraining = Annotated[
+    int | None, typer.Option("--rounds", min=0, help="Most rounds of post-training on a rung.")
+]
+LeastRounds = Annotated[
+    int | None,
+    typer.Option(min=0, help="Least rounds; 1. With 0 the leaver's state may be served."),
+]
+Mean = Annotated[
+    str, typer.Option(help="Of the updates: mean, trimmed or median; see docs/threats.md.")
+]
+Distrust = Annotated[
+    bool, typer.Option("--distrust", help="Take nothing from the leaver: no local step.")
+]
+Gone = Annotated[bool, typer.Option("--gone", help="The leaver is gone: it is not asked at all.")]
+AnswerSeconds = Annotated[
+    float | None, typer.Option(min=0.001, help="That the leaver has to answer; an hour.")
+]
+WaitHours = Annotated[
+    float, typer.Option(min=0, help="To go on asking a silent leaver before the next rung.")
+]
+Nearest = Annotated[
+    float | None,
+    typer.Option(min=0, help="Least way from known states, in units; see docs/threats.md."),
+]
+Quorum = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Share of the retained clients' samples that must answer."),
+]
+RetainedSeconds = Annotated[
+    float | None, typer.Option(min=0.001, help="That a retained client has to answer; an hour.")
+]
+MeasureAtLeaver = Annotated[
+    bool,
+    typer.Option("--measure-at-leaver", help="Send it the new model, to count on its samples."),
+]
+BackupsUntil = Annotated[
+    datetime | None,
+    typer.Option(formats=["%Y-%m-%d"], help="When backups of what is destroyed end."),
 ]

@@ -154,7 +154,7 @@ def telling(say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
             quiet = time.monotonic() - since
             if last and quiet >= patience:
                 patience *= 2
-                say(f"still at it, {quiet:.0f} s after: {last}")
+                say(f"still at it after {quiet:.0f} s: {last.splitlines()[-1]}")
 
     beside = threading.Thread(target=go_on, daemon=True)
     beside.start()

@@ -140,7 +140,8 @@ def countersign(
     with files.held(path.parent), files.private():  # another may be countersigning it too
         data = read(path, receipt.LIMIT)
         with about(path):
-            receipt.verify(data, signers.keys, auditors=signers.auditors, server=server)
+            held = receipt.verify(data, signers.keys, auditors=signers.auditors, server=server)
+            _check_entitled(key, key_id(private.public_key), signers, held)
             signed = receipt.countersign(data, private)
             verified = receipt.verify(
                 signed, signers.keys, auditors=signers.auditors, server=server
@@ -156,8 +157,20 @@ def countersign(
     print(f"{page}  its page says so")
 
 
+def _check_entitled(path: Path, identity: str, signers: Signers, held: Verified) -> None:
+    """Raise if this key is somebody's whose signature on this receipt counts for nothing."""
+    client = held.statement.predicate.request.client
+    for name, public in signers.keys.items():
+        if key_id(public) == identity and name != client:
+            raise TrustError(
+                f"{path} is the key of {name!r}, who is neither {client!r}, the client that left, "
+                "nor an auditor: nothing is signed"
+            )
+
+
 def lineage(path: Path, client: str | None = None, *, as_json: bool) -> None:
-    """Print the registered models; with `client`, those that still carry it."""
+    """Print a registry's, or a home's, models; with `client`, those that still carry it."""
+    path = Home(path).registry if path.is_dir() else path
     with Lineage(path, read_only=True) as registry:
         models = registry.models() if client is None else registry.carriers(client)
         erased, known = registry.erased(), registry.clients()
@@ -255,8 +268,11 @@ def _carried(client: str, models: tuple[Model, ...], erased: bool) -> str:
     if not models:
         return f"No model in use carries {client!r}; it {past}."
     serving = sum(model.status == "serving" for model in models)
-    count = "1 model still carries" if len(models) == 1 else f"{len(models)} models still carry"
-    return f"{count} {client!r}, {serving} of them serving; it {past}."
+    if len(models) == 1:
+        rest = "and it serves" if serving else "and it does not serve"
+        return f"1 model still carries {client!r}, {rest}; {client!r} {past}."
+    rest = f"{serving} of them {'serves' if serving == 1 else 'serve'}"
+    return f"{len(models)} models still carry {client!r}, {rest}; {client!r} {past}."
 
 
 def _block(model: Model) -> Text:

@@ -23,6 +23,8 @@ class Samples:
                 f"expected one label per sample, got inputs of shape {tuple(self.x.shape)} "
                 f"and labels of shape {tuple(self.y.shape)}"
             )
+        if self.y.is_floating_point():
+            raise DataError(f"labels are {self.y.dtype}, expected classes as whole numbers")
 
     def __len__(self) -> int:
         return len(self.y)

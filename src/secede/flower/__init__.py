@@ -3,7 +3,7 @@
 erasure = ClientErasure(load_model, load_data)           # at the client
 app = ClientApp(mods=[erasure.mod]); erasure.register(app)
 strategy = recording(FedAvg(), Store("home", load_model))    # at the server
-erase(grid, strategy, store, leaver="name:site-3")
+erase(grid, strategy, store, leaver="name:site-3", trigger="contract-ended")
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if find_spec("flwr") is None:
     )
 
 if TYPE_CHECKING:
+    from secede.flower.asked import erase_if_asked as erase_if_asked
     from secede.flower.client import ClientErasure as ClientErasure
     from secede.flower.engine import FlowerEngine as FlowerEngine
     from secede.flower.erasing import erase as erase
@@ -32,11 +33,21 @@ _HOMES = {
     "FlowerGround": "ground",
     "Store": "store",
     "erase": "erasing",
+    "erase_if_asked": "asked",
     "plan": "erasing",
     "recording": "recorder",
 }
 
-__all__ = ["ClientErasure", "FlowerEngine", "FlowerGround", "Store", "erase", "plan", "recording"]
+__all__ = [
+    "ClientErasure",
+    "FlowerEngine",
+    "FlowerGround",
+    "Store",
+    "erase",
+    "erase_if_asked",
+    "plan",
+    "recording",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -7,8 +7,12 @@ changes parameters (clipping, noise) can take for a model.
 
 from __future__ import annotations
 
+import io
+import math
+
 import numpy as np
 import torch
+import torch.utils.dlpack
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from torch import Tensor, nn
 
@@ -36,15 +40,17 @@ def to_record(state: State) -> ArrayRecord:
 
 
 def plain(record: ArrayRecord) -> dict[str, Tensor]:
-    """Return a record's arrays as they are; they must be NumPy's and numbers."""
-    return {name: _tensor(name, array) for name, array in record.items()}
+    """Return a record's arrays as they are, to be read only; they must be NumPy's and numbers."""
+    return {name: _tensor(name, array, shared=True) for name, array in record.items()}
 
 
-def to_state(record: ArrayRecord, like: State, *, averaged: bool = False) -> dict[str, Tensor]:
+def to_state(
+    record: ArrayRecord, like: State, *, averaged: bool = False, shared: bool = False
+) -> dict[str, Tensor]:
     """Return the state in `record`, which must be one such as `like`; values may be anything.
 
     A mean turns BatchNorm's counters into floats: `averaged` takes them back, as loading them into
-    a model does.
+    a model does. With `shared` the values lie in the record's own bytes, and must not be written.
     """
     missing, extra = sorted(like.keys() - record.keys()), sorted(record.keys() - like.keys())
     if missing or extra:
@@ -56,7 +62,7 @@ def to_state(record: ArrayRecord, like: State, *, averaged: bool = False) -> dic
         width = 8 if whole else expected.element_size()
         if len(array.data) > _HEADER + width * expected.numel():
             raise GuardError(f"{name!r} takes {len(array.data):,} bytes, which is too many")
-        value = _tensor(name, array)
+        value = _tensor(name, array, shared=shared)
         found[name] = value.to(expected.dtype) if whole else value
     try:
         states.check_schema(found, like)
@@ -101,15 +107,32 @@ def _scalar(value: object) -> int:
     return len(value.encode()) if isinstance(value, str) else 8
 
 
-def _tensor(name: str, array: Array) -> Tensor:
+def _tensor(name: str, array: Array, *, shared: bool = False) -> Tensor:
     if array.stype != NUMPY:
         raise GuardError(f"{name[:80]!r} is serialised as {array.stype[:40]!r}, expected {NUMPY!r}")
     try:
+        if shared and (found := _view(array.data)) is not None:
+            return found
         value = np.asarray(array.numpy())  # never unpickles
         return torch.from_numpy(value if value.flags.writeable else value.copy())
     except (ValueError, TypeError, EOFError, OSError, SyntaxError, MemoryError) as error:
         line = " ".join(str(error).split())[:160]
         raise GuardError(f"{name[:80]!r} is no array of numbers ({line})") from error
+
+
+def _view(data: bytes) -> Tensor | None:
+    """Return the values where they lie; None where they must be read otherwise."""
+    stream = io.BytesIO(data)  # of the same bytes
+    if np.lib.format.read_magic(stream) != (1, 0):
+        return None
+    shape, by_columns, kind = np.lib.format.read_array_header_1_0(stream)
+    if by_columns or kind.hasobject or not math.prod(shape):
+        return None
+    values = np.frombuffer(data, kind, math.prod(shape), stream.tell()).reshape(shape)
+    try:
+        return torch.utils.dlpack.from_dlpack(values)
+    except (BufferError, RuntimeError):  # an older NumPy gives nothing that is read only
+        return None
 
 
 def _few(names: list[str]) -> str:

@@ -141,7 +141,8 @@ class FlowerEngine:
                 if client not in found.crashed or not pauses:
                     raise crash
                 time.sleep(max(0.0, min(pauses.pop(0) * self.exchange.pause, left)))
-        raise crash or SilentError(f"client {node.name!r} does not answer, for {seconds:g} seconds")
+        how = "did not answer" if cost.download_bytes else "was not online"
+        raise crash or SilentError(f"client {node.name!r} {how} within {seconds:g} seconds")
 
     def ask_all(
         self, clients: Sequence[int], task: Task, *, global_state: State, number: int = 0

@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from secede import files
 from secede.erasure import keys, workflow
 from secede.erasure import request as requests
+from secede.erasure.course import PLANNED, RECEIVED
 from secede.erasure.entries import Entry
 from secede.erasure.home import Home
 from secede.erasure.journal import Journal
@@ -42,8 +43,9 @@ def erase(
     *,
     leaver: str,
     request: bytes | Path | None = None,
-    trigger: str = "consent-withdrawn",
+    trigger: str | None = None,
     wishes: Wishes | None = None,
+    gone: bool = False,
     round_seconds: float = 3600.0,
     gather_seconds: float = 120.0,
     passes: int = 1,
@@ -52,16 +54,19 @@ def erase(
 ) -> Outcome:
     """Erase the one client that `leaver` names, as name:NAME, key:SHA-256 or node:ID.
 
-    `request` is what the client signed; without it the operator asks for the client, which is not
-    possible for one whose public key lies in the home's `keys/`. `round_seconds` bounds each
-    exchange, `gather_seconds` the wait for clients that are offline; `passes` is how often a client
-    goes over its samples in a round, for the costs. The plan and the receipt echo the name.
+    `request` is what the client signed; without it the operator asks for the client and says why
+    (`trigger`), which is not possible for one whose public key lies in the home's `keys/`. A leaver
+    that is offline is waited for as long as `wishes.answer_seconds`, one that is `gone` not at all.
+    `round_seconds` bounds each exchange, `gather_seconds` the wait for other clients that are
+    offline; `passes` is how often a client goes over its samples in a round, for the costs. The
+    plan is told before anybody is asked; it and the receipt echo the name.
     """
     wishes = wishes or Wishes()
     _check_live(wishes)
     found = _strategy(strategy)
     founding.check(store)
-    with files.private(), store.held() as lock:  # nobody trains between what is read and done
+    # Nobody trains between what is read and done.
+    with files.private(), store.held(doing="an erasure") as lock:
         home = founding.found(store)
         client = chosen(grid, store, leaver)
         store.tell(f"leaver {leaver} is client {client.name!r} ({client.words()})")
@@ -76,8 +81,11 @@ def erase(
             passes=passes,
             seed=seed,
             by_operator=by_operator,
+            gone=gone,
         )
         store.tell(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
+        if entry.state in (RECEIVED, PLANNED) and not gone and not wishes.distrust:
+            _look_for(exchange, store, client)
         outcome = workflow.erase(
             home,
             ground,
@@ -100,18 +108,21 @@ def plan(
     store: Store,
     *,
     leaver: str,
-    trigger: str = "consent-withdrawn",
     wishes: Wishes | None = None,
+    gone: bool = False,
 ) -> Plan:
     """Return what `erase` would do, without asking anybody for anything."""
     wishes = wishes or Wishes()
     _check_live(wishes)
     founding.check(store)
-    with files.private(), store.held():
+    with files.private(), store.held(doing="planning an erasure"):
         home = founding.found(store)
         client = chosen(grid, store, leaver)
-        ground = FlowerGround(Exchange(grid=grid, tell=store.tell), _strategy(strategy), store)
-        asked = _request(store, client.name, trigger)
+        exchange = Exchange(grid=grid, tell=store.tell)
+        ground = FlowerGround(exchange, _strategy(strategy), store, gone=gone)
+        with Journal(home.journal) as journal:
+            known = _known(store, journal, client.name)
+            asked = journal.request(known.id) if known else _request(store, client.name, "other")
         return workflow.foresee(home, ground, asked, wishes=wishes, now=store.clock())
 
 
@@ -125,6 +136,15 @@ def chosen(grid: Grid, store: Store, leaver: str) -> Node:
             f"client {found.name!r} is online but never contributed to the model: nothing to erase"
         )
     return found
+
+
+def _look_for(exchange: Exchange, store: Store, client: Node) -> None:
+    """Say it if the leaver is offline when it is about to be asked."""
+    if client.name not in exchange.gather([client], 0.0):
+        store.tell(
+            f"{client.name} is not online: it is waited for until its deadline; if it is gone for "
+            "good, say so (--gone), and the next rung is taken at once"
+        )
 
 
 def _say_goodbye(exchange: Exchange, store: Store, client: Node, seconds: float) -> None:
@@ -162,7 +182,7 @@ def _check_live(wishes: Wishes) -> None:
 
 
 def _entry(
-    store: Store, home: Home, client: str, request: bytes | Path | None, trigger: str
+    store: Store, home: Home, client: str, request: bytes | Path | None, trigger: str | None
 ) -> tuple[Entry, bool]:
     """Return the request to work on, and whether the operator made it for the client."""
     if request is not None:
@@ -173,11 +193,7 @@ def _entry(
         return workflow.receive(home, data, store.clock()), False
     operator = home.operator_key()
     with Journal(home.journal) as journal:
-        known = [row.entry for row in journal.requests(store.clock())]
-        open_ones = [entry for entry in known if entry.client == client and entry.open]
-        done = [e for e in known if e.client == client and client in store.erased()]
-        if open_ones or done:  # it goes on, or is told again
-            entry = (open_ones or done)[-1]
+        if (entry := _known(store, journal, client)) is not None:  # it goes on, or is told again
             return entry, keys.key_id(operator.public_key) in journal.signed_with(entry.id)
     public = home.keys / f"{client}.pub"
     if public.exists():
@@ -185,9 +201,23 @@ def _entry(
             f"{client!r} signs its own requests, its public key is {public}: give request=, the "
             "file that `secede request` wrote there"
         )
+    if not trigger:
+        raise ConfigError(
+            f"why {client!r} leaves is not said, and its receipt will: give trigger=, one of "
+            f"{', '.join(requests.TRIGGERS)}"
+        )
     signed = requests.sign(_request(store, client, trigger), operator)
     allowed = {client: operator.public_key}  # nowhere else: it must not pass for the client's own
     return workflow.receive(home, signed, store.clock(), operator=allowed), True
+
+
+def _known(store: Store, journal: Journal, client: str) -> Entry | None:
+    """Return the client's open request, or the one that it was erased for."""
+    known = [row.entry for row in journal.requests(store.clock()) if row.entry.client == client]
+    fitting = [entry for entry in known if entry.open]
+    if not fitting and client in store.erased():
+        fitting = known
+    return fitting[-1] if fitting else None
 
 
 def _request(store: Store, client: str, trigger: str) -> Request:

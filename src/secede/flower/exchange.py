@@ -11,9 +11,7 @@ from flwr.serverapp import Grid
 
 from secede.flower.grids import Tell, say
 from secede.flower.nodes import Node, online
-from secede.flower.waiting import until
-
-_AGAIN = 30.0  # seconds after which it says once more who is awaited
+from secede.flower.waiting import Rarely, until
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +34,14 @@ class Exchange:
 
     def gather(self, wanted: Sequence[Node], seconds: float) -> dict[str, Node]:
         """Return which of `wanted` are there, by name, waiting for the others for so long."""
-        told = 0.0
+        say_so = Rarely(self.tell)
         for left in until(seconds, self.pause):
             there = online(self.grid)
             found = {w.name: n for w in wanted for n in there if n.same(w)}
             missing = [node.name for node in wanted if node.name not in found]
             if not missing or left <= 0:
                 break
-            if not told or told - left > _AGAIN:
-                told = left
-                self.tell(f"{self._words(missing, left)} to come online")
+            say_so(f"{self._words(missing, left)} to come online")
         return found
 
     def send(
@@ -60,7 +56,7 @@ class Exchange:
             if identity:
                 pending[identity] = message
         sound, failed, lost = dict[int, Message](), dict[int, str](), dict[int, str]()
-        told = 0.0
+        say_so = Rarely(self.tell)
         for left in until(seconds, self.pause):
             for reply in self.grid.pull_messages(list(pending)):
                 asked = pending.pop(reply.metadata.reply_to_message_id, None)
@@ -78,10 +74,8 @@ class Exchange:
                     lost[node] = reason(reply)
             if not pending or left <= 0:
                 break
-            if not told or told - left > _AGAIN:
-                told = left
-                awaited = [names[asked.metadata.dst_node_id] for asked in pending.values()]
-                self.tell(self._words(awaited, left))
+            awaited = [names[asked.metadata.dst_node_id] for asked in pending.values()]
+            say_so(self._words(awaited, left))
         return Replies(sound=sound, failed=failed, lost=lost)
 
     def _words(self, names: Sequence[str], left: float) -> str:

@@ -67,9 +67,10 @@ class FlowerGround(Ground):
         passes: int = 1,
         seed: int = 0,
         by_operator: bool = False,
+        gone: bool = False,
     ) -> None:
-        self._store, self._exchange, self._seed = store, exchange, seed
-        self._by_operator, self._strategy = by_operator, strategy
+        self._store, self._seed = store, seed
+        self._by_operator, self._strategy, self._gone = by_operator, strategy, gone
         self.device = torch.device("cpu")
         known, rounds = store.clients(), store.log.rounds()
         last = rounds[-1]
@@ -95,14 +96,15 @@ class FlowerGround(Ground):
             heaviest={n: GROWTH * weight for n, weight in self._weights.items()},
             note=self._note,
         )
-        self.training_rounds = sum(not r.erased for r in rounds)
+        self.training_rounds = sum(not r.erased for r in store.log.made())
         self.classes = store.classes or _outputs(self._fresh("template"))
 
     def situation(self, client: str) -> Situation:
-        """Say what there is: no history and no data, but each round's single updates."""
-        wanted = self.engine.clients[self.clients[client]]
-        there = self._exchange.gather([wanted], 0.0)
-        return Situation(leaver_online=client in there)
+        """Say what there is: no history and no data, but each round's single updates.
+
+        A leaver that is offline may come until its deadline, unless it is known to be gone.
+        """
+        return Situation(leaver_online=not self._gone)
 
     def scope(self, client: str) -> Scope:
         """Say what `client` put in, as it was recorded."""

@@ -86,16 +86,31 @@ class Log:
 
     def carried(self) -> dict[str, frozenset[str]]:
         """Return whom the models of all rounds carry: who trained them, and those before them."""
-        found, before, training = dict[str, frozenset[str]](), frozenset[str](), -1
-        for each in self.rounds():
-            names = frozenset(c.client for c in each.clients)
-            if each.erased:  # it starts from the model before it, however many rounds it took
-                kept = before - {each.erased}
-            else:  # the first of a training may start anew; a user may have touched a later start
-                kept = found.get(each.start, before if each.training == training else frozenset())
-            before = found[each.model] = names | kept
-            training = each.training
+        rounds = self.rounds()
+        found, whom = dict[str, frozenset[str]](), list[frozenset[str]]()
+        for each, before in zip(rounds, _origins(rounds), strict=True):
+            kept = frozenset[str]() if before is None else whom[before] - {each.erased or ""}
+            whom.append(kept | {c.client for c in each.clients})
+            found[each.model] = whom[-1]
         return found
+
+    def made(self) -> list[Round]:
+        """Return the rounds and erasures that led to the last model, the oldest first.
+
+        Trainings that it did not go on from, and those that were begun from scratch since, are not
+        among them.
+        """
+        rounds = self.rounds()
+        origins, found = _origins(rounds), list[Round]()
+        place = len(rounds) - 1 if rounds else None
+        while place is not None:
+            found.append(rounds[place])
+            place = origins[place]
+        return found[::-1]
+
+    def knows(self, model: str) -> bool:
+        """Return whether a round or an erasure ended with this model."""
+        return any(each.model == model for each in self.rounds())
 
     def last(self) -> Round | None:
         """Return the last completed round, without reading the others."""
@@ -135,6 +150,20 @@ class Log:
             raise RecordError(
                 f"{self._path}: damaged ({told}); restore it from a backup"
             ) from error
+
+
+def _origins(rounds: Sequence[Round]) -> list[int | None]:
+    """Return for each round the place of the one that it went on from; None: it began anew."""
+    found, places = list[int | None](), dict[str, int]()
+    for place, each in enumerate(rounds):
+        before = place - 1 if place else None
+        if not each.erased:  # an erasure starts from the model before it, however long it took
+            # The first of a training may start anew; a user may have touched a later start.
+            same = before is not None and rounds[before].training == each.training
+            before = places.get(each.start, before if same else None)
+        found.append(before)
+        places[each.model] = place
+    return found
 
 
 class Notes:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -21,7 +21,7 @@ from secede import state as states
 from secede.errors import ConfigError, GuardError
 from secede.flower import arrays, strategies, vetting, wire
 from secede.flower.exchange import reason
-from secede.flower.grids import Admitted, Awaiting
+from secede.flower.grids import Admitted, Awaiting, prompt
 from secede.flower.log import Contribution
 from secede.flower.nodes import Node
 from secede.flower.roster import Roster
@@ -36,12 +36,18 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 def recording(
-    strategy: Strategy, store: Store, *, wait_seconds: float = WAIT_SECONDS, resume: bool = True
+    strategy: Strategy,
+    store: Store,
+    *,
+    wait_seconds: float = WAIT_SECONDS,
+    from_scratch: bool = False,
 ) -> Recording:
     """Return a strategy that does what `strategy` does and lets clients be erased later.
 
     Anything but a weighted mean is refused by name. It waits for clients for `wait_seconds` before
-    each round, and not for ever. `resume=False` begins a new training however the last one ended.
+    each round, and not for ever. A training that was cut short goes on where it was; after one that
+    was finished, the next goes on from its model, unless it is started with another model of this
+    store. `from_scratch` begins with the weights that it is started with, however the last ended.
     """
     if isinstance(strategy, Recording):
         if strategy.store.path != store.path:
@@ -50,7 +56,9 @@ def recording(
                 "the one inside"
             )
         return strategy
-    return Recording(strategies.check(strategy), store, wait_seconds=wait_seconds, resume=resume)
+    return Recording(
+        strategies.check(strategy), store, wait_seconds=wait_seconds, from_scratch=from_scratch
+    )
 
 
 @dataclass(frozen=True)
@@ -65,10 +73,10 @@ class Recording(Strategy):
     """A weighted mean whose rounds are written down."""
 
     def __init__(
-        self, inner: FedAvg, store: Store, *, wait_seconds: float, resume: bool = True
+        self, inner: FedAvg, store: Store, *, wait_seconds: float, from_scratch: bool = False
     ) -> None:
         self.inner, self.store = inner, store
-        self._wait_seconds, self._resume = wait_seconds, resume
+        self._wait_seconds, self._from_scratch = wait_seconds, from_scratch
         self._done = 0  # rounds of this training before it was cut short
         self._asked = dict[int, Node]()
         self._known: dict[str, Node] | None = None  # who has contributed so far, by identity
@@ -87,16 +95,16 @@ class Recording(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """Train, going on after the last completed round if an earlier start was cut short."""
+        """Train from where the last training ended, or was cut short, unless from scratch."""
         with self.store.held():
             self._known = None  # an erasure may have come between two trainings
-            cut = self.store.begin(num_rounds, resume=self._resume)
-            self._done = min(cut.rounds, num_rounds) if cut else 0
-            begin = cut.arrays if cut else initial_arrays
-            if cut:
-                self.store.tell(f"training goes on after round {self._done} of {num_rounds}")
+            given = states.digest(_model(initial_arrays, self.store))
+            on = self.store.begin(num_rounds, given=given, from_scratch=self._from_scratch)
+            self._done = min(on.rounds, num_rounds) if on else 0
+            begin = on.arrays if on else initial_arrays
+            self._start, self._last = (on.model if on else None) or given, _bytes(begin)
             result = super().start(
-                grid,
+                prompt(grid),
                 begin,
                 num_rounds - self._done,
                 timeout,
@@ -117,7 +125,7 @@ class Recording(Strategy):
             self._start = states.digest(_model(arrays, self.store))
         self.store.check_start(self._start)
         shown = self._admitted(grid)
-        waiting = Awaiting(shown, self._wait_seconds, self.store.tell)
+        waiting = self._waiting(shown, "train")
         made = list(self.inner.configure_train(server_round + self._done, arrays, config, waiting))
         chosen = {message.metadata.dst_node_id for message in made}
         if strangers := chosen - shown.seen.keys():
@@ -187,8 +195,7 @@ class Recording(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the strategy choose among the clients that have not left."""
-        shown = self._admitted(grid)
-        waiting = Awaiting(shown, self._wait_seconds, self.store.tell)
+        waiting = self._waiting(self._admitted(grid), "evaluate")
         return self.inner.configure_evaluate(server_round + self._done, arrays, config, waiting)
 
     def aggregate_evaluate(
@@ -230,6 +237,13 @@ class Recording(Strategy):
             self._digests = self.store.digests()
         roster = Roster(self._known.values(), self.store.erased())
         return Admitted(grid, roster, self._tell_refused)
+
+    def _waiting(self, shown: Admitted, phase: Literal["train", "evaluate"]) -> Awaiting:
+        """Return a grid that waits for as many clients as the strategy does, and not for ever."""
+        enough = strategies.least(self.inner, phase)
+        return Awaiting(
+            shown, self._wait_seconds, self.store.tell, enough=enough, hopeless=shown.hopeless
+        )
 
     def _tell_refused(self, node: Node, reason: str) -> None:
         if (node.node, reason) not in self._told:
@@ -280,7 +294,7 @@ def _bytes(record: ArrayRecord) -> dict[str, bytes]:
 
 def _model(record: ArrayRecord, store: Store) -> dict[str, Any]:
     try:
-        return arrays.to_state(record, store.like, averaged=True)
+        return arrays.to_state(record, store.like, averaged=True, shared=True)
     except GuardError as error:
         raise GuardError(f"the strategy's arrays are not those of load_model(): {error}") from error
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -26,28 +26,19 @@ from torch import Tensor, nn
 from secede import files
 from secede import state as states
 from secede.erasure.canonical import canonical
-from secede.erasure.fields import Count, Document, stamp
-from secede.erasure.hold import Lock, locked
+from secede.erasure.fields import Document, stamp
+from secede.erasure.hold import Lock
 from secede.erasure.home import Home
-from secede.erasure.journal import Journal
 from secede.erasure.keys import check_name, is_name
 from secede.erasure.lineage import Lineage
 from secede.erasure.registry import Model
 from secede.errors import ConfigError, GuardError, RecordError, StateError, StorageError
-from secede.flower import arrays, saving, strategies
+from secede.flower import arrays, holding, saving, strategies
 from secede.flower.grids import Tell, say
 from secede.flower.log import Contribution, Log, Notes, Round
 from secede.flower.nodes import Node
-from secede.flower.waiting import until
+from secede.flower.trainings import Trainings
 from secede.state import State
-
-
-class Training(Document):
-    """A training that is under way, or was the last."""
-
-    number: Count
-    rounds: Count
-    finished: bool = False
 
 
 class Identity(Document):
@@ -58,10 +49,11 @@ class Identity(Document):
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a training that was cut short goes on: rounds that are done, and their model."""
+    """Where a training goes on: rounds of it that are done, and the model."""
 
     rounds: int
     arrays: ArrayRecord
+    model: str | None = None  # its digest
 
 
 class Store:
@@ -82,14 +74,24 @@ class Store:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.path, self.load_model = Path(path).absolute(), load_model
-        given = self.path.name if is_name(self.path.name) else "federation"
-        self.name = check_name(name or given, "federation")
+        self.home, self.log = Home(self.path), Log(self.path / "rounds.jsonl")
+        self.trainings = Trainings(self.path)
+        self.name = check_name(name or self._called(), "federation")
         if secure_aggregation:
             raise ConfigError(strategies.HIDDEN)
         self.tell, self.clock = tell, clock
         self.classes = classes  # that the network tells apart; None: its last layer's outputs
-        self.home, self.log = Home(self.path), Log(self.path / "rounds.jsonl")
         self.notes = Notes(self.path / "noted")
+
+    def _called(self) -> str:
+        """Return the name that the home has, else what its folder is called.
+
+        One that is called `home` says nothing: the folder around it does.
+        """
+        if (self.path / "federation.json").exists():
+            return self.home.federation.name
+        names = (self.path.name, self.path.parent.name)
+        return next((name for name in names if name != "home" and is_name(name)), "federation")
 
     @cached_property
     def identity(self) -> str:
@@ -189,41 +191,36 @@ class Store:
 
     # A training
 
-    def begin(self, rounds: int, *, resume: bool = True) -> Resumed | None:
-        """Note that a training of so many rounds begins; return where to go on if one was cut.
+    def begin(
+        self, rounds: int, *, given: str | None = None, from_scratch: bool = False
+    ) -> Resumed | None:
+        """Note that a training of so many rounds begins; return where, None: with what is given.
 
-        One of another length is not that training.
+        `given` is the digest of the weights that it is started with.
         """
-        found = self.resume() if resume else None
-        known = self._training()
-        if found and known and known.rounds != rounds:
-            raise ConfigError(
-                f"a training of {known.rounds} rounds was cut short after round {found.rounds}, "
-                f"this one has {rounds}: start it with {known.rounds} to go on, or give "
-                "recording(resume=False) to begin a new one"
-            )
-        number = known.number if found and known else (known.number + 1 if known else 0)
-        self._write(Training(number=number, rounds=rounds))
-        return found
+        found = self.trainings.foresee(rounds, given=given, from_scratch=from_scratch)
+        begin = found.model or given
+        if begin is not None:
+            self.check_start(begin)
+        here = found.model is None or (found.model == given and not found.done)
+        state = None if here else self.model()
+        found = self.trainings.begin(rounds, given=given, from_scratch=from_scratch)
+        self.tell(found.words)
+        return None if state is None else Resumed(found.done, arrays.to_record(state), found.model)
 
     def resume(self) -> Resumed | None:
         """Return where the training that was cut short goes on; None if there is none."""
-        known = self._training()
-        if known is None or known.finished:
-            return None
-        done = [r for r in self.log.rounds() if r.training == known.number and not r.erased]
-        state = self.model()
-        if not done or state is None:
-            return None
-        # A round without an update is over, too: no number is told twice.
-        numbers = (r.server_round or place for place, r in enumerate(done, start=1))
-        return Resumed(max(numbers), arrays.to_record(state))
+        cut, state = self.trainings.cut(), self.model()
+        return None if cut is None or state is None else Resumed(cut[1], arrays.to_record(state))
 
     def finish(self) -> None:
         """Note that the training has come to its end."""
-        known = self._training()
-        if known is not None:
-            self._write(known.model_copy(update={"finished": True}))
+        self.trainings.finish()
+
+    def take_as_it_is(self) -> None:
+        """Let the model of a training that was cut short serve, as if that had been all of it."""
+        with self.held(doing="taking a training as it is"):
+            self.trainings.take_as_it_is()
 
     def keep(
         self,
@@ -242,7 +239,7 @@ class Store:
 
         `number` is for an erasure, which may have taken several rounds.
         """
-        last, known = self.last(), self._training()
+        last, known = self.last(), self.trainings.last()
         with files.private():
             digest = saving.save(state, self.path / "models", mode=0o600)
         completed = Round(
@@ -262,33 +259,9 @@ class Store:
         self._sweep({digest, *([last.model] if last and not erased else [])})
         return completed
 
-    @contextmanager
-    def held(self, seconds: float = 90) -> Iterator[Lock]:
+    def held(self, seconds: float = 90, *, doing: str = "training") -> AbstractContextManager[Lock]:
         """Hold the folder, waiting for one who works in it for at most so long."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with Journal(self.home.journal):  # it must be there for the lock to name who has it
-            pass
-        with ExitStack() as stack:
-            for left in until(seconds, 1.0):
-                try:
-                    lock = stack.enter_context(locked(self.path, self.home.journal))
-                    break
-                except RecordError as error:
-                    if left <= 0:
-                        raise
-                    self.tell(f"waiting at most {left:.0f} seconds: {error}")
-            yield lock
-
-    def _training(self) -> Training | None:
-        path = self.path / "training.json"
-        try:
-            return Training.model_validate_json(path.read_bytes()) if path.exists() else None
-        except ValidationError as error:
-            raise RecordError(f"{path}: damaged; restore it from a backup") from error
-
-    def _write(self, training: Training) -> None:
-        content = canonical(training.model_dump(mode="json")) + b"\n"
-        files.write_bytes(self.path / "training.json", content)
+        return holding.held(self.home, self.tell, seconds, doing=doing)
 
     def _sweep(self, stays: set[str]) -> None:
         """Delete models of former rounds, unless the registry looks after them."""

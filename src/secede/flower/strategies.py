@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 from flwr.serverapp import Grid, strategy
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import FedAvg, FedProx, Strategy
 
 from secede.errors import ConfigError
 from secede.flower import arrays
@@ -125,6 +126,15 @@ def messages(
     if any(message.metadata.message_type != MessageType.TRAIN for message in made):
         raise ConfigError(f"strategy {type(found).__name__!r} sends other messages than `train`")
     return made
+
+
+def least(found: FedAvg, phase: Literal["train", "evaluate"]) -> int:
+    """Return how many clients Flower's own sampling waits for; 1 where it is not Flower's."""
+    sampling = getattr(type(found), f"configure_{phase}")
+    if sampling not in [getattr(kind, f"configure_{phase}") for kind in (FedAvg, FedProx)]:
+        return 1
+    sampled = found.min_train_nodes if phase == "train" else found.min_evaluate_nodes
+    return max(1, found.min_available_nodes, sampled)
 
 
 def check_plain(replies: Iterable[Message]) -> None:

@@ -27,7 +27,7 @@ def update(reply: Message, found: FedAvg, like: State) -> tuple[dict[str, Tensor
     weight = strategies.weight_of(reply, found)
     if not weight or weight != int(weight):
         raise GuardError(f"its {found.weighted_by_key!r} is no whole number above 0")
-    state = arrays.to_state(record, like)
+    state = arrays.to_state(record, like, shared=True)
     try:
         states.check_finite(state, "its update")
     except StateError as error:

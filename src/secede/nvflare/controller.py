@@ -6,9 +6,7 @@ its last transition. All of it is in the home folder, which must outlive the job
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,12 +17,10 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
-from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from secede import plugins
-from secede.erasure.fields import faults
-from secede.erasure.planning import Wishes
+from secede.erasure import wishing
 from secede.errors import ConfigError, SecedeError
 from secede.flower import arrays
 from secede.flower.erasing import erase
@@ -39,8 +35,9 @@ class FederationController(Controller):
 
     `model` names what makes the network, `package.module:factory`, and `home` the federation's
     folder. `wishes` are fields of `secede.erasure.planning.Wishes`, `request` the file that the
-    client signed. All waits are in seconds: `wait` for clients before a round of training,
-    `gather` for those that are offline during an erasure, `round` for each exchange.
+    client signed, `trigger` why it leaves where the operator asks for it. All waits are in
+    seconds: `wait` for clients before a round of training, `gather` for those
+    that are offline during an erasure, `round` for each exchange.
     """
 
     def __init__(
@@ -50,7 +47,7 @@ class FederationController(Controller):
         rounds: int = 3,
         leaver: str = "",
         request: str = "",
-        trigger: str = "consent-withdrawn",
+        trigger: str = "",
         wishes: dict[str, Any] | None = None,
         federation: str = "",
         seed: int = 0,
@@ -106,8 +103,8 @@ class FederationController(Controller):
             store,
             leaver=self.leaver,
             request=Path(self.request) if self.request else None,
-            trigger=self.trigger,
-            wishes=_wishes(self.wishes or {}),
+            trigger=self.trigger or None,
+            wishes=wishing.read(self.wishes or {}),
             round_seconds=self.round_seconds,
             gather_seconds=self.gather_seconds,
             seed=self.seed,
@@ -135,13 +132,3 @@ def _factory(value: str) -> Callable[[], nn.Module]:
     if not callable(found):
         raise ConfigError(f"model {value!r} is not callable: give what makes a new network")
     return cast("Callable[[], nn.Module]", found)
-
-
-def _wishes(given: Mapping[str, Any]) -> Wishes:
-    if unknown := given.keys() - {each.name for each in fields(Wishes)}:
-        raise ConfigError(f"wishes: unknown {str(min(unknown))[:40]!r}")
-    try:
-        return TypeAdapter(Wishes).validate_json(json.dumps(given))
-    except (ValidationError, TypeError) as error:
-        told = faults(error) if isinstance(error, ValidationError) else error
-        raise ConfigError(f"wishes: {told}") from error

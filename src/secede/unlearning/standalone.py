@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import Batch
+from secede.federation.fit import explained
 from secede.federation.training import LocalTraining, Loss
 from secede.seeding import seeded
 from secede.state import State
@@ -48,6 +49,7 @@ def unlearn(
         raise ConfigError(f"weight is a share of the last mean, from 0 to below 1, got {weight}")
     device = _device(model)
     passes = list(batches) if isinstance(batches, Iterator) else batches
+    last = list[Batch]()  # that was drawn, to say what is wrong with it
     task = LocalTask(
         global_state=_on(device, reference if global_state is None else global_state),
         reference=_on(device, reference),
@@ -56,14 +58,20 @@ def unlearn(
         fresh_model=reinitialised(model, seed)
         if fresh_model is None
         else _named(fresh_model, seed),
-        batches=lambda _size, _number: passes,
+        batches=lambda _size, _number: _noted(passes, last),
         loss=loss,
         training=training or LocalTraining(),
         own_weight=weight,
     )
-    with seeded(seed, "local step"):  # dropout and the like
+    with explained(model, loss, last), seeded(seed, "local step"):  # dropout and the like
         result = (step or ProjectedAscent()).unlearn(task)
     return LocalResult(states.with_aliases(result.state, model), result.report)
+
+
+def _noted(batches: Iterable[Batch], last: list[Batch]) -> Iterator[Batch]:
+    for batch in batches:
+        last[:] = [batch]
+        yield batch
 
 
 def _named(build: Callable[[], nn.Module], seed: int) -> Callable[[int], nn.Module]:

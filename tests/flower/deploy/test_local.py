@@ -107,6 +107,15 @@ def test_up_starts_all_and_down_leaves_nothing_behind(project: Project, flower: 
     assert not list(project.state.glob("*.pid"))
 
 
+def killed(project: Project, name: str, pid: int) -> None:
+    """Kill one, and wait until it is gone: on a busy machine that takes a moment."""
+    os.kill(pid, signal.SIGKILL)
+    end = time.monotonic() + 30
+    while pids(project)[name] == pid and time.monotonic() < end:
+        time.sleep(0.02)
+    assert pids(project)[name] is None
+
+
 def test_a_second_up_says_what_runs_and_starts_only_what_does_not(
     project: Project, flower: Flower
 ) -> None:
@@ -114,7 +123,7 @@ def test_a_second_up_says_what_runs_and_starts_only_what_does_not(
     before = pids(project)
     victim = before["site-2"]
     assert victim is not None
-    os.kill(victim, signal.SIGKILL)
+    killed(project, "site-2", victim)
     told: list[str] = []
     local.up(project, told.append)
     after = pids(project)
@@ -127,7 +136,7 @@ def test_a_killed_superlinks_children_are_swept_and_its_port_is_kept(project: Pr
     up = local.up(project, print)
     link = pids(project)["superlink"]
     assert link is not None
-    os.kill(link, signal.SIGKILL)
+    killed(project, "superlink", link)
     again = local.up(project, print)
     assert again.port == up.port == Project.load(project.folder).port
     assert len(of(project)) == 5  # the dead SuperLink's child among them

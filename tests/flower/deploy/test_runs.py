@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from flwr.common.config import parse_config_args
 
-from secede.errors import SecedeError, SilentError
+from secede.errors import SecedeError, SilentError, StoppedError
 from secede.flower.deploy import outcomes, programs, records, runs
 from secede.flower.deploy.processes import Process
 from secede.flower.deploy.project import Project
@@ -28,6 +29,10 @@ if kind == "log":
 elif kind == "run":
     print("some words before")
     print(json.dumps(told["run"]))
+elif kind == "stop":
+    told["status"] = "finished:stopped"
+    (folder / "told.json").write_text(json.dumps(told))
+    print(json.dumps(told["stop"]))
 else:
     print(json.dumps({{"success": True, "runs": [{{"run-id": "7", "status": told["status"]}}]}}))
 """
@@ -40,6 +45,7 @@ class Fake:
         self.folder = folder
         self.told: dict[str, object] = {
             "run": {"success": True, "run-id": "7"},
+            "stop": {"success": True, "run-id": "7"},
             "status": "finished:completed",
             "log": ["\x1b[92mINFO \x1b[0m:      [ROUND 1]", "INFO :", "", "planned"],
             "log-seconds": 0,
@@ -78,7 +84,7 @@ def test_a_run_is_started_followed_and_its_lines_passed_on(fake: Fake, project: 
     first = fake.calls()[0]
     assert first[:2] == ["run", str(project.app)]
     override = first[first.index("--run-config") + 1]
-    assert override == 'home="a \\"quoted\\" \\\\ path" rounds=3 fast=true rate=0.5'
+    assert parse_config_args([override]) == config  # as Flower reads it
     assert first[-3:] == ["secede", "--format", "json"]
 
 
@@ -92,6 +98,58 @@ def test_a_run_that_does_not_end_is_not_waited_for_for_ever(fake: Fake, project:
     fake.tell(status="running", **{"log-seconds": 60})
     with pytest.raises(SilentError, match="has not finished within 3 seconds"):
         runs.run(project, {}, seconds=3, tell=print)
+
+
+def interrupt(line: str) -> None:
+    """Press Ctrl-C as soon as the run has printed something."""
+    if "ROUND" in line:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_stops_the_run_at_the_superlink_and_says_so(fake: Fake, project: Project) -> None:
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        interrupt(line)
+
+    fake.tell(status="running", **{"log-seconds": 60})
+    with pytest.raises(StoppedError, match="run 7 is stopped; the same command goes on") as caught:
+        runs.run(project, {}, seconds=60, tell=tell)
+    assert caught.value.exit_code == 130
+    assert told[-1] == "interrupted: stopping run 7 at the SuperLink"
+    assert fake.calls()[-1] == ["stop", "7", "secede", "--format", "json"]
+
+
+def test_ctrl_c_says_what_became_of_a_run_that_cannot_be_stopped(
+    fake: Fake, project: Project
+) -> None:
+    refusal = {"success": False, "error-message": "not now"}
+    fake.tell(stop=refusal, status="running", **{"log-seconds": 60})
+    with pytest.raises(StoppedError, match="had ended already as finished:stopped"):
+        runs.run(project, {}, seconds=60, tell=interrupt)
+    text = FLWR.replace('told["status"] = "finished:stopped"', "pass")
+    (fake.folder / "flwr").write_text(text.format(python=sys.executable, folder=str(fake.folder)))
+    fake.tell(status="running")
+    with pytest.raises(StoppedError, match=r"goes on \(flwr stop 7: not now\).*flower stop"):
+        runs.run(project, {}, seconds=60, tell=interrupt)
+
+
+def test_ctrl_c_while_a_run_is_being_started_says_where_to_look(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "start", interrupted)
+    with pytest.raises(StoppedError, match="being started: `secede flower status"):
+        runs.run(project, {}, seconds=60, tell=print)
+
+
+def test_runs_that_have_not_ended_are_listed(fake: Fake, project: Project) -> None:
+    assert runs.active(project) == []
+    fake.tell(status="running")
+    assert runs.active(project) == [runs.Active("7", "running", 0.0)]
 
 
 def test_a_refusal_of_flwr_is_passed_on(fake: Fake, project: Project) -> None:

@@ -33,6 +33,8 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+# How often what starts apps looks for work, in seconds: Flower's own second is lost per message.
+PROMPT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 _FILE = "federation.toml"
 
 
@@ -108,10 +110,10 @@ class Project:
             f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
             f'address = "{self.reached}"\nroot-certificates = "{authority}"\n',
         )
-        quiet = "".join(f"export {key}={value}\n" for key, value in QUIET.items())
+        quiet = "".join(f"export {key}={value}\n" for key, value in {**QUIET, **PROMPT}.items())
         files.write_text(
             target / "environment.sh",
-            "# Read by the other scripts, in the project's folder. Quiet, and where things are.\n"
+            "# Read by the other scripts, in the project's folder: quiet, and where things are.\n"
             f'{quiet}export FLWR_HOME="$PWD/flower/{OPERATOR}"\n'
             f"LISTEN={self.listen} PORT={self.port} SUPERLINK={self.reached}\n"
             f'SITES="{" ".join(self.sites)}"\n',
@@ -177,6 +179,7 @@ class Project:
         """Return the environment of a process: quiet, with a Flower folder of its own."""
         beside = str(Path(sys.executable).parent)  # where Flower's programs are installed
         return {
+            **PROMPT,
             **os.environ,
             **QUIET,
             **({MARK: str(self.folder)} if name != OPERATOR else {}),

@@ -12,9 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
-from secede.errors import SecedeError, SilentError
+from secede.errors import SecedeError, SilentError, StoppedError
 from secede.flower.deploy import programs, records
+from secede.flower.deploy.output import Output
 from secede.flower.deploy.project import CONNECTION, OPERATOR, SUPERLINK, Project, program
 
 Tell = Callable[[str], None]
@@ -26,10 +28,28 @@ _KIND = re.compile(r"^(DEBUG|INFO) *:\s*")  # of a log line; warnings and errors
 
 
 def run(project: Project, config: Config, *, seconds: float, tell: Tell) -> str:
-    """Run the app with `config` to its end and return the run's number; raise if it fails."""
-    number = start(project, config)
-    tell(f"run {number} started; waiting at most {seconds:g} seconds for its end")
-    status = follow(project, number, seconds=seconds, tell=tell)
+    """Run the app with `config` to its end and return the run's number; raise if it fails.
+
+    Ctrl-C stops it at the SuperLink, too: StoppedError. An error of ours in the app is raised here.
+    """
+    said = Output(tell)
+    try:
+        number = start(project, config)
+    except KeyboardInterrupt:
+        raise StoppedError(
+            "interrupted while a run was being started: `secede flower status "
+            f"{project.folder}` shows whether it runs, `secede flower stop` ends it"
+        ) from None
+    try:
+        tell(f"run {number} started; waiting at most {seconds:g} seconds for its end")
+        status = follow(project, number, seconds=seconds, tell=said)
+    except KeyboardInterrupt:
+        tell(f"interrupted: stopping run {number} at the SuperLink")
+        raise StoppedError(_interrupted(project, number)) from None
+    finally:
+        said.end()
+    if status != COMPLETED and said.error is not None:
+        raise said.error
     if status != COMPLETED:
         raise SecedeError(
             f"run {number} ended as {status}: see above and {project.log(SUPERLINK)}; the same "
@@ -40,7 +60,7 @@ def run(project: Project, config: Config, *, seconds: float, tell: Tell) -> str:
 
 def start(project: Project, config: Config) -> str:
     """Start a run and return its number."""
-    _check_running(project)
+    check_running(project)
     told = " ".join(f"{key}={_toml(value)}" for key, value in config.items())
     override = ("--run-config", told) if told else ()
     return str(programs.flwr(project, "run", str(project.app), *override)["run-id"])
@@ -50,6 +70,48 @@ def status(project: Project, number: str) -> str:
     """Return how a run stands, such as running or finished:completed."""
     found = programs.flwr(project, "list", "--run-id", number)["runs"]
     return str(found[0]["status"])
+
+
+@dataclass(frozen=True)
+class Active:
+    """A run that has not ended."""
+
+    run: str
+    status: str  # pending, starting or running
+    seconds: float  # that it has run
+
+
+def active(project: Project) -> list[Active]:
+    """Return the runs that have not ended."""
+    found = programs.flwr(project, "list")["runs"]
+    return [
+        Active(str(one["run-id"]), str(one["status"]), float(one.get("elapsed") or 0.0))
+        for one in found
+        if not str(one["status"]).startswith("finished")
+    ]
+
+
+def stop(project: Project, number: str) -> None:
+    """Stop a run at the SuperLink; its app ends when it next asks the SuperLink for something."""
+    programs.flwr(project, "stop", number)
+
+
+def _interrupted(project: Project, number: str) -> str:
+    """Stop a run, and say what came of that."""
+    goes_on = "the same command goes on after the last step that was completed"
+    try:
+        stop(project, number)
+        return f"run {number} is stopped; {goes_on}"
+    except KeyboardInterrupt:
+        return f"run {number} may still run: secede flower stop {project.folder}"
+    except SecedeError as error:
+        with suppress(SecedeError):
+            if (ended := status(project, number)).startswith("finished"):
+                return f"run {number} had ended already as {ended}; {goes_on}"
+        return (
+            f"run {number} could not be stopped and goes on ({error}): "
+            f"secede flower stop {project.folder}"
+        )
 
 
 def follow(project: Project, number: str, *, seconds: float, tell: Tell) -> str:
@@ -63,7 +125,7 @@ def follow(project: Project, number: str, *, seconds: float, tell: Tell) -> str:
                 f"flwr log {number} {CONNECTION}"
             )
         _stream(project, number, min(left, 600.0), tell)
-        _check_running(project)
+        check_running(project)
         with suppress(SilentError):
             found = status(project, number)
             if found.startswith("finished"):
@@ -115,7 +177,8 @@ def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) 
     lines.put(None)
 
 
-def _check_running(project: Project) -> None:
+def check_running(project: Project) -> None:
+    """Raise if the SuperLink does not run."""
     if records.running(project, SUPERLINK) is None:
         raise SecedeError(
             f"the SuperLink of {project.folder} does not run: secede flower up "
@@ -128,5 +191,6 @@ def _toml(value: str | int | float | bool) -> str:
         return str(value).lower()
     if not isinstance(value, str):
         return str(value)
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    # Flower takes a value to end at its first quotation mark, escaped or not.
+    escaped = value.replace("\\", "\\\\").replace('"', "\\u0022").replace("\n", "\\n")
     return f'"{escaped}"'

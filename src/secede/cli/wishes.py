@@ -1,0 +1,91 @@
+"""What the options of an erasure ask for, checked before any work is done."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pydantic import ValidationError
+
+from secede.erasure.fields import faults
+from secede.erasure.plan import Limits, Mean
+from secede.erasure.planning import Wishes
+from secede.errors import ConfigError
+from secede.unlearning.create import create
+from secede.unlearning.methods import METHODS
+
+
+def of(
+    *,
+    methods: Sequence[str],
+    settings: Sequence[str],
+    distrust: bool,
+    rounds: int | None,
+    least_rounds: int | None,
+    mean: str,
+    answer_seconds: float | None,
+    wait: timedelta,
+    backups_until: datetime | None,
+    nearest: float | None = None,
+    quorum: float | None = None,
+    retained_seconds: float | None = None,
+    measure_at_leaver: bool = False,
+) -> Wishes:
+    """Return what the options ask for."""
+    if backups_until is not None and backups_until.date() < datetime.now(UTC).date():
+        raise ConfigError(f"--backups-until {backups_until:%Y-%m-%d} is past: give the last day")
+    if mean not in ("mean", "trimmed", "median"):
+        raise ConfigError(f"mean is {mean!r}, expected mean, trimmed or median")
+    for name in methods:
+        entry = METHODS.get(name)
+        if entry is not None and not entry.forgets:
+            raise ConfigError(
+                f"method {name!r} hardly forgets: it is there for comparison in `secede run`; take "
+                f"one of {', '.join(n for n, other in METHODS.items() if other.forgets)}"
+            )
+    chosen_settings = _settings(settings)
+    for name in dict.fromkeys([*methods, *chosen_settings]):
+        create(name, chosen_settings.get(name))  # before any work is done
+    chosen: Mean = mean  # type: ignore[assignment]  # checked above
+    plain = Wishes()
+    return Wishes(
+        methods=tuple(methods),
+        settings=chosen_settings,
+        distrust=distrust,
+        rounds=plain.rounds if rounds is None else rounds,
+        server_rounds=plain.server_rounds if rounds is None else rounds,
+        least_rounds=plain.least_rounds if least_rounds is None else least_rounds,
+        mean=chosen,
+        answer_seconds=answer_seconds or plain.answer_seconds,
+        wait=wait,
+        guard=plain.guard if nearest is None else _limits(nearest),
+        quorum=plain.quorum if quorum is None else quorum,
+        retained_seconds=retained_seconds or plain.retained_seconds,
+        measure_at_leaver=measure_at_leaver,
+        backups_until=backups_until and backups_until.replace(tzinfo=UTC),
+    )
+
+
+def _limits(nearest: float) -> Limits:
+    try:
+        return Limits(nearest=nearest, nearest_line=min(nearest, Limits().nearest_line))
+    except ValidationError as error:
+        raise ConfigError(f"--nearest {nearest} cannot be used: {faults(error)}") from error
+
+
+def _settings(given: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Read METHOD.KEY=VALUE, values as in TOML."""
+    found: dict[str, dict[str, Any]] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        method, dot, key = name.rpartition(".")
+        try:
+            parsed = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value
+        if not (equals and dot and method and key):
+            raise ConfigError(f"--set {text!r} cannot be used: give METHOD.KEY=VALUE")
+        found.setdefault(method, {})[key] = parsed
+    return found

@@ -1,0 +1,168 @@
+"""What a run's config asks for: an erasure, its plan, or nothing; and a leaver that is late."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from flower.journals import home, told
+from flower.small import NOW, STEP, WISHES, Federation, load_model, strategy
+from secede.erasure import keys
+from secede.erasure import request as requests
+from secede.erasure.plan import Plan
+from secede.errors import ConfigError, RequestError
+from secede.flower import Store, erase_if_asked
+
+QUICK = {
+    "methods": ["projected-ascent"],
+    "settings": {"projected-ascent": STEP},
+    "answer_seconds": 0.3,
+    "retained_seconds": 0.3,
+}
+
+
+def asked(federation: Federation, **config: Any) -> bool:
+    """Ask as an app does, with what stands in the run's config below `erasure`."""
+    given = {f"erasure.{name.replace('_', '-')}": value for name, value in config.items()}
+    context = Context(1, 0, {}, RecordDict(), given)
+    return erase_if_asked(federation.grid(), strategy(), federation.store, context)
+
+
+def test_without_a_leaver_nothing_is_erased(federation: Federation) -> None:
+    federation.train(1)
+    assert not asked(federation)
+    assert not asked(federation, leaver="", trigger="other", options="{}")
+    assert not (home(federation) / "federation.json").exists()
+
+
+def test_the_plan_is_told_before_anybody_is_asked(federation: Federation) -> None:
+    federation.train(2)
+    assert asked(
+        federation,
+        leaver="name:site-1",
+        trigger="contract-ended",
+        options=json.dumps({"wishes": QUICK}),
+    )
+    lines = list(federation.told)
+    (shown,) = [n for n, line in enumerate(lines) if "Plan: erase site-1 from north" in line]
+    assert shown < min(n for n, line in enumerate(lines) if line.startswith("asking site-1"))
+    for words in ("local-step", "projected-ascent", "weight-negation", "retrain", "1 to 5", "kB"):
+        assert words in lines[shown]
+    assert "Who takes part: site-0, site-2, site-3 (3)" in lines[shown]
+    (path,) = (home(federation) / "receipts").glob("*.json")
+    assert told(path)["request"]["trigger"] == "contract-ended"
+
+
+def test_a_dry_run_says_the_plan_and_asks_nobody(federation: Federation) -> None:
+    federation.train(2)
+    for site in federation.sites:
+        site.seen.clear()
+    options = json.dumps({"wishes": {"server_rounds": 7}, "gone": True, "dry_run": True})
+    assert asked(federation, leaver="name:site-1", options=options)
+    (plan,) = [found for line in federation.told if (found := Plan.of_line(line))]
+    assert (plan.client, plan.ladder[0].rounds) == ("site-1", 7)
+    assert [left.rung for left in plan.omitted] == ["local-step"]
+    assert "leaver" in plan.omitted[0].reason
+    assert all(site.seen == [] for site in federation.sites)
+    assert not list(home(federation).glob("acknowledgements/*"))
+    assert Plan.of_line("planned") is None
+
+
+def test_why_somebody_leaves_is_not_assumed(federation: Federation) -> None:
+    federation.train(2)
+    with pytest.raises(ConfigError, match=r"why 'site-1' leaves is not said.*contract-ended"):
+        asked(federation, leaver="name:site-1", trigger="")
+    with pytest.raises(ConfigError, match="no trigger 'boredom'"):
+        asked(federation, leaver="name:site-1", trigger="boredom")
+    assert not list(home(federation).glob("acknowledgements/*"))
+    outcome = federation.erase("name:site-1", trigger="unlawful")
+    assert federation.erase("name:site-1", trigger=None).receipt == outcome.receipt
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("{", "erasure.options: "),
+        ('{"colour": 1}', "erasure.options: colour"),
+        ('{"gone": "yes"}', "erasure.options: gone"),
+        ('{"wishes": {"colour": 1}}', "wishes: unknown 'colour'"),
+        ('{"wishes": {"rounds": "many"}}', "wishes: .*rounds"),
+    ],
+)
+def test_options_that_cannot_be_used_are_named(
+    federation: Federation, options: str, words: str
+) -> None:
+    federation.train(1)
+    with pytest.raises(ConfigError, match=words):
+        asked(federation, leaver="name:site-1", trigger="other", options=options)
+
+
+def test_a_signed_request_is_read_from_its_file(federation: Federation) -> None:
+    federation.train(2)
+    keys.generate(federation.folder / "theirs", "site-1")
+    public = home(federation) / "keys" / "site-1.pub"
+    public.parent.mkdir()
+    public.write_bytes((federation.folder / "theirs" / "site-1.pub").read_bytes())
+    with pytest.raises(RequestError, match="signs its own requests"):
+        asked(federation, leaver="name:site-1", trigger="other")
+    serving = federation.store.serving()
+    made = requests.new(
+        federation="north", client="site-1", trigger="objection", model=str(serving), now=NOW
+    )
+    path = federation.folder / "request.json"
+    key = keys.load_private(federation.folder / "theirs" / "site-1.key")
+    path.write_bytes(requests.sign(made, key))
+    options = json.dumps({"wishes": QUICK, "request": str(path)})
+    assert asked(federation, leaver="name:site-1", options=options)
+
+
+# A leaver that is late
+
+
+def test_a_leaver_that_is_offline_for_a_moment_is_waited_for(federation: Federation) -> None:
+    federation.train(2)
+    leaver = federation.site("site-1")
+    leaver.online = False
+    threading.Timer(0.5, lambda: setattr(leaver, "online", True)).start()
+    outcome = federation.erase("name:site-1", wishes=replace(WISHES, answer_seconds=20.0))
+    assert (outcome.state, outcome.rung) == ("promoted", "local-step")
+    assert federation.told.has("site-1 is not online: it is waited for until its deadline")
+    assert federation.told.has("waiting for site-1 until", "to come online")
+
+
+def test_after_its_deadline_the_next_rung_is_taken_and_why_is_told(federation: Federation) -> None:
+    federation.train(2)
+    federation.site("site-1").online = False
+    wishes = replace(WISHES, methods=(), settings={}, server_rounds=8)
+    outcome = federation.erase("name:site-1", wishes=wishes)
+    assert outcome.rung != "local-step"
+    assert federation.told.has("escalated", "silent", "'site-1' was not online within 0.3 seconds")
+    assert outcome.receipt is not None
+    (tried, *_) = told(outcome.receipt)["method"]["tried_before"]
+    assert (tried["rung"], tried["outcome"]) == ("local-step", "silent")
+
+
+def test_one_that_is_gone_is_not_waited_for(federation: Federation) -> None:
+    federation.train(2)
+    federation.site("site-1").online = False
+    wishes = replace(WISHES, methods=(), settings={}, server_rounds=8, answer_seconds=600.0)
+    outcome = federation.erase("name:site-1", wishes=wishes, gone=True)
+    assert outcome.rung != "local-step"
+    assert not federation.told.has("waiting for site-1")
+
+
+def test_a_federation_is_called_after_its_own_folder(tmp_path: Path) -> None:
+    assert Store(tmp_path / "north" / "home", load_model).name == "north"
+    assert Store(tmp_path / "south", load_model).name == "south"
+    assert Store(tmp_path / "a b" / "home", load_model).name == "federation"
+    federation = Federation(tmp_path / "east")
+    federation.train(2)
+    federation.erase("name:site-1")
+    federation.folder.rename(tmp_path / "west")
+    assert Store(tmp_path / "west" / "home", load_model).name == "north"  # as it was founded

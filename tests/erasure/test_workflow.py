@@ -21,7 +21,7 @@ from secede.erasure.lineage import Lineage
 from secede.erasure.plan import Margins
 from secede.erasure.planning import Wishes
 from secede.erasure.registry import Candidate
-from secede.erasure.verifying import FADED, NOTHING, RETURNED, SPARED
+from secede.erasure.verifying import FADED, NOTHING, RETURNED, SPARED, UNFADED
 from secede.errors import GuardError, RequestError, SilentError
 from secede.experiments.simulated import Simulated
 from secede.federation.engine import Update
@@ -157,7 +157,7 @@ def test_no_round_at_all_is_taken_where_none_is_needed_and_none_is_asked_for(hom
     told = small.told(home)
     assert told["method"]["rounds"] == 0
     assert told["models"]["after"] == states.digest(start)
-    assert RETURNED in told["limits"]
+    assert {RETURNED, UNFADED} <= {*told["limits"]}
 
 
 def test_what_the_leaver_returned_does_not_serve_and_the_receipt_says_what_was_needed(
@@ -168,7 +168,7 @@ def test_what_the_leaver_returned_does_not_serve_and_the_receipt_says_what_was_n
     told = small.told(home)
     assert told["method"]["rounds"] == 1
     assert SPARED.format(rounds="one was") in told["limits"]
-    assert RETURNED not in told["limits"]
+    assert not {RETURNED, UNFADED} & {*told["limits"]}
     verified = small.course(home).way[-2]
     assert verified.details["scalars"]["rounds_needed"] == 0
     assert states.digest(start) in [thing["digest"] for thing in told["destroyed"]]
@@ -206,6 +206,19 @@ def test_what_the_retained_clients_do_not_use_fades_in_the_first_round(
     assert "faded" not in none["scalars"] | second["scalars"]
     told = FADED.format(share=expected.share, count=expected.zeroed)
     assert told in small.told(home)["limits"]
+
+
+@pytest.mark.parametrize(("rounds", "taken"), [(5, 2), (1, 1)])
+def test_a_round_in_which_weights_faded_is_not_the_last(
+    tmp_path: Path, rounds: int, taken: int
+) -> None:
+    deep = small.CONFIG.replace("small:build", "small:build_deep")
+    home = small.make(tmp_path, deep)
+    small.erase(home, small.receive(home).id, how=small.wishes(rounds=rounds, least_rounds=1))
+    done = [t.details for t in small.course(home).way if t.state == "post-training"]
+    assert [each["round"] for each in done][: taken + 1] == list(range(taken + 1))
+    assert len(done) > taken
+    assert ("faded" in done[1]["scalars"]) == (rounds > 1)  # one round alone stays a plain mean
 
 
 def test_an_erasure_that_is_cut_short_as_weights_fade_ends_with_the_same_model(

@@ -244,6 +244,8 @@ def _words(transition: Transition, said: str) -> str:
     if transition.state == courses.POST_TRAINING:
         accuracy = details["scalars"].get("accuracy")
         told = "" if accuracy is None else f": retained clients answer {accuracy:.1%} right"
+        faded = details["scalars"].get("faded")
+        told += f", {faded:.0%} of the layers' weights, squared, faded" if faded else ""
         return f"{said} round {details['round']}{told}"
     if transition.state in (courses.REFUSED, courses.ROLLED_BACK):
         return said  # whoever works on it tells the outcome, and why

@@ -3,8 +3,9 @@
 A layer's gradient is made of the inputs that it sees, so its updates span the directions in which
 the retained clients' samples reach it. The weights W are replaced by those of ridge regression,
 W DᵀD (DᵀD + λ)⁻¹ with the updates as rows of D: they answer along these directions as before, and
-along those that hardly occur, a trigger's among them, they vanish. Nobody's samples are needed,
-only what each sends anyway. Every client's update counts alike, whatever its length.
+along those that hardly occur, a small trigger's among them, they vanish. Nobody's samples are
+needed, only what each sends anyway. Every client's update counts alike, whatever its length, and
+without weight decay, which moves what nobody uses, too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from secede.errors import StateError
 from secede.state import State
 
 SHARE = 0.1  # of a direction's mean energy: what moves by less, squared, loses half or more
+_LARGEST = 4096  # of a layer's inputs or all updates' rows, the fewer: more takes minutes to solve
+_EXACT = (torch.float32, torch.float64)  # in others, training rounds to no movement at all
 _LAYERS = (nn.Linear, nn.RNNBase, nn.MultiheadAttention)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -27,7 +31,7 @@ class Faded:
     """The state without what nobody uses."""
 
     state: dict[str, Tensor]
-    zeroed: int  # values that nobody moved at all, set to zero
+    zeroed: int  # values of inputs that nobody's training reached, set to zero
     share: float  # of the squared length of the layers' weights that is gone
 
 
@@ -42,7 +46,7 @@ def layers(model: nn.Module) -> frozenset[str]:
         for name, value in module.named_parameters(prefix, recurse=False):
             matrix = isinstance(module, _LAYERS) and value.ndim == 2
             kernel = isinstance(module, _CONVOLUTIONS) and value.ndim > 2
-            if value.requires_grad and (matrix or kernel):
+            if value.requires_grad and value.dtype in _EXACT and (matrix or kernel):
                 found.append(name)
     return frozenset(found[:-1])
 
@@ -62,11 +66,14 @@ def fade(
     found, zeroed, before, after = dict(state), 0, 0.0, 0.0
     for name in sorted(set(movable) & state.keys()):
         value = state[name]
-        still = _unmoved(start[name], [update[name] for update in updates]) & (value != 0)
+        still = unreached(start[name], [update[name] for update in updates]) & (value != 0)
         zeroed += int(still.sum())
         found[name] = torch.where(still, torch.zeros_like(value), value)
         if name in weights:
-            changes = [update[name] - start[name] for update in updates]
+            changes = [
+                without_decay(update[name].double() - start[name].double(), start[name])
+                for update in updates
+            ]
             found[name] = ridge(found[name], changes)
             before += _squared(value)
             after += _squared(found[name])
@@ -77,12 +84,14 @@ def ridge(weight: Tensor, changes: Sequence[Tensor], share: float = SHARE) -> Te
     """Return the weight that answers as before along what `changes` span, and else is small.
 
     λ is `share` of the mean over all directions of the energy ΣD², of changes of unit length. It is
-    solved in double precision on the CPU, in the smaller of the two dimensions.
+    solved in double precision on the CPU, in the smaller of the two dimensions. A layer that nobody
+    trains, or that is too large, stays as it is.
     """
     rows = [change.flatten(1).double().cpu() for change in changes]
-    rows = [row / row.norm() for row in rows if bool(row.any())]
-    if not rows:
-        return torch.zeros_like(weight)
+    rows = [row / row.abs().max() for row in rows if bool(row.any())]
+    rows = [row / row.norm() for row in rows]
+    if not rows or min(sum(map(len, rows)), rows[0].shape[1]) > _LARGEST:
+        return weight
     d, w = torch.cat(rows), weight.flatten(1).double().cpu()
     ridge = share * len(rows) / d.shape[1]
     if len(d) < d.shape[1]:
@@ -94,16 +103,40 @@ def ridge(weight: Tensor, changes: Sequence[Tensor], share: float = SHARE) -> Te
 
 
 def _factor(energy: Tensor, ridge: float) -> Tensor:
-    factor: Tensor = torch.linalg.cholesky(energy + ridge * torch.eye(len(energy)).to(energy))
+    factor: Tensor
+    factor, failed = torch.linalg.cholesky_ex(energy + ridge * torch.eye(len(energy)).to(energy))
+    if bool(failed):
+        raise StateError("the retained clients' updates are too far apart in size to be compared")
     return factor
 
 
-def _unmoved(start: Tensor, updates: Sequence[Tensor]) -> Tensor:
-    """Return where all updates are what they started from, to the bit."""
-    still = torch.full_like(start, fill_value=True, dtype=torch.bool)
+def without_decay(change: Tensor, weight: Tensor) -> Tensor:
+    """Return a change without what is the same part of every weight, as weight decay takes it.
+
+    The part is the median over the weights that are not small. What samples move, they move either
+    way, and by all sorts of parts; a mean would take some of that for decay.
+    """
+    size = weight.double().abs()
+    counts = (size > 0.5 * size.median()) & (size > 0)
+    if not bool(counts.any()):
+        return change
+    part = (change[counts] / weight.double()[counts]).median()
+    return change - part * weight.double()
+
+
+def unreached(start: Tensor, updates: Sequence[Tensor]) -> Tensor:
+    """Return where a weight acts on an input that no update moved any weight of, to the bit.
+
+    Nowhere in what has no inputs, in what nobody trains at all, and in short numbers.
+    """
+    nowhere = torch.zeros_like(start, dtype=torch.bool)
+    if start.ndim < 2 or start.dtype not in _EXACT:
+        return nowhere
+    still = ~nowhere
     for update in updates:
         still &= update == start
-    return still
+    inputs = still.flatten(1).all(dim=0)
+    return nowhere if bool(inputs.all()) else nowhere | inputs.view(start.shape[1:])
 
 
 def _squared(value: Tensor) -> float:

@@ -222,7 +222,7 @@ class Plan(Document):
             )
             notes.append(
                 "In the first of them what the retained clients' training does not use is taken "
-                "out of the layers but for the last: a backdoor that only the leaver knows."
+                "out of the layers but for the last, and with it a small trigger's backdoor."
             )
             sent = "is sent" if self.measure_at_leaver else "is not sent"
             notes.append(f"The new model {sent} to the leaver, to count on its own samples.")

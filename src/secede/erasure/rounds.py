@@ -3,7 +3,8 @@
 It ends as soon as it pays no more and the gate is passed. A gate that is still shut after the last
 round gives the rung up. In the first round after a start that carries the leaver, what the retained
 clients' training does not use fades (`fading.py`): it answers next to none of their samples, and so
-it can hold little but what the leaver put there.
+it can hold little but what the leaver put there. A second round follows, so that the model is a
+plain mean again, out of which the next leaver can be taken.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def go_on(desk: Desk) -> None:
     elif any(model.digest == last["model"] for model in desk.registry.models()):
         escalate(desk, "unchanged", "the model is one that served before: it is out of use")
     elif not last["passed"]:
-        escalate(desk, "gate-failed", str(last["gate"]))
+        escalate(desk, "gate-failed", str(last["gate"]) + _why(course.rounds))
     else:
         verify(desk)
 
@@ -66,7 +67,7 @@ def _round(desk: Desk, step: Step, last: Mapping[str, Any]) -> None:
     def work() -> tuple[State, State, dict[str, Any]]:
         after = attended(roll, lambda server: method.recover(server, state, memory, number))
         final, told = after.state, dict[str, float]()
-        if number == 1 and step.rung != "retraining":
+        if number == 1 and step.rung != "retraining" and step.rounds > 1:
             final, told = _faded(desk, roll, final)
         final = states.tied(final, desk.shared)
         details = _counted(desk, roll, final, number, after.cost + roll.wasted)
@@ -101,13 +102,25 @@ def _faded(desk: Desk, roll: Roll, state: State) -> tuple[State, dict[str, float
     return found.state, {"zeroed": found.zeroed, "faded": found.share}
 
 
+def _cleared(last: Mapping[str, Any]) -> bool:
+    """Return whether something was taken out of the mean of this round."""
+    return any(last["scalars"].get(key) for key in ("faded", "zeroed"))
+
+
+def _why(rounds: tuple[Mapping[str, Any], ...]) -> str:
+    """Return what of the model is gone, beside the gate's own words."""
+    shares = [share for each in rounds if (share := each["scalars"].get("faded"))]
+    told = "; {:.0%} of the layers' weights, squared, had faded in the first round"
+    return told.format(shares[0]) if shares else ""
+
+
 def _enough(
     rounds: tuple[Mapping[str, Any], ...], before: Mapping[str, Any] | None, plan: Plan, step: Step
 ) -> bool:
     last = rounds[-1]
     if last["round"] >= step.rounds:
         return True
-    if last["round"] < step.least_rounds or before is None:
+    if last["round"] < step.least_rounds or before is None or _cleared(last):
         return False
     if not last["passed"] or last["model"] == plan.model:
         return False

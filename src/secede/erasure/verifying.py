@@ -56,6 +56,10 @@ FADED = (
     "What the retained clients' training does not use was taken out of the model in the first "
     "round: {share:.1%} of the squared weights of its layers; {count:,} values were set to zero."
 )
+UNFADED = (
+    "Nothing was taken out of what the client returned: a backdoor in it would be left to the "
+    "retained clients' training."
+)
 STALE = (
     "Retained clients that took no part in the last round keep their last updates, trained from "
     "models that carried the client."
@@ -92,8 +96,10 @@ def verify(desk: Desk) -> None:
     if any(desk.ground.samples(name) is None for name in plan.retained):
         limits.append(UNPINNED)
     limits.append(SKETCH)
-    for done in (each["scalars"] for each in course.rounds if "faded" in each["scalars"]):
-        limits.append(FADED.format(share=done["faded"], count=done["zeroed"]))
+    faded = [each["scalars"] for each in course.rounds if "faded" in each["scalars"]]
+    limits += [FADED.format(share=each["faded"], count=each["zeroed"]) for each in faded]
+    if step.rung == "local-step" and not faded:
+        limits.append(UNFADED)
     if left or not last["round"]:
         limits.append(STALE)
     found, limit, sent = _at_leaver(desk, plan, before, after)

@@ -150,7 +150,7 @@ def test_lists_come_as_a_table_and_as_json(command: str) -> None:
         (
             ["reproduce", "--suite", "all"],
             2,
-            "no suite 'all'; expected one of: paper, compare, controls, history, natural",
+            "no suite 'all'; expected one of: paper, compare, controls, ablation, history, natural",
         ),
         (["report", "absent"], 5, "absent"),
         (

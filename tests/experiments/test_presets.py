@@ -67,6 +67,15 @@ def test_every_method_is_in_a_suite_over_the_papers_cells() -> None:
     assert run == METHODS.keys() - {"retrain", "class-pruning"}
 
 
+def test_ablations_are_ours_without_one_part_each() -> None:
+    for cell in (*presets.PAPER, *presets.UNEVEN):
+        config = presets.load(f"ablation/{cell}")
+        assert {plain(method) for method in config.methods} == {"second-choice"}
+        assert set(config.settings) == set(config.methods)
+        assert [len(config.settings[method]) for method in config.methods] == [1, 1, 2]
+    assert all(("half" in c) or ("small" in c) or ("skewed" in c) for c in presets.UNEVEN)
+
+
 def test_natural_leavers_meet_the_methods_that_are_compared_and_the_teacher_with_our_hold() -> None:
     compared = presets.load("compare/mnist-backdoor-5")
     held = "virtual-teacher@held"

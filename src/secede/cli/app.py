@@ -144,9 +144,9 @@ def reproduce(
     suite: Annotated[
         str,
         typer.Option(
-            help="paper: its own method. compare: ours and others. controls: what each part of "
-            "ours adds. history: those that keep updates, or cost like retraining. natural: other "
-            "leavers, ours and others."
+            help="paper: its own method. compare: ours and others. controls: our hold on others' "
+            "steps. ablation: ours without one of its parts. history: those that keep updates, or "
+            "cost like retraining. natural: other leavers, ours and others."
         ),
     ] = "paper",
     method: Methods = None,

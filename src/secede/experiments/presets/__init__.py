@@ -35,10 +35,12 @@ NATURAL = (
     "mnist-backdoor-skewed",
     "mnist-flipped-skewed",
 )
+UNEVEN = NATURAL[3:]
 SUITES = {
     "paper": PAPER,  # its own method
     "compare": PAPER,  # those that need neither history nor data at the server
-    "controls": PAPER,  # parts of ours, and the paper's at several distances
+    "controls": PAPER,  # our hold on others' steps, and the paper's at several distances
+    "ablation": PAPER + UNEVEN,  # ours without one of its parts
     "history": PAPER,  # those that do, and those that cost about as much as retraining
     "natural": NATURAL,  # leavers that planted nothing, small and large ones, skewed labels
 }

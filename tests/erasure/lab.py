@@ -154,7 +154,9 @@ class Lab:
         """Return `after` without what a round from `before` does not use."""
         shown = [update.state for update in updates] if single else [after]
         weights = fading.layers(self.build()) if local else frozenset[str]()
-        return fading.fade(after, before, shown, movable=after.keys(), weights=weights).state
+        return fading.fade(
+            after, before, shown, movable=after.keys(), weights=weights, single=not local
+        ).state
 
     def erase(self, returned: State, *, radius: float | None = None) -> Outcome:
         """Carry an erasure through with guard, post-training and gate; roll back if one says so."""

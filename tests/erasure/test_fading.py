@@ -73,12 +73,20 @@ def test_other_values_are_zeroed_only_where_nobody_moved_any_of_an_input_to_the_
     assert found.state["bias"].tolist() == [1, 1]
     assert found.state["buffer"].tolist() == [1]
     assert (found.zeroed, found.share) == (2, 0.0)
+    found = fade(start, start, updates, movable={"head", "bias"}, weights=frozenset(), single=True)
+    assert found.state["head"].tolist() == [[1, 0, 0], [0, 1, 0]]
+    assert found.state["bias"].tolist() == [0, 1]
 
 
+def test_embeddings_are_looked_up() -> None:
+    assert fading.lookups(Network()) == {"words.weight"}
+
+
+@pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("weights", [frozenset[str](), frozenset({"a"})])
-def test_a_layer_that_nobody_trains_stays_as_it_is(weights: frozenset[str]) -> None:
+def test_a_layer_that_nobody_trains_stays_as_it_is(weights: frozenset[str], single: bool) -> None:
     start = {"a": torch.tensor([[3.0, 1.0]])}
-    found = fade(start, start, [start, start], movable=start.keys(), weights=weights)
+    found = fade(start, start, [start, start], movable=start.keys(), weights=weights, single=single)
     assert found.state["a"].tolist() == [[3.0, 1.0]]
     assert (found.zeroed, found.share) == (0, 0.0)
 

@@ -51,6 +51,16 @@ def layers(model: nn.Module) -> frozenset[str]:
     return frozenset(found[:-1])
 
 
+def lookups(model: nn.Module) -> frozenset[str]:
+    """Return the embeddings: a row that nobody needed in one round is not one that nobody needs."""
+    return frozenset(
+        name
+        for prefix, module in model.named_modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+        for name, _ in module.named_parameters(prefix, recurse=False)
+    )
+
+
 def fade(
     state: State,
     start: State,
@@ -58,15 +68,18 @@ def fade(
     *,
     movable: Collection[str],
     weights: Collection[str],
+    single: bool = False,
 ) -> Faded:
     """Return `state` without what the `updates` trained from `start` do not use.
 
-    `movable` are the trainable entries, `weights` those of them that `layers` names.
+    `movable` are the trainable entries, `weights` those of them that `layers` names. What nobody
+    moves is set to zero: all weights of an input, or `single` values.
     """
     found, zeroed, before, after = dict(state), 0, 0.0, 0.0
     for name in sorted(set(movable) & state.keys()):
         value = state[name]
-        still = unreached(start[name], [update[name] for update in updates]) & (value != 0)
+        still = unmoved(start[name], [update[name] for update in updates], single=single)
+        still &= value != 0
         zeroed += int(still.sum())
         found[name] = torch.where(still, torch.zeros_like(value), value)
         if name in weights:
@@ -124,19 +137,18 @@ def without_decay(change: Tensor, weight: Tensor) -> Tensor:
     return change - part * weight.double()
 
 
-def unreached(start: Tensor, updates: Sequence[Tensor]) -> Tensor:
-    """Return where a weight acts on an input that no update moved any weight of, to the bit.
+def unmoved(start: Tensor, updates: Sequence[Tensor], *, single: bool) -> Tensor:
+    """Return which values no update moved, to the bit: `single` ones, or those of whole inputs.
 
-    Nowhere in what has no inputs, in what nobody trains at all, and in short numbers.
+    Nowhere in what nobody trains at all, and in short numbers.
     """
-    nowhere = torch.zeros_like(start, dtype=torch.bool)
-    if start.ndim < 2 or start.dtype not in _EXACT:
-        return nowhere
-    still = ~nowhere
+    still = torch.full_like(start, fill_value=start.dtype in _EXACT, dtype=torch.bool)
     for update in updates:
         still &= update == start
-    inputs = still.flatten(1).all(dim=0)
-    return nowhere if bool(inputs.all()) else nowhere | inputs.view(start.shape[1:])
+    if not single:
+        inputs = still.flatten(1).all(dim=0) if start.ndim > 1 else still & False
+        still = torch.zeros_like(still) | inputs.view(start.shape[1:] or start.shape)
+    return torch.zeros_like(still) if bool(still.all()) else still
 
 
 def _squared(value: Tensor) -> float:

@@ -97,8 +97,10 @@ def _faded(desk: Desk, roll: Roll, state: State) -> tuple[State, dict[str, float
     single = desk.ground.situation(desk.plan.client).single_updates and desk.plan.mean == "mean"
     shown = [u.state for u in updates] if single else [by_name(desk.plan.mean)(updates)]
     local = desk.step.rung == "local-step"
-    weights = fading.layers(desk.ground.fresh_model(0)) if local else frozenset[str]()
-    found = fading.fade(state, start, shown, movable=desk.movable, weights=weights)
+    model = desk.ground.fresh_model(0)
+    weights = fading.layers(model) if local else frozenset[str]()
+    movable = set(desk.movable) - fading.lookups(model)
+    found = fading.fade(state, start, shown, movable=movable, weights=weights, single=not local)
     return found.state, {"zeroed": found.zeroed, "faded": found.share}
 
 

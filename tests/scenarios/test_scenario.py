@@ -27,4 +27,4 @@ def test_images_need_sides_that_suffice() -> None:
 @pytest.mark.parametrize("shape", [(3, 9), (3, 9, 9), (3, 1, 9, 9, 9)])
 def test_what_is_no_image_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="'backdoor' needs images"):
-        check_images("backdoor", Samples(torch.zeros(shape), torch.zeros(3)))
+        check_images("backdoor", Samples(torch.zeros(shape), torch.tensor([0, 1, 2])))

@@ -21,6 +21,7 @@ from secede.flower.deploy.processes import Process
 from secede.flower.deploy.project import SUPERLINK, Project
 
 _WRITING = 30.0  # seconds that a new process has to write its id down
+_MOMENT = 2.0  # seconds
 
 
 @contextmanager
@@ -33,15 +34,27 @@ def locked(project: Project) -> Iterator[None]:
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _lock(descriptor):
             raise RecordError(
                 f"another command starts or stops the processes of {project.folder}: wait for it"
-            ) from None
+            )
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the lock, which a process that is only just being started may hold for a moment."""
+    end = time.monotonic() + _MOMENT
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
 
 
 def running(project: Project, name: str) -> Process | None:

@@ -8,11 +8,16 @@ import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 import torch
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+# A disk that is slow for a moment fails no test; those that must not hang have a limit of their own.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 FLAGS = [
     "--headless",

@@ -15,7 +15,7 @@ import torch
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-# A disk that is slow for a moment fails no test; those that must not hang have a limit of their own.
+# A disk that is slow for a moment fails no test; those that must not hang have limits of their own.
 hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 

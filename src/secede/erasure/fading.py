@@ -145,10 +145,10 @@ def unmoved(start: Tensor, updates: Sequence[Tensor], *, single: bool) -> Tensor
     still = torch.full_like(start, fill_value=start.dtype in _EXACT, dtype=torch.bool)
     for update in updates:
         still &= update == start
+    nowhere = torch.zeros_like(still)
     if not single:
-        inputs = still.flatten(1).all(dim=0) if start.ndim > 1 else still & False
-        still = torch.zeros_like(still) | inputs.view(start.shape[1:] or start.shape)
-    return torch.zeros_like(still) if bool(still.all()) else still
+        still = nowhere | still.all(dim=0) if start.ndim > 1 else nowhere
+    return nowhere if bool(still.all()) else still
 
 
 def _squared(value: Tensor) -> float:

@@ -67,6 +67,15 @@ def test_every_method_is_in_a_suite_over_the_papers_cells() -> None:
     assert run == METHODS.keys() - {"retrain", "class-pruning"}
 
 
+def test_every_method_but_class_pruning_meets_a_leaver_with_classes_of_its_own() -> None:
+    run = {
+        plain(method)
+        for suite in ("natural", "history")
+        for method in presets.load(f"{suite}/mnist-exclusive-5").methods
+    }
+    assert run == METHODS.keys() - {"retrain", "class-pruning"}  # which `--method` adds
+
+
 def test_ablations_are_ours_without_one_part_each() -> None:
     for cell in (*presets.PAPER, *presets.UNEVEN):
         config = presets.load(f"ablation/{cell}")

@@ -125,7 +125,8 @@ def check_rounds(home: Path) -> None:
     """Raise unless every round began where the one before ended, and none is there twice."""
     found = Log(home / "rounds.jsonl").rounds()
     trained = [each for each in found if not each.erased]
-    assert [each.number for each in found] == list(range(1, len(found) + 1))
+    assert [each.number for each in trained] == list(range(1, len(trained) + 1))
+    assert all(a.number < b.number for a, b in itertools.pairwise(found))  # an erasure takes some
     for before, after in itertools.pairwise(trained):
         assert after.start == before.model, f"round {after.number} does not go on from the last"
     loaded, _ = states.load(Home(home).model(found[-1].model))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,16 @@ def test_other_methods_on_the_same_models_are_one_run(two: tuple[Run, Run]) -> N
     first, second = (one.seeds[0] for one in two)
     spent = sum(second.curves[arm][-1].cost.seconds for arm in OTHERS)
     assert run.seeds[0].seconds == first.seconds + spent
+
+
+def test_a_method_as_it_is_comes_before_variants(make_run: Make) -> None:
+    variant = make_run(methods=OTHERS)
+    methods = ("fine-tune@slow", "reference")
+    variant = replace(variant, config=replace(variant.config, methods=methods))
+    for runs in permutations((variant, make_run(methods=ASCENT))):
+        (run,) = joined(runs)
+        assert run.config.methods == (*ASCENT, *methods)
+        assert run.erased == "projected-ascent"
 
 
 def test_a_method_that_both_have_is_there_once(make_run: Make) -> None:

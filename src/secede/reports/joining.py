@@ -2,6 +2,7 @@
 
 Two runs belong together if they have the same seeds, and in each of them federation and retraining
 went through the same states: then their methods began at the same model and have the same aim.
+What is shown against the others is a method as it is, rather than a variant of one.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ def joined(runs: Sequence[Run]) -> tuple[Run, ...]:
         if at is None:
             found.append(run)
         else:
-            found[at] = _join(found[at], run)
+            found[at] = _join(*sorted((found[at], run), key=_begins_with_a_variant))
     return tuple(found)
+
+
+def _begins_with_a_variant(run: Run) -> bool:
+    return "@" in run.config.methods[0]
 
 
 def _belong_together(run: Run, other: Run) -> bool:

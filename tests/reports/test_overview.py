@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from secede.reports.overview import Overview, against_retraining, nearer, overview
+from secede.reports.overview import Overview, against_retraining, overview
 from secede.reports.records import Run
 
 Make = Callable[..., Run]
@@ -71,17 +71,3 @@ def test_runs_of_one_title_are_one_row_against_retraining(make_run: Make) -> Non
     # 97 % is what retraining has after its third round.
     assert f"| {title} | 3" in worth
     assert gaps.count(title) == worth.count(title) == 1
-
-
-def test_nearer_is_counted_by_means_and_surely_by_paired_seeds(make_run: Make) -> None:
-    # No noise: after one round 1 point from retraining against 5, after the last 3 against 2.
-    probe = {"retrain": [0.01] * 5, "fine-tune": [0.9, 0.0, 0.04], "reference": [0.9, 0.06, 0.03]}
-    run = make_run(
-        methods=("fine-tune", "reference"),
-        rounds=4,
-        post_rounds=2,
-        fixed={"attack_success": probe},
-    )
-    assert nearer([run]).splitlines()[-1] == (
-        "| Reference | 1 of 1 | 1 of 1 | 0 of 1 | 0 of 1 | 0 of 1 | 1 of 1 |"
-    )

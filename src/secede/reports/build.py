@@ -12,7 +12,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from secede.files import write_bytes, write_text
-from secede.reports import compared, overview
+from secede.reports import compared, overview, paired
 from secede.reports.figures import plots
 from secede.reports.load import load_runs
 from secede.reports.page import Drawing, Section, render_page, sections
@@ -99,7 +99,8 @@ def _write_tables(parts: Sequence[Section], folder: Path) -> tuple[Path, ...]:
     runs = [part.run for part in parts]
     shared = overview.overview(runs)
     if shared is not None:
-        ways = (overview.against_retraining(runs), overview.nearer(runs))
+        texts["paired.md"] = paired.further(runs)
+        ways = (overview.against_retraining(runs), paired.nearer(runs))
         texts["comparison.md"] = "\n".join((*ways, shared.markdown, f"{overview.EXPLAINED}\n"))
     for name, text in texts.items():
         write_text(folder / name, text)

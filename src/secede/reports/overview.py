@@ -10,16 +10,11 @@ from secede.reports import names
 from secede.reports.compared import gap, retraining_rounds
 from secede.reports.formats import number
 from secede.reports.records import Run
-from secede.reports.statistics import measured, over_seeds
+from secede.reports.statistics import measured
 from secede.reports.table import markdown_rows
 
 GAPS = "Main score, points from retraining: after 1 round of post-training → after the last"
 WORTH = "Rounds of fair retraining that a method's first round of post-training is worth"
-
-NEARER = (
-    "In how many experiments the first method is nearer to retraining than another one; surely: "
-    "the 95 % interval of the seeds' paired differences has one sign"
-)
 
 EXPLAINED = (
     "Usefulness / main score in percent, after 1 round of post-training → after the last. FedAvg "
@@ -89,45 +84,12 @@ def against_retraining(runs: Sequence[Run]) -> str:
     Runs of the same title are one experiment with different methods.
     """
     return "\n".join(
-        (f"**{GAPS}**\n\n{_by_title(runs, _gaps)}", f"**{WORTH}**\n\n{_by_title(runs, _worth)}")
+        (f"**{GAPS}**\n\n{by_title(runs, _gaps)}", f"**{WORTH}**\n\n{by_title(runs, _worth)}")
     )
 
 
-def nearer(runs: Sequence[Run]) -> str:
-    """Return a Markdown table that counts where the first method is nearer to retraining."""
-    first, *others = dict.fromkeys(method for run in runs for method in run.config.methods)
-    moments = ("after 1 round", "after the last")
-    columns = [f"{m}: {what}" for m in moments for what in ("nearer", "surely", "surely further")]
-    lines = [(f"{names.label(first)} against", *columns), ("---", *("---:" for _ in columns))]
-    for other in others:
-        shared = [run for run in runs if {first, other} <= {*run.config.methods}]
-        counts = [count for last in (False, True) for count in _nearer(shared, first, other, last)]
-        lines.append((names.label(other), *(f"{count} of {len(shared)}" for count in counts)))
-    return f"**{NEARER}**\n\n{markdown_rows(lines)}"
-
-
-def _nearer(runs: Sequence[Run], first: str, other: str, last: bool) -> tuple[int, int, int]:
-    """Count where `first` is nearer by the means, surely nearer, and surely further away."""
-    found = [0, 0, 0]
-    for run in runs:
-        here, there = (_ways(run, arm, last) for arm in (first, other))
-        found[0] += abs(over_seeds(here).mean) < abs(over_seeds(there).mean)
-        paired = over_seeds([abs(a) - abs(b) for a, b in zip(here, there, strict=True)])
-        if paired.interval is not None:
-            found[1] += paired.interval[1] < 0
-            found[2] += paired.interval[0] > 0
-    return found[0], found[1], found[2]
-
-
-def _ways(run: Run, arm: str, last: bool) -> list[float]:
-    """Return how far from retraining each seed's main score is, after one round or the last."""
-    end, probe = run.last_round(arm), run.config.main_probe
-    retrained = run.scores(names.RETRAIN, run.last_round(names.RETRAIN), probe)
-    found = run.scores(arm, end if last else min(1, end), probe)
-    return [a.value - b.value for a, b in zip(found, retrained, strict=True)]
-
-
-def _by_title(runs: Sequence[Run], cell: Callable[[Run, str], str]) -> str:
+def by_title(runs: Sequence[Run], cell: Callable[[Run, str], str]) -> str:
+    """Return a Markdown table with a row an experiment and a column a method."""
     methods = tuple(dict.fromkeys(method for run in runs for method in run.config.methods))
     titles = dict.fromkeys(run.config.title for run in runs)
     found = {

@@ -1,0 +1,81 @@
+"""The first method against each other one, paired by seed, by their distance from retraining."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from secede.reports import names
+from secede.reports.formats import number
+from secede.reports.overview import by_title
+from secede.reports.records import Run
+from secede.reports.statistics import Estimate, over_seeds
+from secede.reports.table import markdown_rows
+
+NEARER = (
+    "In how many experiments the first method is nearer to retraining than another one; surely: "
+    "the 95 % interval of the seeds' paired differences has one sign"
+)
+FURTHER = (
+    "How many points further from retraining than the first method each other one is, above or "
+    "below it, with the 95 % interval of the seeds' paired differences: after 1 round of "
+    "post-training → after the last"
+)
+
+
+def nearer(runs: Sequence[Run]) -> str:
+    """Return a Markdown table that counts where the first method is nearer to retraining."""
+    first, *others = dict.fromkeys(method for run in runs for method in run.config.methods)
+    moments = ("after 1 round", "after the last")
+    columns = [f"{m}: {what}" for m in moments for what in ("nearer", "surely", "surely further")]
+    lines = [(f"{names.label(first)} against", *columns), ("---", *("---:" for _ in columns))]
+    for other in others:
+        shared = [run for run in runs if {first, other} <= {*run.config.methods}]
+        counts = [count for last in (False, True) for count in _nearer(shared, first, other, last)]
+        lines.append((names.label(other), *(f"{count} of {len(shared)}" for count in counts)))
+    return f"**{NEARER}**\n\n{markdown_rows(lines)}"
+
+
+def further(runs: Sequence[Run]) -> str:
+    """Return a Markdown table of paired differences in distance from retraining."""
+    first = next(method for run in runs for method in run.config.methods)
+
+    def cell(run: Run, other: str) -> str:
+        if first == other or first not in run.config.methods:
+            return "–"
+        return " → ".join(_told(_difference(run, other, first, last)) for last in (False, True))
+
+    return f"**{FURTHER}**\n\n{by_title(runs, cell)}"
+
+
+def _told(found: Estimate) -> str:
+    mean = number(found.mean, "difference")
+    if found.interval is None:
+        return mean
+    low, high = (number(end, "difference") for end in found.interval)
+    return f"{mean} ({low} to {high})"
+
+
+def _nearer(runs: Sequence[Run], first: str, other: str, last: bool) -> tuple[int, int, int]:
+    """Count where `first` is nearer by the means, surely nearer, and surely further away."""
+    found = [0, 0, 0]
+    for run in runs:
+        here, there = (_distances(run, arm, last) for arm in (first, other))
+        found[0] += abs(over_seeds(here).mean) < abs(over_seeds(there).mean)
+        paired = _difference(run, first, other, last)
+        if paired.interval is not None:
+            found[1] += paired.interval[1] < 0
+            found[2] += paired.interval[0] > 0
+    return found[0], found[1], found[2]
+
+
+def _difference(run: Run, arm: str, other: str, last: bool) -> Estimate:
+    pairs = zip(_distances(run, arm, last), _distances(run, other, last), strict=True)
+    return over_seeds([abs(a) - abs(b) for a, b in pairs])
+
+
+def _distances(run: Run, arm: str, last: bool) -> list[float]:
+    """Return how far from retraining each seed's main score is, after one round or the last."""
+    end, probe = run.last_round(arm), run.config.main_probe
+    retrained = run.scores(names.RETRAIN, run.last_round(names.RETRAIN), probe)
+    found = run.scores(arm, end if last else min(1, end), probe)
+    return [a.value - b.value for a, b in zip(found, retrained, strict=True)]

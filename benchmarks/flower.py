@@ -121,7 +121,8 @@ def _rounds(found: dict[str, dict[str, Any]]) -> str:
         if way == "in-process":  # elsewhere clients are other processes
             rows.append([f"{way}, processor time", *_row(way, told, "-cpu")])
     columns = (
-        *("", "plain, ms a round", "with secede", "ratio", "our own code, ms", "our share"),
+        *("", "plain, ms a round", "with secede", "ratio (quartiles)", "our own code, ms"),
+        "our share (quartiles)",
         *("plain, MB a round", "with secede"),
     )
     return table(columns, rows)
@@ -132,13 +133,13 @@ def _row(way: str, told: dict[str, Any], kind: str) -> list[str]:
     turns = {"in-process": told["clients"], "simulation": _turns(told["clients"])}.get(way, 1)
     own = [row[f"server-own{kind}"] + turns * row[f"client-own{kind}"] for row in each]
     shares = [mine / row[f"ours{kind}"] for mine, row in zip(own, each, strict=True)]
-    ratio = statistics.median(row[f"ours{kind}"] / row[f"plain{kind}"] for row in each)
+    ratios = [row[f"ours{kind}"] / row[f"plain{kind}"] for row in each]
     return [
         _milliseconds(row[f"plain{kind}"] for row in each),
         _milliseconds(row[f"ours{kind}"] for row in each),
-        f"{ratio:.2f}×",
+        _spread(ratios, ".2f", "×"),
         _milliseconds(own),
-        f"{statistics.median(shares):.1%}",
+        _spread([100 * share for share in shares], ".1f", "%"),
         f"{each[0]['plain-bytes'] / 1e6:.1f}",
         f"{each[0]['ours-bytes'] / 1e6:.1f}",
     ]
@@ -160,6 +161,13 @@ def _erasures(found: dict[str, dict[str, Any]]) -> str:
         rows.append([way, f"{told['erase']:.1f}", told["erase-state"], *cells])
     columns = ("", "s", "ended", "local step, models sent", "post-training", "counting")
     return table(columns, rows)
+
+
+def _spread(values: Sequence[float], form: str, unit: str) -> str:
+    """Return median and quartiles."""
+    several = values if len(values) > 1 else [*values, *values]
+    low, middle, high = statistics.quantiles(several, n=4, method="inclusive")
+    return f"{middle:{form}}{unit} ({low:{form}} to {high:{form}})"
 
 
 def _turns(clients: int) -> int:

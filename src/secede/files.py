@@ -38,8 +38,11 @@ def make_folder(path: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it takes `path`'s place only if the block succeeds."""
+def replacing(path: Path, *, sync_folder: bool = True) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; it takes `path`'s place only if the block succeeds.
+
+    Without `sync_folder` the caller syncs the folder, by a file that it replaces there next.
+    """
     try:
         make_folder(path.parent)
         # Made like any other file, so that it has the usual permissions without asking for the
@@ -52,7 +55,8 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         _sync(temporary)
         os.replace(temporary, path)
-        _sync(path.parent)
+        if sync_folder:
+            _sync(path.parent)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
     finally:

@@ -35,11 +35,12 @@ def test_rounds_are_measured_in_turns_and_bytes_counted(
     ]
     rounds, processor, erasure = rows
     assert processor[0] == "in-process, processor time"
-    assert 0 < float(processor[5].rstrip("%")) < 100
+    assert 0 < float(processor[5].partition("%")[0]) < 100
+    assert re.fullmatch(r"[\d.]+× \([\d.]+ to [\d.]+\)", rounds[3])
     plain, ours = float(rounds[-2]), float(rounds[-1])
     assert plain == pytest.approx(2 * 3 * 6.65, rel=0.01)  # one model down and up for each client
     assert ours == pytest.approx(plain, rel=0.001)  # and we add next to nothing
-    assert 0 < float(rounds[5].rstrip("%")) < 100
+    assert 0 < float(rounds[5].partition("%")[0]) < 100
     assert erasure[2].startswith("promoted")
     assert erasure[3] == "1: 1.00 down, 1.00 up"  # the leaver's step: one model each way
     assert re.fullmatch(r"\d+: [\d.]+ down, 0\.00 up", erasure[5])  # counts are a few bytes

@@ -115,6 +115,7 @@ def test_options_of_an_erasure_reach_the_run(
 
     folder, given = asked
     options = "--trigger objection --gone --method retrain --answer-seconds 60 --least-rounds 2"
+    options += " --no-fading"
     more = ["--set", "retrain.x=1"]
     wrong = CliRunner().invoke(app, ["flower", "erase", folder, "name:a", *options.split(), *more])
     assert isinstance(wrong.exception, ConfigError)  # before anything runs
@@ -124,7 +125,7 @@ def test_options_of_an_erasure_reach_the_run(
     assert (config["erasure.leaver"], config["erasure.trigger"]) == ("name:a", "objection")
     told = json.loads(str(config["erasure.options"]))
     assert told.keys() == {"wishes", "gone"}
-    wishes = Wishes(methods=("retrain",), answer_seconds=60.0, least_rounds=2)
+    wishes = Wishes(methods=("retrain",), answer_seconds=60.0, least_rounds=2, fading=False)
     assert wishing.read(told["wishes"]) == wishes
     CliRunner().invoke(app, ["flower", "erase", folder, "name:a", "--request", "r.json"])
     assert Path(json.loads(str(given[-1]["erasure.options"]))["request"]).is_absolute()
@@ -279,3 +280,43 @@ def test_training_on_what_does_not_run_changes_nothing(tmp_path: Path) -> None:
     assert isinstance(shown.exception, SecedeError)
     assert "does not run: secede flower up" in str(shown.exception)
     assert not (tmp_path / "p" / "home").exists()
+
+
+def test_an_app_of_an_older_version_is_told_before_anything_runs(
+    asked: tuple[str, list[dict[str, object]]],
+) -> None:
+    folder, given = asked
+    path = Path(folder) / "app" / "pyproject.toml"
+    path.write_text(path.read_text().replace(', trigger = "", options = ""', ""))
+    command = ["flower", "erase", folder, "name:a", "--trigger", "other", "--gone"]
+    shown = CliRunner().invoke(app, command)
+    assert isinstance(shown.exception, ConfigError)
+    assert "has no erasure.trigger, erasure.options" in str(shown.exception)
+    assert 'erasure = { home = "home", leaver = "", trigger = "", options = "" }' in str(
+        shown.exception
+    )
+    assert given == []
+
+
+@pytest.mark.parametrize(
+    ("option", "wished"),
+    [([], (False, False)), (["--from-scratch"], (True, False)), (["--go-on"], (False, True))],
+)
+def test_a_wish_for_a_training_from_scratch_and_its_way_back_reach_the_home(
+    asked: tuple[str, list[dict[str, object]]],
+    monkeypatch: pytest.MonkeyPatch,
+    option: list[str],
+    wished: tuple[bool, bool],
+) -> None:
+    from secede.flower.deploy import readiness, runs
+
+    told = list[tuple[bool, bool]]()
+
+    def training(*_: object, from_scratch: bool, go_on: bool, **__: object) -> readiness.Asked:
+        told.append((from_scratch, go_on))
+        return readiness.Asked(3, "")
+
+    monkeypatch.setattr(runs, "check_running", lambda _: None)
+    monkeypatch.setattr(readiness, "training", training)
+    CliRunner().invoke(app, ["flower", "train", asked[0], *option])
+    assert told == [wished]

@@ -246,9 +246,11 @@ def test_options_that_are_not_given_leave_the_usual_wishes() -> None:
         quorum=0.9,
         retained_seconds=9.0,
         measure_at_leaver=True,
+        fading=False,
     )
     assert (found.least_rounds, found.guard.nearest, found.quorum) == (0, 0.5, 0.9)
     assert (found.retained_seconds, found.measure_at_leaver) == (9.0, True)
+    assert (Wishes().fading, found.fading) == (True, False)
     with pytest.raises(ConfigError, match="--nearest -1 cannot be used"):
         wishes.of(**plain, wait=timedelta(0), nearest=-1)
 

@@ -15,6 +15,7 @@ import torch
 from secede.erasure import fading
 from secede.erasure.gate import Counts, Gate, Passed, count
 from secede.erasure.guard import Guard, Guarded
+from secede.erasure.layers import layers
 from secede.errors import GuardError
 from secede.experiments.config import parse
 from secede.experiments.setup import Federation, federate, load_dataset
@@ -89,7 +90,7 @@ def _passes(guard: Guard, start: State) -> bool:
 
 def _rounds(server: Server, state: State, before: Counts) -> int | None:
     """Post-train as an erasure does until the gate passes; return after how many rounds it did."""
-    weights = fading.layers(server.fresh_model())
+    weights = layers(server.fresh_model(), len(before.samples)).weights
     for number in range(1, AFTERWARDS + 1):
         start, engine, retained = state, server.engine, server.retained
         updates = engine.train_round(start, retained, phase=POST_TRAINING, number=number).updates

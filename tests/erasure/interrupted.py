@@ -281,8 +281,10 @@ def in_peace(template: Home, folder: Path, kind: str) -> dict[str, Any]:
     home = small.copy(template, folder / f"{kind}-undisturbed")
     assert ended(fork(lambda: WORK[kind](home)))
     found = small.timeless(home)
+    faded = [done["scalars"].get("faded") for done in small.course(home).rounds]
     shutil.rmtree(home.path)
     assert found["way"][-1] == ENDS[kind]
+    assert kind != "honest" or any(faded)
     assert ("escalated" in found["way"]) == (kind != "honest")
     return found
 
@@ -290,7 +292,7 @@ def in_peace(template: Home, folder: Path, kind: str) -> dict[str, Any]:
 def prepare(folder: Path) -> Home:
     """Return a home with one request received, and everything heavy imported and used once."""
     torch.set_num_threads(1)
-    template = small.make(folder)
+    template = small.make(folder, small.DEEP)
     workflow.receive(template, small.ask(template), small.NOW)
     small.erase(small.copy(template, folder / "warm"), 1, how=WISHES)
     Simulated(template)

@@ -18,6 +18,7 @@ from secede.data.samples import Dataset, Samples
 from secede.erasure import fading
 from secede.erasure.gate import Counts, Failed, Gate, Passed, count
 from secede.erasure.guard import Guard
+from secede.erasure.layers import layers
 from secede.erasure.plan import Limits
 from secede.errors import GuardError, StateError
 from secede.federation.engine import Update, aggregate
@@ -32,7 +33,7 @@ from secede.unlearning.method import POST_TRAINING, Server
 from secede.verification.accuracy import evaluate
 
 CLIENTS, IMAGES, ROUNDS, AFTERWARDS = 6, 800, 20, 3
-ROUNDS_OF_NEXT_RUNG = 10
+ROUNDS_OF_NEXT_RUNG, CLASSES = 10, 10
 SEEDS = (0, 1, 2)  # of the table; the tests take the first
 LEAVER, RETAINED = 0, tuple(range(1, CLIENTS))
 PLANTED = Backdoor(share=0.5, target=9)  # by the leaver, while it trained
@@ -70,7 +71,13 @@ class Outcome:
 class Lab:
     """A trained federation, its erasure, and what can be measured on it."""
 
-    def __init__(self, seed: int = 0, planted: Backdoor = PLANTED, build: Build = network) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        planted: Backdoor = PLANTED,
+        build: Build = network,
+        engine: type[Simulator] = Simulator,
+    ) -> None:
         self.seed, self.planted, self.build = seed, planted, build
         dataset: Dataset = catalog.load("mnist-10k")
         self.test = dataset.test.take(torch.arange(0, len(dataset.test), 2))
@@ -79,7 +86,7 @@ class Lab:
         clients = [dataset.train.take(part) for part in parts]
         self.honest_samples = clients[LEAVER]
         clients[LEAVER] = planted.transform(clients[LEAVER], generator(seed, "scenario"))
-        self.engine = Simulator(
+        self.engine = engine(
             clients,
             build,
             training=LocalTraining(learning_rate=0.05, batch_size=32),
@@ -153,7 +160,7 @@ class Lab:
     ) -> State:
         """Return `after` without what a round from `before` does not use."""
         shown = [update.state for update in updates] if single else [after]
-        weights = fading.layers(self.build()) if local else frozenset[str]()
+        weights = layers(self.build(), CLASSES).weights if local else {}
         return fading.fade(
             after, before, shown, movable=after.keys(), weights=weights, single=not local
         ).state
@@ -212,7 +219,7 @@ class Lab:
 
         After each pass it takes out what training on four parts of its own images does not use.
         """
-        weights = fading.layers(self.build())
+        weights = layers(self.build(), CLASSES).weights
         state: State = self.reference
         for _ in range(10):
             state = self.taught(state, self.honest_samples, epochs=1, backdoor=backdoor)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import tiny
 from secede import state as states
@@ -47,6 +48,7 @@ executor = "loop"
 scenario = { name = "backdoor", share = 0.5 }
 training = { rounds = 4, batch_size = 16, learning_rate = 0.1 }
 """
+DEEP = CONFIG.replace("small:build", "small:build_deep")  # something can fade
 Tamper = Callable[[State], State]
 Rounds = dict[tuple[str, tuple[int, ...], str, int], RoundReply]  # by what went in
 # A step that moves little: what is tested is the way, not the method.
@@ -66,6 +68,14 @@ def build(shape: tuple[int, ...], classes: int) -> nn.Module:
 def build_deep(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return a model with a hidden layer."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, classes))
+
+
+def build_normed(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return the same with a hidden layer whose weight is made of two others."""
+    model = build_deep(shape, classes)
+    assert isinstance(model, nn.Sequential)
+    weight_norm(model[1])
+    return model
 
 
 def make(folder: Path, config: str = CONFIG) -> Home:

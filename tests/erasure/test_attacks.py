@@ -7,7 +7,7 @@ import torch
 
 from erasure import attacks, places
 from erasure.attacks import Row
-from erasure.lab import SMUGGLED, Lab
+from erasure.lab import SMUGGLED, SMUGGLED_INSIDE, Lab
 from secede import state as states
 from secede.erasure.gate import Failed, Gate, Passed
 from secede.erasure.message import limit_bytes, pack, unpack
@@ -105,7 +105,11 @@ def test_a_smuggled_backdoor_fades(lab: Lab) -> None:
 
 
 def test_a_backdoor_fades_though_its_leaver_knows_of_it(lab: Lab) -> None:
-    for row in attacks.aware(lab):
+    boosted, prepared = attacks.aware(lab)
+    assert boosted.without > 0.1
+    # What survives its own fading is weak after any post-training, but it was there when sent.
+    assert lab.success(lab.prepared(), SMUGGLED_INSIDE) > 0.5
+    for row in (boosted, prepared):
         assert row.defended < 0.05
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from secede.erasure import fading
-from secede.erasure.fading import SHARE, fade, ridge
+from secede.erasure.fading import SHARE, fade, too_large
+from secede.erasure.layers import Form
+
+
+def ridge(weight: Tensor, changes: list[Tensor], form: Form | None = None) -> Tensor:
+    """Fade a weight by changes from nothing, so that none of them is weight decay."""
+    return fading.ridge(weight, torch.zeros_like(changes[0]), changes, form or Form())
 
 
 def test_a_weight_that_nobody_uses_vanishes_and_one_that_all_use_hardly_changes() -> None:
@@ -40,25 +46,6 @@ def test_no_client_counts_more_by_a_longer_update() -> None:
     torch.testing.assert_close(ridge(weight, [one, other]), ridge(weight, [1000 * one, other]))
 
 
-class Network(nn.Module):
-    """Layers of several kinds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(4, 2)
-        self.places = nn.Parameter(torch.zeros(4, 2))
-        self.kernel = nn.Conv2d(1, 1, 2)
-        self.norm = nn.LayerNorm(2)
-        self.hidden = nn.Linear(2, 2)
-        self.frozen = nn.Linear(2, 2).requires_grad_(requires_grad=False)
-        self.head = nn.Linear(2, 3)
-
-
-def test_layers_are_those_whose_rows_act_on_an_input_but_for_the_last() -> None:
-    assert fading.layers(Network()) == {"kernel.weight", "hidden.weight"}
-    assert fading.layers(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))) == frozenset()
-
-
 def test_other_values_are_zeroed_only_where_nobody_moved_any_of_an_input_to_the_bit() -> None:
     start = {"head": torch.ones(2, 3), "bias": torch.ones(2), "buffer": torch.ones(1)}
 
@@ -68,23 +55,19 @@ def test_other_values_are_zeroed_only_where_nobody_moved_any_of_an_input_to_the_
         return {**start, "head": head, "bias": torch.tensor([1.0, 2.0])}
 
     updates = [moved(0, 0), moved(1, 1)]
-    found = fade(start, start, updates, movable={"head", "bias"}, weights=frozenset())
+    found = fade(start, start, updates, movable={"head", "bias"}, weights={})
     assert found.state["head"].tolist() == [[1, 1, 0], [1, 1, 0]]
     assert found.state["bias"].tolist() == [1, 1]
     assert found.state["buffer"].tolist() == [1]
     assert (found.zeroed, found.share) == (2, 0.0)
-    found = fade(start, start, updates, movable={"head", "bias"}, weights=frozenset(), single=True)
+    found = fade(start, start, updates, movable={"head", "bias"}, weights={}, single=True)
     assert found.state["head"].tolist() == [[1, 0, 0], [0, 1, 0]]
     assert found.state["bias"].tolist() == [0, 1]
 
 
-def test_embeddings_are_looked_up() -> None:
-    assert fading.lookups(Network()) == {"words.weight"}
-
-
 @pytest.mark.parametrize("single", [False, True])
-@pytest.mark.parametrize("weights", [frozenset[str](), frozenset({"a"})])
-def test_a_layer_that_nobody_trains_stays_as_it_is(weights: frozenset[str], single: bool) -> None:
+@pytest.mark.parametrize("weights", [{}, {"a": Form()}])
+def test_a_layer_that_nobody_trains_stays_as_it_is(weights: dict[str, Form], single: bool) -> None:
     start = {"a": torch.tensor([[3.0, 1.0]])}
     found = fade(start, start, [start, start], movable=start.keys(), weights=weights, single=single)
     assert found.state["a"].tolist() == [[3.0, 1.0]]
@@ -94,24 +77,73 @@ def test_a_layer_that_nobody_trains_stays_as_it_is(weights: frozenset[str], sing
 def test_short_numbers_stay_as_they_are_since_training_rounds_to_no_movement() -> None:
     start = {"a": torch.ones(2, 2, dtype=torch.bfloat16)}
     update = {"a": torch.tensor([[1.0, 2.0], [1.0, 1.0]], dtype=torch.bfloat16)}
-    assert fade(start, start, [update], movable={"a"}, weights=frozenset()).zeroed == 0
-    short = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to(torch.bfloat16)
-    assert fading.layers(short) == frozenset()
+    assert fade(start, start, [update], movable={"a"}, weights={}).zeroed == 0
 
 
 def test_weight_decay_is_no_use_of_a_weight() -> None:
     # The client's samples reach the first input alone; its decay shrinks both by a tenth.
     start = {"a": torch.tensor([[4.0, 2.0], [0.0, 2.0]])}
     decayed = {"a": 0.9 * start["a"] + torch.tensor([[0.0, 0.0], [1.0, 0.0]])}
-    found = fade(start, start, [decayed], movable={"a"}, weights={"a"})
+    found = fade(start, start, [decayed], movable={"a"}, weights={"a": Form()})
     assert found.state["a"][:, 1].abs().max() < 1e-5
     assert found.state["a"][0, 0].item() == pytest.approx(4 / (1 + SHARE / 2))
 
 
-def test_a_layer_that_is_too_large_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fading, "_LARGEST", 1)
-    weight = torch.ones(2, 2)
-    assert ridge(weight, [torch.tensor([[1.0, 0.0], [0.0, 0.0]])]) is weight
+@pytest.mark.parametrize(("limit", "value"), [("_LARGEST", 1), ("_BYTES", 8 * (10 + 3) * 4 - 1)])
+def test_a_layer_that_is_too_large_stays_as_it_is_and_is_named(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    start = {"a": torch.ones(2, 2), "b": torch.ones(1, 2)}
+    update = {"a": torch.tensor([[1.0, 2.0], [0.0, 1.0]]), "b": torch.tensor([[1.0, 2.0]])}
+    weights = {"a": Form(), "b": Form()}
+    assert fade(start, start, [update], movable=weights, weights=weights).skipped == ()
+    monkeypatch.setattr(fading, limit, value)
+    found = fade(start, start, [update], movable=weights, weights=weights)
+    assert found.skipped == ("a",)
+    assert found.state["a"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    alone = fade(start, start, [update], movable={"b"}, weights=weights)
+    assert found.share == alone.share > 0.4  # of what fades at all
+
+
+def test_a_layer_with_a_hundred_million_weights_is_skipped_before_it_takes_any_memory() -> None:
+    huge = torch.ones(1).expand(4096, 25088)
+    assert too_large(huge, 5)  # too long
+    assert too_large(huge, 1)  # too much: nine gigabytes
+    assert not too_large(torch.ones(1).expand(128, 784), 100)
+
+
+def test_groups_of_a_convolution_fade_each_by_its_own_changes() -> None:
+    # The first group's samples reach its first input alone, the second's its second.
+    weight = torch.tensor([[3.0, 5.0], [7.0, 11.0]])
+    found = ridge(weight, [torch.tensor([[2.0, 0.0], [0.0, 2.0]])], Form(2))
+    kept = 1 + SHARE / 2
+    torch.testing.assert_close(found, torch.tensor([[3 / kept, 0.0], [0.0, 11 / kept]]))
+
+
+def test_a_group_that_nobody_trains_stays_as_it_is() -> None:
+    change = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    found = ridge(torch.tensor([[3.0, 5.0], [7.0, 11.0]]), [change], Form(2))
+    assert found[0, 1] == 0
+    assert found[1].tolist() == [7.0, 11.0]
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_a_transposed_weight_fades_as_the_weight_itself(rows: int) -> None:
+    draw = torch.Generator().manual_seed(rows)
+    weight, change = (torch.randn(rows, 6, generator=draw) for _ in range(2))
+    plain = ridge(weight, [change])
+    turned = ridge(weight.T, [change.T], Form(transposed=True))
+    torch.testing.assert_close(turned, plain.T)
+
+
+def test_an_input_of_a_transposed_convolution_that_nobody_reaches_is_set_to_zero() -> None:
+    start = {"a": torch.ones(2, 1, 3)}
+    moved = {"a": torch.ones(2, 1, 3)}
+    moved["a"][0] += 1
+    form = Form(transposed=True)
+    found = fade(start, start, [moved], movable={"a"}, weights={"a": form})
+    assert found.state["a"][1].tolist() == [[0.0, 0.0, 0.0]]
+    assert found.zeroed == 3
 
 
 def test_tiny_changes_have_a_length_too() -> None:
@@ -123,7 +155,7 @@ def test_tiny_changes_have_a_length_too() -> None:
 def test_the_share_that_is_gone_is_told() -> None:
     start = {"b": torch.tensor([[0.0, 4.0], [3.0, 0.0]])}
     update = {"b": torch.tensor([[0.0, 4.0], [3.0, 0.0]]) + torch.tensor([[1.0, 0.0], [0.0, 0.0]])}
-    found = fade(start, start, [update], movable=start.keys(), weights=start.keys())
+    found = fade(start, start, [update], movable=start.keys(), weights={"b": Form()})
     kept = 3 / (1 + SHARE / 2)
     torch.testing.assert_close(found.state["b"], torch.tensor([[0.0, 0.0], [kept, 0.0]]))
     assert found.share == pytest.approx(1 - kept**2 / 25)

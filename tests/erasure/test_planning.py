@@ -15,6 +15,7 @@ from erasure.small import CONFIG, NOW
 from secede import state as states
 from secede.erasure import request as requests
 from secede.erasure import workflow
+from secede.erasure.canonical import canonical, digest
 from secede.erasure.home import Home
 from secede.erasure.plan import MEAN_LIMITS, Limits, Plan
 from secede.erasure.planning import Wishes, parameters, rung_of
@@ -178,6 +179,32 @@ def test_a_plan_is_kept_by_its_digest_and_shown_whole(home: Home) -> None:
     path.unlink()
     with pytest.raises(RecordError, match="missing or damaged"):
         home.plan(digest)
+
+
+def shown(found: Plan) -> str:
+    return " ".join(found.text().split())
+
+
+def test_the_plan_says_whether_anything_fades(home: Home) -> None:
+    found, kept = plan(home), plan(home, fading=False)
+    assert (found.fading, kept.fading) == (True, False)
+    assert found.digest() != kept.digest()
+    assert "does not use is taken out of the layers but for the last" in shown(found)
+    assert "does not use is kept as the leaver returns it, as asked" in shown(kept)
+    assert "is taken out" not in shown(kept)
+    assert "Nothing fades: that takes a second round." in shown(plan(home, rounds=1))
+    for one in (found, kept):
+        assert home.plan(home.keep_plan(one)) == one
+        assert Plan.of_line(one.line()) == one
+
+
+def test_a_plan_from_before_one_could_wish_for_no_fading_keeps_its_digest(home: Home) -> None:
+    found = plan(home)
+    old = found.model_dump(mode="json")
+    del old["fading"], old["single_updates"]
+    assert found.content() == canonical(old)
+    assert Plan.model_validate_json(canonical(old)) == found
+    assert found.digest() == digest(old)
 
 
 def test_the_ledgers_row_of_a_plan_holds_names_and_numbers_only(home: Home) -> None:

@@ -8,7 +8,7 @@ import torch
 from secede import state as states
 from secede.erasure.returning import Returning
 from secede.errors import StorageError
-from secede.federation.engine import OwnState
+from secede.federation.engine import OwnState, Update
 from secede.state import State
 
 
@@ -19,6 +19,10 @@ def drawn(seed: int, around: State | None = None, length: float = 1.0) -> State:
 
 
 OLD, START = drawn(0), drawn(1)
+
+
+def updates(*sent: states.State) -> dict[int, Update]:
+    return {client: Update(client, state, 1) for client, state in enumerate(sent, start=1)}
 
 
 def returning(folder: Path, *, kept: bool) -> Returning:
@@ -33,7 +37,7 @@ def returning(folder: Path, *, kept: bool) -> Returning:
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 def test_a_copy_and_a_near_copy_are_known_again(tmp_path: Path, kept: bool, noise: float) -> None:
-    sent = {1: drawn(2, START, 0.3), 2: drawn(3, OLD, noise), 3: drawn(4, START, 0.3)}
+    sent = updates(drawn(2, START, 0.3), drawn(3, OLD, noise), drawn(4, START, 0.3))
     assert returning(tmp_path, kept=kept).old(sent, START) == {2}
 
 
@@ -41,7 +45,7 @@ def test_a_copy_and_a_near_copy_are_known_again(tmp_path: Path, kept: bool, nois
 def test_where_training_ends_at_one_point_nobody_is_taken_for_another(
     tmp_path: Path, kept: bool
 ) -> None:
-    sent = {client: drawn(client, OLD, 0.01) for client in (1, 2, 3)}
+    sent = updates(*(drawn(client, OLD, 0.01) for client in (1, 2, 3)))
     assert returning(tmp_path, kept=kept).old(sent, START) == set()
     assert returning(tmp_path, kept=kept).old({1: sent[1]}, START) == set()
 
@@ -49,11 +53,11 @@ def test_where_training_ends_at_one_point_nobody_is_taken_for_another(
 def test_a_digest_alone_knows_copies(tmp_path: Path) -> None:
     Returning(tmp_path, {"w"}, None, (states.digest(OLD),)).keep()
     later = Returning(tmp_path, {"w"}, None, ())
-    assert later.old({1: OLD, 2: drawn(5, OLD, 1e-6)}, START) == {1}
+    assert later.old(updates(OLD, drawn(5, OLD, 1e-6)), START) == {1}
 
 
 def test_a_damaged_sketch_is_nobody_s_fault(tmp_path: Path) -> None:
     known = returning(tmp_path, kept=True)
     (tmp_path / "sketches" / "updates" / f"{states.digest(OLD)}.json").write_bytes(b"{")
     with pytest.raises(StorageError, match="damaged"):
-        known.old({1: drawn(2), 2: drawn(3)}, START)
+        known.old(updates(drawn(2), drawn(3)), START)

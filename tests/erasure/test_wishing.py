@@ -26,6 +26,7 @@ WISHES = Wishes(
     margins=Margins(overall=0.2),
     wait=timedelta(hours=3, seconds=1),
     backups_until=NOW,
+    fading=False,
 )
 
 
@@ -41,6 +42,13 @@ def test_wishes_come_back_as_they_were_kept(wishes: Wishes) -> None:
     kept = json.loads(json.dumps(wishing.kept(wishes)))
     assert kept.keys() == {f.name for f in fields(Wishes)}
     assert wishing.asked(Way(kept), Wishes()) == wishes  # type: ignore[arg-type]
+
+
+def test_wishes_from_before_one_could_wish_for_no_fading_are_for_it() -> None:
+    kept = wishing.kept(Wishes(rounds=3))
+    del kept["fading"]
+    assert wishing.asked(Way(kept), Wishes()) == Wishes(rounds=3)  # type: ignore[arg-type]
+    assert wishing.read({"fading": False}) == Wishes(fading=False)
 
 
 def test_the_first_wishes_count_and_others_only_before_them() -> None:

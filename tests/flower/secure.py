@@ -1,170 +1,225 @@
 """A federation under SecAgg+ in one process: real ClientApps and Flower's own protocol.
 
-Every message crosses as bytes, and what the server gets to see is kept, so that a test can look
-for updates in it.
+Every message crosses as bytes. What the server gets to see is kept, and so is what each client
+really sent before it was masked, so that a test can look for the one in the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.client import NumPyClient
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
-from flwr.common import FitRes, Parameters, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import FitRes, parameters_to_ndarrays
 from flwr.common import Status as FitStatus
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.common.serde import message_to_proto
 from flwr.common.typing import Code
-from flwr.compat.common import recorddict_compat as legacy
-from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+from flwr.compat.common import recorddict_compat as compat
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.strategy import FedAvg
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
-from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
-from torch import Tensor, nn
+from torch import Tensor
 
-from secede.flower import ClientErasure
-from secede.flower.client import FOLDER
+from flower.inprocess import InProcess
+from flower.small import (
+    SEED,
+    SIZES,
+    TRAINING,
+    WISHES,
+    Federation,
+    initial,
+    load_data,
+    load_model,
+    samples,
+)
+from secede import state as states
+from secede.erasure.workflow import Outcome
+from secede.federation.training import orders, train
+from secede.flower import ClientErasure, erase, secure_recording
+from secede.flower.secure import legacy
+from secede.unlearning import tasks
 
 Mod = Callable[..., Message]
-SIZES = {11: 60, 12: 90, 13: 150, 14: 210}  # samples of each node: unequal
-SHAPE, CLASSES = (1, 8, 8), 3
+LONGER = replace(TRAINING, epochs=4)  # so that two rounds are enough
+Sent = dict[int, dict[str, Tensor]]  # by partition
 
 
-def load_model() -> nn.Module:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, CLASSES))
+def fit(arrays: Sequence[np.ndarray], client: int) -> list[np.ndarray]:
+    """Train on a client's own samples."""
+    model, here = load_model(), samples(client)
+    given = zip(model.state_dict(), arrays, strict=True)
+    states.load_into(model, {n: torch.from_numpy(np.array(a)) for n, a in given})
+    draw = torch.Generator().manual_seed(client)
+    train(model, here, LONGER, orders=orders(len(here), LONGER.epochs, draw))
+    return [value.numpy().copy() for value in model.state_dict().values()]
 
 
-def load_data(context: Context) -> tuple[Tensor, Tensor]:
-    node = context.node_id
-    draw = torch.Generator().manual_seed(node)
-    y = torch.randint(CLASSES, (SIZES[node],), generator=draw)
-    x = torch.rand((SIZES[node], *SHAPE), generator=draw) + y.view(-1, 1, 1, 1) * 0.5
-    return x, y
-
-
-class Wire(Grid):
-    """Carries messages to the ClientApps of some nodes as bytes, and keeps all answers' bytes."""
-
-    def __init__(self, app: ClientApp, folder: Path, nodes: Sequence[int] = tuple(SIZES)) -> None:
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # a ServerApp has one
-        self.app, self.nodes = app, list(nodes)
-        self.seen: list[tuple[str, bytes]] = []  # what reaches the server: type and bytes
-        self.contexts = {
-            node: Context(
-                run_id=1,
-                node_id=node,
-                node_config={FOLDER: str(folder / str(node))},
-                state=RecordDict(),
-                run_config={},
-            )
-            for node in SIZES
-        }
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        return [self._carry(message) for message in messages]
-
-    def _carry(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
-        arrived = Message(
-            _copy(message.content)[0],
-            dst_node_id=node,
-            message_type=message.metadata.message_type,
-            group_id=message.metadata.group_id,
-        )
-        reply = self.app(arrived, self.contexts[node])
-        content, data = _copy(reply.content)
-        self.seen.append((message.metadata.message_type, data))
-        return Message(content, reply_to=arrived)
-
-    def get_node_ids(self) -> list[int]:
-        return self.nodes
-
-    def set_run(self, run: Run) -> None:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Run:
-        return Run.create_empty(run_id=1)
-
-    def create_message(self, *_: Any, **__: Any) -> Message:
-        raise NotImplementedError
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
-
-
-def make_app(*mods: Mod) -> tuple[ClientApp, dict[int, list[np.ndarray]]]:
-    """Return an app, and what each node's training function gave at last, before all mods."""
-    app, trained = ClientApp(mods=list(mods)), dict[int, list[np.ndarray]]()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        given = legacy.recorddict_to_fitins(message.content, keep_input=True).parameters
-        model, (x, y) = load_model(), load_data(context)
-        model.load_state_dict(as_state(given))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-        for _ in range(3):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-        trained[context.node_id] = [v.numpy().copy() for v in model.state_dict().values()]
-        result = FitRes(
-            status=FitStatus(code=Code.OK, message=""),
-            parameters=ndarrays_to_parameters(trained[context.node_id]),
-            num_examples=len(y),
-            metrics={},
-        )
-        return Message(legacy.fitres_to_recorddict(result, keep_input=False), reply_to=message)
-
-    return app, trained
-
-
-def run(grid: Wire, start: dict[str, Tensor], rounds: int, *, secure: bool) -> dict[str, Tensor]:
-    """Train `rounds` rounds on the grid's nodes, under SecAgg+ or plainly; return the model."""
-    initial = ndarrays_to_parameters([value.numpy() for value in start.values()])
-    count = len(grid.nodes)
-    strategy = FedAvg(
-        fraction_evaluate=0.0,
-        min_fit_clients=count,
-        min_available_clients=count,
-        initial_parameters=initial,
+def train_here(message: Message, context: Context) -> Message:
+    """Train in a message-API app, with the records of Flower's legacy stack."""
+    client = int(context.node_config["partition-id"])
+    given = compat.recorddict_to_fitins(message.content, keep_input=True).parameters
+    result = FitRes(
+        status=FitStatus(code=Code.OK, message=""),
+        parameters=legacy.to_parameters(named(fit(parameters_to_ndarrays(given), client))),
+        num_examples=SIZES[client],
+        metrics={},
     )
-    context = LegacyContext(
-        Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={}),
-        config=ServerConfig(num_rounds=rounds),
-        strategy=strategy,
-    )
-    workflow = SecAggPlusWorkflow(num_shares=1.0, reconstruction_threshold=0.5, timeout=60.0)
-    DefaultWorkflow(fit_workflow=workflow if secure else None)(grid, context)
-    record = context.state.array_records["parameters"]
-    return as_state(legacy.arrayrecord_to_parameters(record, keep_input=True))
+    return Message(compat.fitres_to_recorddict(result, keep_input=False), reply_to=message)
 
 
-def as_state(parameters: Parameters) -> dict[str, Tensor]:
-    """Return legacy parameters under the model's names."""
-    arrays = parameters_to_ndarrays(parameters)
+class Client(NumPyClient):
+    """The same as Flower's own examples write it."""
+
+    def __init__(self, client: int) -> None:
+        self._client = client
+
+    def fit(self, parameters: Any, config: Any) -> Any:
+        return fit(parameters, self._client), SIZES[self._client], {}
+
+
+def client_fn(context: Context) -> Any:
+    return Client(int(context.node_config["partition-id"])).to_client()
+
+
+def named(arrays: Sequence[np.ndarray]) -> dict[str, Tensor]:
+    """Return arrays under the model's names."""
     names = load_model().state_dict()
     return {n: torch.from_numpy(np.array(a)) for n, a in zip(names, arrays, strict=True)}
 
 
-def _copy(content: RecordDict) -> tuple[RecordDict, bytes]:
-    data = recorddict_to_proto(content).SerializeToString()
-    return recorddict_from_proto(ProtoRecordDict.FromString(data)), data
+class SecureFederation(Federation):
+    """A federation whose clients hide their updates, with other mods around ours and inside."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        around: Sequence[Mod] = (),
+        inside: Sequence[Mod] = (),
+        hide: Sequence[Mod] = (secaggplus_mod,),
+        by_function: bool = False,
+        methods: Collection[str] = tasks.LOCAL,
+        **site_options: Any,
+    ) -> None:
+        self.sent: list[tuple[str, Sent]] = []  # by the group of each round
+        self.pieces: list[dict[int, list[bytes]]] = []  # of each round's updates
+        self.seen: list[tuple[str, bytes]] = []  # type and bytes of what reached the server
+        erasure = ClientErasure(
+            load_model, load_data, training=TRAINING, seed=SEED, methods=methods
+        )
+        used: list[Any] = [*hide, self._look, *around, erasure.mod, *inside]
+        app = ClientApp(client_fn, mods=used) if by_function else ClientApp(mods=used)
+        if not by_function:
+            app.train()(train_here)
+        super().__init__(folder, app=erasure.register(app), **site_options)
+        self.secure = SecAggPlusWorkflow(num_shares=1.0, reconstruction_threshold=0.5)
+
+    def grid(self) -> InProcess:
+        for site in self.sites:
+            site.answer = site.answer or self._see
+        return super().grid()
+
+    def legacy(self, rounds: int = 3, **options: Any) -> LegacyContext:
+        """Return the context of a training."""
+        context = Context(self.runs + 1, 0, {}, RecordDict(), {})
+        config = ServerConfig(num_rounds=rounds)
+        return LegacyContext(context, config=config, strategy=strategy(**options))
+
+    def train(self, rounds: int = 3, *, grid: InProcess | None = None, **options: Any) -> None:
+        how = {"wait_seconds": 0.3, "from_scratch": options.pop("from_scratch", False)}
+        workflow = DefaultWorkflow(fit_workflow=self.secure)
+        context = self.legacy(rounds, **options)
+        secure_recording(workflow, self.store, **how)(grid or self.grid(), context)
+
+    def erase(self, leaver: str = "name:site-1", **options: Any) -> Outcome:
+        grid = options.pop("grid", None) or self.grid()
+        usual = {"wishes": WISHES, "seed": SEED, "trigger": "other", "secure": self.secure}
+        return erase(
+            grid,
+            options.pop("strategy", None) or strategy(),
+            self.store,
+            leaver=leaver,
+            round_seconds=0.4,
+            gather_seconds=0.2,
+            pause=0.01,
+            **{**usual, **options},
+        )
+
+    def _look(self, message: Message, context: Context, call_next: Any) -> Message:
+        """Note what leaves a client towards secure aggregation."""
+        reply: Message = call_next(message, context)
+        if message.metadata.message_type == "train" and reply.content.array_records:
+            group, client = message.metadata.group_id, int(context.node_config["partition-id"])
+            (record,) = reply.content.array_records.values()
+            if not self.sent or self.sent[-1][0] != group or client in self.sent[-1][1]:
+                self.sent.append((group, {}))
+                self.pieces.append({})
+            self.sent[-1][1][client] = sent = named(record.to_numpy_ndarrays())
+            (given,) = message.content.array_records.values()
+            start = named(given.to_numpy_ndarrays())
+            self.pieces[-1][client] = pieces(sent, start)
+        return reply
+
+    def leaked(self) -> set[int]:
+        """Return whose updates, of all rounds, can be read in what reached the server."""
+        seen = [data for _, data in self.seen]
+        return {client for updates in self.pieces for client in readable(seen, updates)}
+
+    def _see(self, message: Message, reply: Message) -> Message:
+        data = message_to_proto(reply).SerializeToString()
+        self.seen.append((message.metadata.message_type, data))
+        return reply
 
 
-def capturing() -> tuple[ClientErasure, Mod]:
-    """Return an erasure and SecAgg+'s mod, to be put around it."""
-    return ClientErasure(load_model, load_data), secaggplus_mod
+def strategy(**options: Any) -> FedAvg:
+    """Return the mean of Flower's legacy stack."""
+    usual: dict[str, Any] = {
+        "fraction_evaluate": 0.0,
+        "min_available_clients": 2,
+        "initial_parameters": legacy.to_parameters(initial()),
+    }
+    return FedAvg(**{**usual, **options})
+
+
+def stage_of(message: Message) -> str:
+    """Return which stage of SecAgg+ a message, or a reply, belongs to; "" if to none."""
+    found = message.content.config_records.get(RECORD_KEY_CONFIGS) or ConfigRecord()
+    told = {
+        Key.PUBLIC_KEY_1: Stage.SETUP,
+        Key.CIPHERTEXT_LIST: Stage.SHARE_KEYS,
+        Key.MASKED_PARAMETERS: Stage.COLLECT_MASKED_VECTORS,
+        Key.SHARE_LIST: Stage.UNMASK,
+    }
+    names = (stage for key, stage in told.items() if key in found)
+    return str(found.get(Key.STAGE) or next(names, ""))
+
+
+def pieces(sent: dict[str, Tensor], start: dict[str, Tensor]) -> list[bytes]:
+    """Return pieces of an update that nobody can know who only knows where it started."""
+    found = list[bytes]()
+    for name, value in sent.items():
+        here, before = value.flatten(), start[name].to(value.dtype).flatten()
+        for place in range(0, len(here), 8):
+            part = slice(place, place + 8)
+            if len(here[part]) >= 3 and bool((here[part] != before[part]).all()):
+                found += [here[part].numpy().tobytes(), here[part].double().numpy().tobytes()]
+    assert found
+    return found
+
+
+def readable(seen: Iterable[bytes], updates: dict[int, list[bytes]]) -> set[int]:
+    """Return the clients some of whose parameters can be read in what reached the server."""
+    return {
+        client
+        for data in seen
+        for client, parts in updates.items()
+        if any(p in data for p in parts)
+    }

@@ -29,8 +29,8 @@ def off_by(federation: Federation) -> float:
     last, model = federation.store.last(), federation.store.model()
     assert last is not None
     assert model is not None
-    kept = [disk(federation, n).all()[0].digest for n in range(len(SIZES))]
-    own = [disk(federation, n).get(digest) or {} for n, digest in enumerate(kept)]
+    home = federation.store.identity
+    own = [disk(federation, n).newest(home) or {} for n in range(len(SIZES))]
     others = [n for n in range(len(SIZES)) if n != 1]
     expected = states.mean([own[n] for n in others], [SIZES[n] for n in others])
     found = states.reference(model, own[1], weight=last.share("site-1"))
@@ -46,8 +46,8 @@ def test_outside_the_noise_the_kept_update_is_what_the_mean_is_made_of(tmp_path:
     federation.train(2)
     last = federation.store.last()
     assert last is not None
-    told = {c.client: c.digest for c in last.clients}
-    assert all(told[f"site-{n}"] == disk(federation, n).all()[0].digest for n in range(len(SIZES)))
+    told = {c.client: str(c.digest) for c in last.clients}
+    assert all(disk(federation, n).get(told[f"site-{n}"]) for n in range(len(SIZES)))
     assert off_by(federation) < 1e-4
 
 
@@ -189,7 +189,7 @@ def test_an_unknown_local_step_is_refused_when_the_app_is_written() -> None:
 
 def keep(updates: Updates, value: float, **options: Any) -> str:
     state = {"w": torch.full((3,), value)}
-    return updates.put(state, run="1", number=int(value), samples=4, **options).digest
+    return str(updates.put(state, run="1", number=int(value), samples=4, **options).digest)
 
 
 def test_the_last_two_updates_stay_and_the_serving_one(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from flower.inprocess import Answer
 from flower.small import CLASSES, FEATURES, NOW, WISHES, Federation, client_app, load_data, strategy
-from secede.flower import ClientErasure, Store, arrays, engine, erase, recording
+from secede.flower import ClientErasure, Store, arrays, erase, live, recording
 
 
 class Unsorted(nn.Module):
@@ -113,7 +113,7 @@ def test_a_leaver_whose_app_breaks_off_is_asked_again(federation: Federation) ->
 def test_a_leaver_whose_app_always_breaks_off_is_given_up(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_PAUSES", (1, 2))
+    monkeypatch.setattr(live, "_PAUSES", (1, 2))
     federation.train(3)
     asked = breaking(federation, 99)
     outcome = federation.erase(wishes=replace(WISHES, answer_seconds=60.0, server_rounds=2))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -25,6 +26,7 @@ from secede.erasure import receipt
 from secede.erasure.keys import Keyring
 from secede.erasure.ledger import Ledger
 from secede.errors import ConfigError, GuardError
+from secede.federation import engine as engines
 from secede.flower import erase, founding
 from secede.flower.updates import Updates
 from secede.unlearning.tasks import LIVE
@@ -64,12 +66,31 @@ def test_the_leaver_gets_one_task_a_goodbye_and_no_round(federation: Federation)
         assert "train.unlearn" not in federation.site(name).seen
 
 
+def test_a_round_of_an_erasure_hashes_each_update_once(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation.train(2)
+    hashed, real = Counter[str](), states.digest
+
+    def counted(state: states.State) -> str:
+        found = real(state)
+        hashed[found] += 1
+        return found
+
+    monkeypatch.setattr(states, "digest", counted)
+    monkeypatch.setattr(engines, "digest", counted)
+    federation.erase("name:site-1")
+    last = federation.store.last()
+    assert last is not None
+    assert [hashed[str(each.digest)] for each in last.clients] == [1, 1, 1]
+
+
 def test_the_local_step_is_the_simulators_to_the_bit(federation: Federation) -> None:
     federation.train(2)
     model = federation.store.model()
     assert model is not None
     own = Updates(federation.folder / "disk-1" / "partition-1")
-    last = own.get(own.all()[0].digest)
+    last = own.newest(federation.store.identity)
     assert last is not None
     federation.erase("name:site-1")
     engine = simulator()

@@ -1,4 +1,4 @@
-"""The example is an ordinary Flower app with ten lines added; they are in the docs and they run."""
+"""The examples are ordinary Flower apps with ten lines added; these are in the docs and run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def added() -> list[str]:
 def test_ten_lines_or_fewer_are_added_and_the_docs_show_each() -> None:
     lines, page = added(), (ROOT / "docs" / "flower.md").read_text()
     assert 5 <= len(lines) <= 10
-    (shown,) = re.findall(r"```diff\n(.*?)```", page, re.S)
+    shown, _ = re.findall(r"```diff\n(.*?)```", page, re.S)  # the other is SecAgg+'s
     told = [line[1:] for line in shown.splitlines() if re.match(r"\+(?!\+\+)", line)]
     assert sorted(told) == sorted(lines)
 
@@ -94,3 +94,55 @@ def test_it_trains_and_ours_erases_in_a_second_run(apps: Any, tmp_path: Path) ->
     assert [site.name for site in grid.sites.values() if "train.unlearn" in site.seen] == ["site-1"]
     (path,) = (tmp_path / "home" / "receipts").glob("*.json")
     receipt.verify(path.read_bytes(), Keyring.load(tmp_path / "home" / "keys"))
+
+
+# The same under SecAgg+: both apps are in the docs alone
+
+
+def shown() -> list[str]:
+    _, found = re.findall(r"```diff\n(.*?)```", (ROOT / "docs" / "flower.md").read_text(), re.S)
+    return str(found).splitlines()
+
+
+def secure_app(which: str, *, ours: bool) -> Any:
+    """Return one of the two apps, before the lines are added or after."""
+    lines, name = list[str](), ""
+    for line in shown():
+        if line.startswith("+++ "):
+            name = line.removeprefix("+++ ")
+        elif line[:1] not in ("@", "-" if ours else "+") and name == f"{which}_app.py":
+            lines += [line[1:]] if not line.startswith("---") else []
+    module: dict[str, Any] = {}
+    exec(compile("\n".join(lines), f"{which}_app.py", "exec"), module)
+    return module["app"]
+
+
+def test_under_secagg_ten_lines_or_fewer_are_added_too() -> None:
+    lines = [line for line in shown() if re.match(r"\+(?!\+\+)", line)]
+    assert 5 <= len(lines) <= 8  # and two in pyproject.toml, as above
+
+
+def test_an_app_under_secagg_trains_and_ours_erases_in_a_second_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(PLAIN))
+    forget()
+    config: dict[str, Any] = {"num-server-rounds": 4, "learning-rate": 0.1}
+    config["erasure.home"] = str(tmp_path / "home")
+
+    def run(number: int, *, ours: bool, **changes: Any) -> InProcess:
+        grid = InProcess(sites(5, tmp_path), secure_app("client", ours=ours), run=number)
+        told = {**config, **changes}
+        secure_app("server", ours=ours)(grid, Context(number, 0, {}, RecordDict(), told))
+        return grid
+
+    before = run(1, ours=False)
+    assert all(site.seen == ["train"] * 16 for site in before.sites.values())
+    assert not (tmp_path / "home").exists()
+    run(2, ours=True)
+    asked = {"erasure.leaver": "name:site-1", "erasure.trigger": "objection"}
+    grid = run(3, ours=True, **asked)
+    assert [site.name for site in grid.sites.values() if "train.unlearn" in site.seen] == ["site-1"]
+    (path,) = (tmp_path / "home" / "receipts").glob("*.json")
+    receipt.verify(path.read_bytes(), Keyring.load(tmp_path / "home" / "keys"))
+    forget()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import threading
 from pathlib import Path
@@ -13,7 +14,8 @@ import torch
 from flwr.app import ArrayRecord, Message
 
 from flower.small import Federation, client_app, initial, strategy
-from secede.errors import ConfigError
+from secede import state as states
+from secede.errors import ConfigError, StateError
 from secede.flower import Store, recording
 from secede.flower.updates import Updates
 
@@ -23,7 +25,7 @@ A, B = "a" * 32, "b" * 32
 def keep(updates: Updates, value: float, **options: Any) -> str:
     state = {"w": torch.full((3,), value)}
     told = {"run": "1", "number": int(value), "samples": 4, **options}
-    return updates.put(state, **told).digest
+    return str(updates.put(state, **told).digest)
 
 
 def disk(federation: Federation, n: int) -> Updates:
@@ -80,8 +82,111 @@ def test_writers_wait_for_each_other(tmp_path: Path) -> None:
     assert faults == []
     updates = Updates(tmp_path)
     assert len(updates.all()) == 2
-    assert all(updates.get(kept.digest) is not None for kept in updates.all())
+    assert all(updates.get(str(kept.digest)) is not None for kept in updates.all())
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+
+
+# Not hashed by the client
+
+
+def keep_unhashed(updates: Updates, value: float, **options: Any) -> str:
+    """Keep an update without hashing it; return the digest that a server would find."""
+    assert keep(updates, value, home=A, hashed=False, **options) == "None"
+    return states.digest({"w": torch.full((3,), value)})
+
+
+def test_an_update_that_was_not_hashed_is_found_by_its_digest(tmp_path: Path) -> None:
+    updates = Updates(tmp_path)
+    first, second = (keep_unhashed(updates, value) for value in (1, 2))
+    for value, digest in ((1.0, first), (2.0, second)):
+        assert (updates.get(digest) or {})["w"].tolist() == [value] * 3
+    assert updates.get("0" * 64) is None
+    assert (updates.newest(A) or {})["w"].tolist() == [2.0] * 3
+    assert updates.newest(B) is None
+
+
+def test_the_next_round_tells_its_digest_and_it_stays_as_long_as_it_serves(tmp_path: Path) -> None:
+    updates = Updates(tmp_path)
+    first = keep_unhashed(updates, 1)
+    for value in (2, 3, 4):  # of rounds that the server never ended
+        keep_unhashed(updates, value, serving=first)
+    assert [(kept.round, kept.digest) for kept in updates.all()] == [
+        (4, None),
+        (3, None),
+        (1, first),
+    ]
+    fourth = states.digest({"w": torch.full((3,), 4.0)})
+    keep_unhashed(updates, 5, serving=fourth)
+    assert [(kept.round, kept.digest) for kept in updates.all()] == [(5, None), (4, fourth)]
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
+    assert updates.get(first) is None
+
+
+def test_a_wrong_digest_from_the_server_hides_no_update(tmp_path: Path) -> None:
+    updates = Updates(tmp_path)
+    first = keep_unhashed(updates, 1)
+    keep_unhashed(updates, 2, serving="0" * 64)
+    assert updates.all()[1].digest == "0" * 64
+    assert (updates.get(first) or {})["w"].tolist() == [1.0] * 3
+    with pytest.raises(StateError, match="not those that were written"):
+        updates.get("0" * 64)
+
+
+def test_an_update_that_was_damaged_is_not_given_out(tmp_path: Path) -> None:
+    updates = Updates(tmp_path)
+    first = keep_unhashed(updates, 1)
+    (path,) = tmp_path.glob("*.safetensors")
+    states.save({"w": torch.full((3,), 9.0)}, path)
+    assert updates.get(first) is None  # none here has this digest
+    keep_unhashed(updates, 2, serving=first)
+    with pytest.raises(StateError, match="not those that were written"):
+        updates.get(first)
+    path.write_bytes(b"{")
+    with pytest.raises(StateError, match="not a readable safetensors file"):
+        updates.get(first)
+
+
+def test_an_index_of_an_older_version_is_read(tmp_path: Path) -> None:
+    updates = Updates(tmp_path)
+    old = keep(updates, 1, home=A)
+    path = tmp_path / "index.json"
+    index = json.loads(path.read_text())
+    for entry in index["updates"]:
+        assert entry.pop("file") == ""
+    path.write_text(json.dumps(index))
+    keep_unhashed(updates, 2, serving=old)
+    assert updates.get(old) is not None
+    assert [kept.round for kept in updates.all()] == [2, 1]
+
+
+@pytest.mark.parametrize("step", range(1, 6))
+def test_a_kill_at_any_step_leaves_the_old_updates_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    updates = Updates(tmp_path)
+    digests = [keep_unhashed(updates, value) for value in (1, 2)]
+    calls = list[str]()
+
+    def killed(name: str, real: Any) -> Any:
+        def call(*given: Any) -> Any:
+            calls.append(name)
+            if len(calls) == step:
+                raise KeyboardInterrupt
+            return real(*given)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", killed("sync", os.fsync))
+        patch.setattr(os, "replace", killed("replace", os.replace))
+        with pytest.raises(KeyboardInterrupt):
+            keep_unhashed(updates, 3, serving=digests[1])
+    # The update is whole and in its place before the index names it.
+    assert calls == ["sync", "replace", "sync", "replace", "sync"][:step]
+    assert updates.get(digests[1]) is not None
+    assert [kept.round for kept in updates.all()] == ([3, 2] if step == 5 else [2, 1])
+    keep_unhashed(updates, 4, serving=digests[1])
+    assert len(list(tmp_path.glob("*.safetensors"))) == len(updates.all())
 
 
 # In a federation

@@ -105,14 +105,16 @@ def down(folder: Path, only: Sequence[str] | None) -> None:
 
 
 def train(
-    folder: Path, rounds: int | None, seconds: float, *, from_scratch: bool, as_json: bool
+    folder: Path, rounds: int | None, seconds: float, *, from_scratch: bool | None, as_json: bool
 ) -> None:
     """Train the project's app to its end."""
     from secede.flower.deploy import readiness
 
     project = Project.load(folder)
     runs.check_running(project)
-    asked = readiness.training(project.home, rounds, from_scratch=from_scratch, tell=_say)
+    wished = {"from_scratch": bool(from_scratch), "go_on": from_scratch is False}
+    readiness.config(project.app, {"num-server-rounds": readiness.ROUNDS, "erasure.home": ""})
+    asked = readiness.training(project.home, rounds, **wished, tell=_say)
     _say(asked.words)
     config: runs.Config = {"num-server-rounds": asked.rounds, "erasure.home": str(project.home)}
     before = _rounds(project)
@@ -158,6 +160,7 @@ def erase(
     }
     if asked := {name: value for name, value in options.items() if value}:
         config["erasure.options"] = json.dumps(asked)
+    readiness.config(project.app, config)
     if dry_run:
         _show_plan(project, config, seconds, as_json=as_json)
         return

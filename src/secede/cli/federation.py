@@ -23,6 +23,7 @@ from secede.cli.options import (
     Mean,
     MeasureAtLeaver,
     Nearest,
+    NoFading,
     PostTraining,
     Quorum,
     RetainedSeconds,
@@ -81,6 +82,7 @@ def erase(
     quorum: Quorum = None,
     retained_seconds: RetainedSeconds = None,
     measure_at_leaver: MeasureAtLeaver = False,
+    no_fading: NoFading = False,
     backups_until: BackupsUntil = None,
     json: Json = False,
 ) -> None:
@@ -108,6 +110,7 @@ def erase(
         quorum=quorum,
         retained_seconds=retained_seconds,
         measure_at_leaver=measure_at_leaver,
+        fading=not no_fading,
         backups_until=backups_until,
     )
     homes.erase(request, home, wishes=wished, gone=gone, dry_run=dry_run, as_json=json)

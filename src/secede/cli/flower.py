@@ -22,6 +22,7 @@ from secede.cli.options import (
     Mean,
     MeasureAtLeaver,
     Nearest,
+    NoFading,
     PostTraining,
     Quorum,
     RetainedSeconds,
@@ -119,15 +120,20 @@ def train(
         typer.Option(min=1, help="How many rounds; 3, or those of a training that was cut short."),
     ] = None,
     from_scratch: Annotated[
-        bool,
-        typer.Option("--from-scratch", help="Begin anew, and replace the model that serves."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--from-scratch/--go-on",
+            help="Begin anew, and replace the model that serves; or take such a wish back.",
+            show_default=False,
+        ),
+    ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="To wait for the end.")] = 3600.0,
     json: Json = False,
 ) -> None:
     """Train the project's app on the running federation.
 
-    It goes on from the model that serves, and says so; --from-scratch begins with fresh weights.
+    It goes on from the model that serves, and says so; --from-scratch begins with fresh weights,
+    and is remembered until a round has been completed, or --go-on takes it back.
     One `flwr run`, followed to its end. Ctrl-C stops it at the SuperLink. After that, or a kill of
     the SuperLink or the app, the same command goes on after the last completed round.
 
@@ -163,6 +169,7 @@ def erase(
     quorum: Quorum = None,
     retained_seconds: RetainedSeconds = None,
     measure_at_leaver: MeasureAtLeaver = False,
+    no_fading: NoFading = False,
     backups_until: BackupsUntil = None,
     seconds: Annotated[float, typer.Option(min=1, help="To wait for the end.")] = 86400.0,
     json: Json = False,
@@ -195,6 +202,7 @@ def erase(
         quorum=quorum,
         retained_seconds=retained_seconds,
         measure_at_leaver=measure_at_leaver,
+        fading=not no_fading,
         backups_until=backups_until,
     )
     deployed.erase(

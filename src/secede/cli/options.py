@@ -91,6 +91,10 @@ MeasureAtLeaver = Annotated[
     bool,
     typer.Option("--measure-at-leaver", help="Send it the new model, to count on its samples."),
 ]
+NoFading = Annotated[
+    bool,
+    typer.Option("--no-fading", help="Trust the leaver: keep what the others' training leaves."),
+]
 BackupsUntil = Annotated[
     datetime | None,
     typer.Option(formats=["%Y-%m-%d"], help="When backups of what is destroyed end."),

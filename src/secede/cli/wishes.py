@@ -32,6 +32,7 @@ def of(
     quorum: float | None = None,
     retained_seconds: float | None = None,
     measure_at_leaver: bool = False,
+    fading: bool = True,
 ) -> Wishes:
     """Return what the options ask for."""
     if backups_until is not None and backups_until.date() < datetime.now(UTC).date():
@@ -64,6 +65,7 @@ def of(
         quorum=plain.quorum if quorum is None else quorum,
         retained_seconds=retained_seconds or plain.retained_seconds,
         measure_at_leaver=measure_at_leaver,
+        fading=fading,
         backups_until=backups_until and backups_until.replace(tzinfo=UTC),
     )
 

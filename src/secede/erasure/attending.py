@@ -74,7 +74,7 @@ class _Attended:
                 del faults[update.client]
             else:
                 faults[update.client] = fault
-        for client in self._returning.old({c: u.state for c, u in sound.items()}, state):
+        for client in self._returning.old(sound, state):
             del sound[client]
             faults[client] = replies.REFUSED
         self._leave_out(faults)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from secede import state as states
 from secede.erasure import gate
 from secede.erasure.canonical import digest
 from secede.erasure.gate import Counts, Failed, Gate
@@ -32,14 +31,15 @@ def gate_of(margins: Margins) -> Gate:
 
 
 def counted(
-    roll: Roll, state: State, known: Mapping[str, Any] | None
+    roll: Roll, state: State, model: str, known: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], Cost]:
     """Return a round's counts, what the gate says, and what the counting took.
 
-    `known` is what was counted with the model from before; it is counted again if others count now.
+    `model` is the state's digest, `known` what was counted with the model from before; it is
+    counted again if others count now.
     """
     plan, found = roll.plan, dict[str, Any]()
-    after, cost = count(roll, state)
+    after, cost = count(roll, state, model)
     who = digest(sorted(after))
     same = known is not None and known["who"] == who
     if (
@@ -47,7 +47,7 @@ def counted(
         or not same
         or Counts.of(known).samples != gate.total([*after.values()]).samples
     ):
-        before, spent = count(roll, roll.desk.model(plan.model))
+        before, spent = count(roll, roll.desk.model(plan.model), plan.model)
         cost += spent
         for name in after.keys() & before.keys():
             if after[name].samples != before[name].samples:
@@ -70,11 +70,11 @@ def counted(
     return found, cost
 
 
-def count(roll: Roll, state: State) -> tuple[dict[str, Counts], Cost]:
-    """Let those present count; leave out who is silent or tells what cannot be."""
+def count(roll: Roll, state: State, model: str) -> tuple[dict[str, Counts], Cost]:
+    """Let those present count with a model; leave out who is silent or tells what cannot be."""
     desk = roll.desk
     numbers = desk.numbers(roll.present)
-    roll.note_sent(states.digest(state), roll.present)
+    roll.note_sent(model, roll.present)
     tally = desk.ground.tally(numbers, state)
     roll.trying += tally.cost
     for client, why in tally.left_out.items():

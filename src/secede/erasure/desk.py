@@ -42,6 +42,7 @@ from secede.unlearning.method import Server
 
 Tell = Callable[[str], None]
 NAMES = 4096  # that fit into one row of the ledger
+_LINE = 300  # characters of a line's list of names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +247,8 @@ def _words(transition: Transition, said: str) -> str:
         told = "" if accuracy is None else f": retained clients answer {accuracy:.1%} right"
         faded = details["scalars"].get("faded")
         told += f", {faded:.0%} of the layers' weights, squared, faded" if faded else ""
+        stay = details.get("unfaded", ())
+        told += f", these stay as they were: {', '.join(stay)}"[:_LINE] if stay else ""
         return f"{said} round {details['round']}{told}"
     if transition.state in (courses.REFUSED, courses.ROLLED_BACK):
         return said  # whoever works on it tells the outcome, and why

@@ -5,25 +5,25 @@ the retained clients' samples reach it. The weights W are replaced by those of r
 W DᵀD (DᵀD + λ)⁻¹ with the updates as rows of D: they answer along these directions as before, and
 along those that hardly occur, a small trigger's among them, they vanish. Nobody's samples are
 needed, only what each sends anyway. Every client's update counts alike, whatever its length, and
-without weight decay, which moves what nobody uses, too.
+without weight decay, which moves what nobody uses, too. Which weights: `layers.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from secede.erasure.layers import EXACT, Form
 from secede.errors import StateError
 from secede.state import State
 
 SHARE = 0.1  # of a direction's mean energy: what moves by less, squared, loses half or more
 _LARGEST = 4096  # of a layer's inputs or all updates' rows, the fewer: more takes minutes to solve
-_EXACT = (torch.float32, torch.float64)  # in others, training rounds to no movement at all
-_LAYERS = (nn.Linear, nn.RNNBase, nn.MultiheadAttention)
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_BYTES = 2 << 30  # that one layer may take while it is solved, besides the updates themselves
+_PLAIN = Form()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,32 +33,7 @@ class Faded:
     state: dict[str, Tensor]
     zeroed: int  # values of inputs that nobody's training reached, set to zero
     share: float  # of the squared length of the layers' weights that is gone
-
-
-def layers(model: nn.Module) -> frozenset[str]:
-    """Return the trainable weights whose rows act on a layer's input, but for the last layer's.
-
-    A last layer has as many rows as there are classes, too few to tell what its inputs are; what
-    it can tell a trigger by are the layers before it. Embeddings look inputs up and are left out.
-    """
-    found = list[str]()
-    for prefix, module in model.named_modules():
-        for name, value in module.named_parameters(prefix, recurse=False):
-            matrix = isinstance(module, _LAYERS) and value.ndim == 2
-            kernel = isinstance(module, _CONVOLUTIONS) and value.ndim > 2
-            if value.requires_grad and value.dtype in _EXACT and (matrix or kernel):
-                found.append(name)
-    return frozenset(found[:-1])
-
-
-def lookups(model: nn.Module) -> frozenset[str]:
-    """Return the embeddings: a row that nobody needed in one round is not one that nobody needs."""
-    return frozenset(
-        name
-        for prefix, module in model.named_modules()
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag)
-        for name, _ in module.named_parameters(prefix, recurse=False)
-    )
+    skipped: tuple[str, ...] = ()  # weights that are too large, and stayed as they were
 
 
 def fade(
@@ -67,7 +42,7 @@ def fade(
     updates: Sequence[State],
     *,
     movable: Collection[str],
-    weights: Collection[str],
+    weights: Mapping[str, Form],
     single: bool = False,
 ) -> Faded:
     """Return `state` without what the `updates` trained from `start` do not use.
@@ -75,79 +50,111 @@ def fade(
     `movable` are the trainable entries, `weights` those of them that `layers` names. What nobody
     moves is set to zero: all weights of an input, or `single` values.
     """
-    found, zeroed, before, after = dict(state), 0, 0.0, 0.0
+    found, zeroed, before, after, skipped = dict(state), 0, 0.0, 0.0, list[str]()
     for name in sorted(set(movable) & state.keys()):
-        value = state[name]
-        still = unmoved(start[name], [update[name] for update in updates], single=single)
-        still &= value != 0
+        value, form = state[name], weights.get(name, _PLAIN)
+        moved = [update[name] for update in updates]
+        still = unmoved(start[name], moved, single=single, form=form)
+        still = still & (value != 0)
         zeroed += int(still.sum())
-        found[name] = torch.where(still, torch.zeros_like(value), value)
-        if name in weights:
-            changes = [
-                without_decay(update[name].double() - start[name].double(), start[name])
-                for update in updates
-            ]
-            found[name] = ridge(found[name], changes)
-            before += _squared(value)
-            after += _squared(found[name])
-    return Faded(state=found, zeroed=zeroed, share=1 - after / before if before else 0.0)
+        found[name] = value.masked_fill(still, 0)
+        if name not in weights:
+            continue
+        if too_large(value, len(updates), form):
+            skipped.append(name)
+            continue
+        found[name] = ridge(found[name], start[name], moved, form)
+        before += _squared(value)
+        after += _squared(found[name])
+    share = 1 - after / before if before else 0.0
+    return Faded(state=found, zeroed=zeroed, share=share, skipped=tuple(skipped))
 
 
-def ridge(weight: Tensor, changes: Sequence[Tensor], share: float = SHARE) -> Tensor:
-    """Return the weight that answers as before along what `changes` span, and else is small.
+def too_large(weight: Tensor, count: int, form: Form = _PLAIN) -> bool:
+    """Return whether `ridge` would take too long with `count` updates, or too much memory.
 
-    λ is `share` of the mean over all directions of the energy ΣD², of changes of unit length. It is
-    solved in double precision on the CPU, in the smaller of the two dimensions. A layer that nobody
-    trains, or that is too large, stays as it is.
+    It takes ten times the layer in doubles, the updates once if they have fewer rows than the layer
+    has inputs, and three squares of the fewer.
     """
-    rows = [change.flatten(1).double().cpu() for change in changes]
-    rows = [row / row.abs().max() for row in rows if bool(row.any())]
-    rows = [row / row.norm() for row in rows]
-    if not rows or min(sum(map(len, rows)), rows[0].shape[1]) > _LARGEST:
-        return weight
-    d, w = torch.cat(rows), weight.flatten(1).double().cpu()
-    ridge = share * len(rows) / d.shape[1]
-    if len(d) < d.shape[1]:
-        solved = w @ d.T @ torch.cholesky_solve(d, _factor(d @ d.T, ridge))
-    else:
-        energy = d.T @ d
-        solved = torch.cholesky_solve(energy @ w.T, _factor(energy, ridge)).T
-    return solved.view_as(weight).to(weight)
+    groups, rows, inputs = form.blocks(torch.empty(weight.shape, device="meta")).shape
+    fewer, wide = min(count * rows, inputs), count * rows < inputs
+    doubles = 10 * rows * inputs + wide * count * rows * inputs + 3 * fewer**2
+    return fewer > _LARGEST or 8 * groups * doubles > _BYTES
 
 
-def _factor(energy: Tensor, ridge: float) -> Tensor:
+def ridge(weight: Tensor, start: Tensor, updates: Sequence[Tensor], form: Form = _PLAIN) -> Tensor:
+    """Return the weight that answers as before along what updates change, and else is small.
+
+    λ is `SHARE` of the mean over all directions of the energy ΣD², of changes of unit length. It is
+    solved in double precision on the CPU, one update after the other, in the smaller of the two
+    dimensions. What nobody trains, a layer or one of its groups, stays as it is.
+    """
+    w = form.blocks(weight.cpu()).double()
+    groups, rows, inputs = w.shape
+    wide = len(updates) * rows < inputs
+    d = w.new_zeros(groups, len(updates) * rows if wide else inputs, inputs)
+    count = w.new_zeros(groups, 1, 1)
+    for number, update in enumerate(updates):
+        change = _of_unit_length(form.blocks(changed(update.cpu(), start.cpu())))
+        count += change.any(dim=2, keepdim=True).any(dim=1, keepdim=True)
+        if wide:
+            d[:, number * rows : (number + 1) * rows] = change
+        else:
+            d.baddbmm_(change.mT, change)
+    known = d @ w.mT  # solved for below, before the ridge is on the diagonal
+    energy = d @ d.mT if wide else d
+    energy.diagonal(dim1=1, dim2=2).add_(torch.where(count > 0, SHARE * count / inputs, 1)[:, 0])
+    solved = torch.cholesky_solve(known, _factor(energy)).mT
+    solved = torch.where(count > 0, solved @ d if wide else solved, w)
+    return form.whole(solved, weight).to(weight)
+
+
+def _of_unit_length(blocks: Tensor) -> Tensor:
+    """Return each group's change divided by its length, even where that is tiny; zero stays."""
+    largest = torch.maximum(blocks.amax((1, 2), keepdim=True), -blocks.amin((1, 2), keepdim=True))
+    blocks = blocks / torch.where(largest > 0, largest, 1)
+    length = torch.linalg.vector_norm(blocks, dim=(1, 2), keepdim=True)
+    return blocks.div_(torch.where(largest > 0, length, 1))
+
+
+def _factor(energy: Tensor) -> Tensor:
     factor: Tensor
-    factor, failed = torch.linalg.cholesky_ex(energy + ridge * torch.eye(len(energy)).to(energy))
-    if bool(failed):
+    factor, failed = torch.linalg.cholesky_ex(energy)
+    if bool(failed.any()):
         raise StateError("the retained clients' updates are too far apart in size to be compared")
     return factor
 
 
-def without_decay(change: Tensor, weight: Tensor) -> Tensor:
-    """Return a change without what is the same part of every weight, as weight decay takes it.
+def changed(update: Tensor, start: Tensor) -> Tensor:
+    """Return an update's change in doubles, without weight decay: the same part of every weight.
 
     The part is the median over the weights that are not small. What samples move, they move either
     way, and by all sorts of parts; a mean would take some of that for decay.
     """
-    size = weight.double().abs()
+    change, size = update.double().sub_(start), start.abs()
     counts = (size > 0.5 * size.median()) & (size > 0)
     if not bool(counts.any()):
         return change
-    part = (change[counts] / weight.double()[counts]).median()
-    return change - part * weight.double()
+    part = (change[counts] / start[counts]).median()
+    return change.sub_(part * start.double())
 
 
-def unmoved(start: Tensor, updates: Sequence[Tensor], *, single: bool) -> Tensor:
+def unmoved(
+    start: Tensor, updates: Sequence[Tensor], *, single: bool, form: Form = _PLAIN
+) -> Tensor:
     """Return which values no update moved, to the bit: `single` ones, or those of whole inputs.
 
     Nowhere in what nobody trains at all, and in short numbers.
     """
-    still = torch.full_like(start, fill_value=start.dtype in _EXACT, dtype=torch.bool)
+    still = torch.full_like(start, fill_value=start.dtype in EXACT, dtype=torch.bool)
     for update in updates:
         still &= update == start
     nowhere = torch.zeros_like(still)
-    if not single:
-        still = nowhere | still.all(dim=0) if start.ndim > 1 else nowhere
+    if not single and start.ndim > 1:
+        blocks = form.blocks(still)
+        still = form.whole(blocks.all(dim=1, keepdim=True).expand_as(blocks), still)
+    elif not single:
+        still = nowhere
     return nowhere if bool(still.all()) else still
 
 

@@ -7,7 +7,7 @@ its digest is in the ledger. Imports no torch.
 from __future__ import annotations
 
 import io
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 from rich import box
@@ -35,11 +35,17 @@ from secede.erasure.predicate import Setting
 from secede.errors import RecordError
 
 _LINE = "plan: "
+_HIDDEN = (
+    "Secure aggregation hides single updates: none is checked by itself, a robust mean is not "
+    "possible, only the mean tells what may fade, and the guard knows neither the leaver's last "
+    "update nor the others' mean."
+)
 Mean = Literal["mean", "trimmed", "median"]
 MEAN_LIMITS: dict[str, tuple[str, ...]] = {
     "mean": (
         "one malicious retained client can drag the mean anywhere, unless the gate sees it",
-        "each weighs by the samples that the federation pinned for it, not by what it claims",
+        "each weighs by the samples that the federation pinned for it, by those that it claims "
+        "where none are pinned",
     ),
     "trimmed": (
         "it leaves out a fifth of the clients at each end, at least one: more break it, and with "
@@ -117,14 +123,16 @@ class Plan(Document):
     answer_seconds: Annotated[Number, Field(gt=0)]  # that the leaver has for one answer
     asked_until: Moment | None  # silence before is waited out; None: the next rung at once
     backups_until: Moment | None
+    single_updates: bool = True  # False: secure aggregation hides them
+    fading: bool = True  # after a local step, of what the retained clients' training does not use
 
     def content(self) -> bytes:
         """Return the plan as it is written down and hashed."""
-        return canonical(self.model_dump(mode="json"))
+        return canonical(self._written())
 
     def digest(self) -> str:
         """Return what tells this plan from every other."""
-        return digest(self.model_dump(mode="json"))
+        return digest(self._written())
 
     def line(self) -> str:
         """Return the plan as one line of a log, for whoever follows that."""
@@ -195,6 +203,24 @@ class Plan(Document):
         lines = (line.rstrip() for line in captured.get().splitlines())
         return "\n".join(line for line in lines if line)
 
+    def _written(self) -> dict[str, Any]:
+        """Return all fields, but no wish that plans from before it did not know, as usual."""
+        usual = {name for name in ("fading", "single_updates") if getattr(self, name)}
+        return self.model_dump(mode="json", exclude=usual)
+
+    def _fades(self) -> str:
+        if not self.fading:
+            return (
+                "What the retained clients' training does not use is kept as the leaver returns "
+                "it, as asked, and with it any backdoor that their training does not undo."
+            )
+        if self.ladder[0].rounds < 2:
+            return "Nothing fades: that takes a second round."
+        return (
+            "In the first of them what the retained clients' training does not use is taken out "
+            "of the layers but for the last, and with it a small trigger's backdoor."
+        )
+
     def _notes(self) -> list[str]:
         names = ", ".join(self.retained[:8]) + (", …" if len(self.retained) > 8 else "")
         margins, local = self.margins, self.ladder[0].rung == "local-step"
@@ -210,6 +236,8 @@ class Plan(Document):
             f"The next rung is taken if {'the leaver is silent, its state is refused or ' * local}"
             "the gate fails; after the last one the old model stays.",
         ]
+        if not self.single_updates:
+            notes.append(_HIDDEN)
         if local:
             wait = f", again until {self.asked_until}" if self.asked_until else ""
             notes.append(f"The leaver has {self.answer_seconds:g} seconds to answer{wait}.")
@@ -220,10 +248,7 @@ class Plan(Document):
                 if least
                 else "Where no round is needed, what the leaver returned is what serves."
             )
-            notes.append(
-                "In the first of them what the retained clients' training does not use is taken "
-                "out of the layers but for the last, and with it a small trigger's backdoor."
-            )
+            notes.append(self._fades())
             sent = "is sent" if self.measure_at_leaver else "is not sent"
             notes.append(f"The new model {sent} to the leaver, to count on its own samples.")
         notes += [f"Not possible: {left.rung}: {left.reason}." for left in self.omitted]

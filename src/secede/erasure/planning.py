@@ -56,6 +56,7 @@ class Wishes:
     retained_seconds: float = ANSWER_SECONDS
     measure_at_leaver: bool = False
     backups_until: datetime | None = None
+    fading: bool = True  # of what the retained clients' training does not use; no: it is trusted
 
 
 def make(
@@ -122,6 +123,8 @@ def make(
         answer_seconds=wishes.answer_seconds,
         asked_until=stamp(now + wishes.wait) if wishes.wait else None,
         backups_until=stamp(wishes.backups_until) if wishes.backups_until else None,
+        single_updates=situation.single_updates,
+        fading=wishes.fading,
     )
 
 

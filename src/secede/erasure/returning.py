@@ -17,7 +17,7 @@ from statistics import median
 from secede import state as states
 from secede.erasure.sketches import VALUES_PER_SUM, Sketches
 from secede.errors import RecordError, StorageError
-from secede.federation.engine import OwnState
+from secede.federation.engine import OwnState, Update
 from secede.state import State
 
 Measure = Callable[[State], float | None]
@@ -47,12 +47,13 @@ class Returning:
         for digest in self._seen[-NOTED:]:
             self._sketches.note(digest)
 
-    def old(self, sent: Mapping[int, State], start: State) -> set[int]:
+    def old(self, updates: Mapping[int, Update], start: State) -> set[int]:
         """Return whose updates, sent in a round that began at `start`, are an erased client's."""
         known = {*self._known, *self._seen}
         if self._last is not None:
             known.add(states.digest(self._last.state))
-        found = {client for client, state in sent.items() if states.digest(state) in known}
+        found = {client for client, update in updates.items() if update.digest in known}
+        sent = {client: update.state for client, update in updates.items()}
         names = set(self._movable) & start.keys()
         try:
             for measure in self._measures(start, names):

@@ -4,7 +4,8 @@ It ends as soon as it pays no more and the gate is passed. A gate that is still 
 round gives the rung up. In the first round after a start that carries the leaver, what the retained
 clients' training does not use fades (`fading.py`): it answers next to none of their samples, and so
 it can hold little but what the leaver put there. A second round follows, so that the model is a
-plain mean again, out of which the next leaver can be taken.
+plain mean again, out of which the next leaver can be taken. Whoever trusts the leaver can wish for
+no fading.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from secede import state as states
 from secede.erasure import course as courses
 from secede.erasure import fading
+from secede.erasure import layers as networks
 from secede.erasure.attending import attended
 from secede.erasure.counting import counted
 from secede.erasure.desk import Desk
@@ -28,6 +30,8 @@ from secede.federation.robust import by_name
 from secede.state import State
 from secede.unlearning.create import create
 from secede.unlearning.worth import rounds_that_pay
+
+_NAMED = 256  # weights that stay as they are, in the journal
 
 
 def begin(desk: Desk) -> None:
@@ -66,42 +70,62 @@ def _round(desk: Desk, step: Step, last: Mapping[str, Any]) -> None:
 
     def work() -> tuple[State, State, dict[str, Any]]:
         after = attended(roll, lambda server: method.recover(server, state, memory, number))
-        final, told = after.state, dict[str, float]()
-        if number == 1 and step.rung != "retraining" and step.rounds > 1:
-            final, told = _faded(desk, roll, final)
+        final, told, unfaded = after.state, dict[str, float](), list[str]()
+        if number == 1 and _fades(desk.plan, step):
+            final, told, unfaded = _faded(desk, roll, final)
         final = states.tied(final, desk.shared)
         details = _counted(desk, roll, final, number, after.cost + roll.wasted)
         details["scalars"] |= told
+        details |= {"unfaded": unfaded} if unfaded else {}
         return final, after.memory, details
 
     done = attempted(desk, roll, work)
     if done is None:
         return
     final, remembered, details = done
-    kept, began = desk.vault.put(final, remembered), states.digest(state)
+    kept = desk.vault.put(final, remembered, digest=details["model"])
+    began = str(last["model"])
     desk.ground.trained(began, final)
     desk.move(courses.POST_TRAINING, {**details, "state": kept, "trained_from": began})
     if kept != last["state"]:
         desk.vault.drop(last["state"])
 
 
-def _faded(desk: Desk, roll: Roll, state: State) -> tuple[State, dict[str, float]]:
-    """Return the state without what the retained clients do not use, and how much that was.
+def _fades(plan: Plan, step: Step) -> bool:
+    """Return whether something is taken out in a rung's first round.
+
+    Without fading what the leaver returns is trusted; what a server-side method leaves is not that.
+    """
+    if step.rung == "retraining" or step.rounds < 2:
+        return False
+    return plan.fading or step.rung != "local-step"
+
+
+def _faded(desk: Desk, roll: Roll, state: State) -> tuple[State, dict[str, float], list[str]]:
+    """Return the state without what the retained clients do not use, how much, and what stays.
 
     Where single updates are hidden, or nobody is to be trusted alone, their mean must tell. After a
     server-side method only what nobody moves goes: it has broken what it takes apart already.
     """
     if roll.trained is None:  # a method of its own, which let nobody train
-        return state, {}
+        return state, {}, []
     start, updates = roll.trained
     single = desk.ground.situation(desk.plan.client).single_updates and desk.plan.mean == "mean"
     shown = [u.state for u in updates] if single else [by_name(desk.plan.mean)(updates)]
     local = desk.step.rung == "local-step"
     model = desk.ground.fresh_model(0)
-    weights = fading.layers(model) if local else frozenset[str]()
-    movable = set(desk.movable) - fading.lookups(model)
-    found = fading.fade(state, start, shown, movable=movable, weights=weights, single=not local)
-    return found.state, {"zeroed": found.zeroed, "faded": found.share}
+    movable = set(desk.movable) - networks.lookups(model)
+    if not local:
+        found = fading.fade(state, start, shown, movable=movable, weights={}, single=True)
+        return found.state, {"zeroed": found.zeroed, "faded": found.share}, []
+    layers = networks.layers(model, desk.ground.classes)
+    left_out = sorted(movable & {*layers.left_out})
+    movable -= {*left_out}
+    found = fading.fade(state, start, shown, movable=movable, weights=layers.weights)
+    unfaded = [*left_out, *found.skipped]
+    told = {"zeroed": found.zeroed, "faded": found.share}
+    told |= {"unfaded": len(unfaded)} if unfaded else {}
+    return found.state, told, unfaded[:_NAMED]
 
 
 def _cleared(last: Mapping[str, Any]) -> bool:
@@ -148,7 +172,7 @@ def _counted(desk: Desk, roll: Roll, state: State, number: int, cost: Cost) -> d
     scalars: dict[str, Any] = {"round": number}
     # A model trained from scratch is counted once, in the end.
     if number == step.rounds or step.rung != "retraining":
-        found, spent = counted(roll, state, desk.course.before)
+        found, spent = counted(roll, state, details["model"], desk.course.before)
         cost += spent
         details |= found
         accuracy = Counts.of(found["counts"]).overall().value

@@ -51,14 +51,14 @@ def take(desk: Desk) -> None:
     found = attempted(desk, roll, lambda: attended(roll, start), refused=local)
     if found is None:
         return
-    cost = found.cost + roll.wasted
+    cost, model = found.cost + roll.wasted, states.digest(found.state)
     desk.move(
         courses.LOCAL_STEP if local else courses.SERVER_STEP,
         {
             "plan": plan.digest(),
             "method": step.method,
-            "state": desk.vault.put(found.state, found.memory),
-            "model": states.digest(found.state),
+            "state": desk.vault.put(found.state, found.memory, digest=model),
+            "model": model,
             "report": _numbers(found.report or {}),
             "cost": cost.as_dict(),
             **roll.details(),
@@ -139,7 +139,7 @@ def guard(desk: Desk) -> None:
         courses.GUARDED,
         {
             "plan": plan.digest(),
-            "state": desk.vault.put(safe, memory),
+            "state": desk.vault.put(safe, memory, digest=report.digest),
             "model": report.digest,
             "scalars": report.as_dict(),
         },

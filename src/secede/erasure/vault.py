@@ -26,10 +26,13 @@ class Vault:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def put(self, state: State, memory: Mapping[str, Tensor] | None = None) -> str:
-        """Keep a state and what goes with it; return the name under which it is found again."""
+    def put(self, state: State, memory: Mapping[str, Tensor] | None = None, *, digest: str) -> str:
+        """Keep a state and what goes with it; return the name under which it is found again.
+
+        `digest` is the state's own.
+        """
         whole = {**state, **{f"{_MEMORY}{name}": v for name, v in (memory or {}).items()}}
-        name = states.digest(whole)
+        name = states.digest(whole) if memory else digest
         states.save(whole, self._path(name))
         return name
 

@@ -60,6 +60,18 @@ UNFADED = (
     "Nothing was taken out of what the client returned: a backdoor in it would be left to the "
     "retained clients' training."
 )
+KEPT = (
+    "What the retained clients' training does not use was kept as the leaver returned it, as "
+    "asked: a backdoor in it would be left to their training."
+)
+STAYED = (
+    "{count} of the model's weights could not fade and stayed as the client returned them, but for "
+    "inputs that nobody reaches: "
+)
+HIDDEN = (
+    "Secure aggregation hid the retained clients' updates: none was checked by itself, no robust "
+    "mean was possible, and what faded was told by their mean alone."
+)
 STALE = (
     "Retained clients that took no part in the last round keep their last updates, trained from "
     "models that carried the client."
@@ -95,11 +107,13 @@ def verify(desk: Desk) -> None:
         limits.append(_missing(left, len(plan.retained)))
     if any(desk.ground.samples(name) is None for name in plan.retained):
         limits.append(UNPINNED)
+    limits += [] if plan.single_updates else [HIDDEN]
     limits.append(SKETCH)
     faded = [each["scalars"] for each in course.rounds if "faded" in each["scalars"]]
     limits += [FADED.format(share=each["faded"], count=each["zeroed"]) for each in faded]
+    limits += [_stayed(each) for each in course.rounds if each.get("unfaded")]
     if step.rung == "local-step" and not faded:
-        limits.append(UNFADED)
+        limits.append(UNFADED if plan.fading else KEPT)
     if left or not last["round"]:
         limits.append(STALE)
     found, limit, sent = _at_leaver(desk, plan, before, after)
@@ -209,11 +223,26 @@ def _as_pinned(desk: Desk, plan: Plan, counts: Counts) -> bool:
 def _missing(left: Sequence[Left], of: int) -> str:
     """Name the retained clients that did not take part to the end."""
     told = [f"{one.client} ({one.why})" for one in left]
-    text = f"{len(left)} of {of} retained clients did not take part to the end: "
+    return _listed(f"{len(left)} of {of} retained clients did not take part to the end: ", told)
+
+
+def _stayed(done: Mapping[str, Any]) -> str:
+    """Name the weights that stayed as they were in a round in which others faded."""
+    count = int(done["scalars"]["unfaded"])
+    named = ["".join(c if c.isprintable() else "?" for c in name) for name in done["unfaded"]]
+    return _listed(STAYED.format(count=f"{count:,}"), named, count)
+
+
+def _listed(text: str, names: Sequence[str], count: int | None = None) -> str:
+    """Return a line that ends with as many names as it can hold, and how many more there are."""
     shown = list[str]()
-    while told and len(text) + len(", ".join([*shown, told[0]])) <= _LINE - 20:
-        shown.append(told.pop(0))
-    return text + ", ".join(shown) + (f" and {len(told)} more." if told else ".")
+    for name in names:
+        if len(text) + len(", ".join([*shown, name])) > _LINE - 20:
+            break
+        shown.append(name)
+    more = (len(names) if count is None else count) - len(shown)
+    told = " and ".join([", ".join(shown)] * bool(shown) + [f"{more:,} more"] * bool(more))
+    return f"{text}{told}."
 
 
 def _interval(measured: Measured, level: float) -> dict[str, float]:

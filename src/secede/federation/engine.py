@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, TypeVar
 
 from torch import Tensor, nn
 
 from secede.federation.cost import Cost
 from secede.federation.training import LocalTraining, Loss
-from secede.state import State, check_all_finite, is_finite, mean
+from secede.state import State, check_all_finite, digest, is_finite, mean
 
 Batch = tuple[Tensor, Tensor]
 
@@ -26,6 +27,11 @@ class Update:
     client: int
     state: State
     samples: int
+
+    @cached_property
+    def digest(self) -> str:
+        """The state's digest, computed once."""
+        return digest(self.state)
 
 
 @dataclass(frozen=True)

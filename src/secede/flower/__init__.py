@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from secede.flower.erasing import plan as plan
     from secede.flower.ground import FlowerGround as FlowerGround
     from secede.flower.recorder import recording as recording
+    from secede.flower.secure.recorder import secure_recording as secure_recording
     from secede.flower.store import Store as Store
 
 _HOMES = {
@@ -36,6 +37,7 @@ _HOMES = {
     "erase_if_asked": "asked",
     "plan": "erasing",
     "recording": "recorder",
+    "secure_recording": "secure.recorder",
 }
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "erase_if_asked",
     "plan",
     "recording",
+    "secure_recording",
 ]
 
 

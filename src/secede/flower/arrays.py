@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import io
 import math
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +26,7 @@ from secede.state import State
 NUMPY, SAFETENSORS = "numpy.ndarray", "safetensors"
 _HEADER = 10_240  # bytes that numpy's header before the values may take at most
 _ENTRY = "state"
+_FIRST = np.lib.format.magic(1, 0)
 
 
 def schema(model: nn.Module) -> dict[str, Tensor]:
@@ -122,17 +125,25 @@ def _tensor(name: str, array: Array, *, shared: bool = False) -> Tensor:
 
 def _view(data: bytes) -> Tensor | None:
     """Return the values where they lie; None where they must be read otherwise."""
-    stream = io.BytesIO(data)  # of the same bytes
-    if np.lib.format.read_magic(stream) != (1, 0):
+    if data[: len(_FIRST)] != _FIRST:
         return None
-    shape, by_columns, kind = np.lib.format.read_array_header_1_0(stream)
+    begin = len(_FIRST) + 2 + int.from_bytes(data[len(_FIRST) : len(_FIRST) + 2], "little")
+    shape, by_columns, kind = _header(data[: min(begin, _HEADER)])
     if by_columns or kind.hasobject or not math.prod(shape):
         return None
-    values = np.frombuffer(data, kind, math.prod(shape), stream.tell()).reshape(shape)
+    values = np.frombuffer(data, kind, math.prod(shape), begin).reshape(shape)
     try:
         return torch.utils.dlpack.from_dlpack(values)
     except (BufferError, RuntimeError):  # an older NumPy gives nothing that is read only
         return None
+
+
+@lru_cache(maxsize=1024)
+def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, order and kind of an array; all clients send the same headers."""
+    stream = io.BytesIO(data)
+    np.lib.format.read_magic(stream)
+    return np.lib.format.read_array_header_1_0(stream)
 
 
 def _few(names: list[str]) -> str:

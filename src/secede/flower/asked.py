@@ -20,6 +20,8 @@ from secede.erasure import wishing
 from secede.erasure.fields import Document, faults
 from secede.errors import ConfigError
 from secede.flower.erasing import erase, plan
+from secede.flower.secure import legacy
+from secede.flower.secure.recorder import Secure
 from secede.flower.store import Store
 
 
@@ -32,11 +34,18 @@ class Options(Document):
     dry_run: bool = False
 
 
-def erase_if_asked(grid: Grid, strategy: Strategy, store: Store, context: Context) -> bool:
+def erase_if_asked(
+    grid: Grid,
+    strategy: Strategy | legacy.Strategy,
+    store: Store,
+    context: Context,
+    *,
+    secure: Secure | None = None,
+) -> bool:
     """Erase whom the run's config names, and return True; False if it names nobody: train.
 
     RolledBackError if it came to nothing, so that the run ends as failed. A dry run says the plan
-    as one line of JSON.
+    as one line of JSON. `secure` is the workflow of a training under secure aggregation.
     """
     config = context.run_config
     leaver, trigger = str(config.get("erasure.leaver", "")), config.get("erasure.trigger")
@@ -45,7 +54,9 @@ def erase_if_asked(grid: Grid, strategy: Strategy, store: Store, context: Contex
     options = _options(str(config.get("erasure.options", "") or "{}"))
     wishes = wishing.read(options.wishes)
     if options.dry_run:
-        found = plan(grid, strategy, store, leaver=leaver, wishes=wishes, gone=options.gone)
+        found = plan(
+            grid, strategy, store, leaver=leaver, wishes=wishes, gone=options.gone, secure=secure
+        )
         store.tell(found.line())
         return True
     erase(
@@ -57,6 +68,7 @@ def erase_if_asked(grid: Grid, strategy: Strategy, store: Store, context: Contex
         trigger=str(trigger) if trigger else None,
         wishes=wishes,
         gone=options.gone,
+        secure=secure,
     ).check()
     return True
 

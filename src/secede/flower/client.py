@@ -19,8 +19,9 @@ from secede.errors import ConfigError, DataError, GuardError, RecordError, Seced
 from secede.federation.engine import OwnState
 from secede.federation.training import LocalTraining, Loss
 from secede.flower import arrays, wire
+from secede.flower.secure import hiding
 from secede.flower.side import Keys, Site, floats_of, samples_of, undrawn
-from secede.flower.updates import Updates
+from secede.flower.updates import Kept, Updates
 from secede.flower.wire import Asked
 from secede.state import State
 from secede.unlearning import tasks
@@ -64,11 +65,15 @@ class ClientErasure:
         self._training, self._loss, self._seed = training or LocalTraining(), loss, seed
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._methods, self._keys = tuple(methods), keys
+        self._answers = False  # the mod itself, in an app that takes no handlers
 
     def mod(self, message: Message, context: Context, call_next: Handler) -> Message:
         """Keep what leaves this client after a round of training; all else passes untouched."""
+        if self._answers and message.metadata.message_type in wire.OURS:
+            return self._answer(message, context)
         if message.metadata.message_type != "train":
             return call_next(message, context)
+        hiding.check_order(message)
         home, serving = wire.take_home(message)
         self._try_out(message, context)
         reply = call_next(message, context)
@@ -76,11 +81,19 @@ class ClientErasure:
             return reply
         records = list(reply.content.array_records.values())
         if len(records) == 1:  # with none or several it is no update that a mean is made of
-            self._keep(records[0], reply, message, context, home=home, serving=serving)
+            kept = self._keep(records[0], reply, message, context, home=home, serving=serving)
+            if home and hiding.is_hidden(message) and kept.digest is not None:
+                wire.tell_update(reply, kept.digest)
         return reply
 
     def register(self, app: ClientApp) -> ClientApp:
-        """Add the handlers and return `app`: `train.unlearn`, `query.secede`, `query.leave`."""
+        """Add the handlers and return `app`: `train.unlearn`, `query.secede`, `query.leave`.
+
+        An app that is made of a `client_fn` takes none: there the mod answers.
+        """
+        if getattr(app, "_call", None) is not None:
+            self._answers = True
+            return app
         app.train(wire.UNLEARN)(self._answer)
         app.query(wire.LOOK)(self._answer)
         app.query(wire.LEAVE)(self._answer)
@@ -106,19 +119,29 @@ class ClientErasure:
         *,
         home: str,
         serving: str | None,
-    ) -> None:
-        number = 0
+    ) -> Kept:
+        hidden, samples = hiding.is_hidden(message), _samples(reply)
+        state: State = arrays.plain(record)
+        if hidden:
+            with undrawn():
+                like = arrays.schema(self._load_model())
+            state = _named(state, like)
+            hiding.check_update(state, like, samples, context)
+        group = message.metadata.group_id  # which the legacy workflow calls by the round's number
+        number = int(group) if hidden and group.isdecimal() else 0
         for config in message.content.config_records.values():
             told = config.get("server-round")
             number = told if isinstance(told, int) else number
-        self.updates(context).put(
-            arrays.plain(record),
+        return self.updates(context).put(
+            state,
             run=str(message.metadata.run_id),
             number=number,
-            samples=_samples(reply),
+            samples=samples,
             home=home,
             node=str(context.node_id),
             serving=serving,
+            # Of a server that sees each update, the next round tells what digest it found.
+            hashed=hidden or not home,
         )
 
     def _answer(self, message: Message, context: Context) -> Message:
@@ -178,9 +201,8 @@ class ClientErasure:
                 f"{updates.folder}: was the folder moved, or the update kept inside of a mod that "
                 "changes it?"
             )
-        newest = [kept for kept in updates.all() if kept.home == asked.home][:1]
-        if found is None and newest:
-            found = updates.get(newest[0].digest)
+        if found is None:
+            found = updates.newest(asked.home)
         return None if found is None else OwnState(_named(found, like), asked.weight)
 
 
@@ -206,6 +228,6 @@ def _named(state: State, like: State) -> State:
     if state.keys() == like.keys():
         return {name: state[name] for name in like}
     if set(state) != {str(place) for place in range(len(like))}:
-        raise GuardError("the kept update has other entries than the model")
+        raise GuardError("the update has other entries than the model")
     values: list[Tensor] = [state[str(place)] for place in range(len(like))]
     return dict(zip(like, values, strict=True))

@@ -29,6 +29,9 @@ from secede.flower.exchange import Exchange
 from secede.flower.ground import FlowerGround
 from secede.flower.nodes import Node, online, select
 from secede.flower.recorder import Recording
+from secede.flower.secure import legacy
+from secede.flower.secure.legacy import Masked
+from secede.flower.secure.recorder import Secure, SecureRecording
 from secede.flower.store import Store
 from secede.unlearning.create import create
 from secede.unlearning.tasks import LIVE
@@ -38,7 +41,7 @@ _GOODBYE = 60.0  # seconds that an erased client has to say that it deleted its 
 
 def erase(
     grid: Grid,
-    strategy: Strategy,
+    strategy: Strategy | legacy.Strategy,
     store: Store,
     *,
     leaver: str,
@@ -51,6 +54,7 @@ def erase(
     passes: int = 1,
     seed: int = 0,
     pause: float = 1.0,
+    secure: Secure | None = None,
 ) -> Outcome:
     """Erase the one client that `leaver` names, as name:NAME, key:SHA-256 or node:ID.
 
@@ -60,16 +64,21 @@ def erase(
     `round_seconds` bounds each exchange, `gather_seconds` the wait for other clients that are
     offline; `passes` is how often a client goes over its samples in a round, for the costs. The
     plan is told before anybody is asked; it and the receipt echo the name.
+
+    Under secure aggregation `strategy` is the one that LegacyContext has, and rounds run in the
+    workflow `secure`, so that no other client's update is seen.
     """
     wishes = wishes or Wishes()
     _check_live(wishes)
-    found = _strategy(strategy)
+    found = _strategy(strategy, secure)
     founding.check(store)
+    _check_hidden(found, store)
     # Nobody trains between what is read and done.
     with files.private(), store.held(doing="an erasure") as lock:
         home = founding.found(store)
         client = chosen(grid, store, leaver)
         store.tell(f"leaver {leaver} is client {client.name!r} ({client.words()})")
+        _check_enough(found, store, client.name)
         entry, by_operator = _entry(store, home, client.name, request, trigger)
         exchange = Exchange(grid=grid, tell=store.tell, pause=pause, now=store.clock)
         ground = FlowerGround(
@@ -104,22 +113,26 @@ def erase(
 
 def plan(
     grid: Grid,
-    strategy: Strategy,
+    strategy: Strategy | legacy.Strategy,
     store: Store,
     *,
     leaver: str,
     wishes: Wishes | None = None,
     gone: bool = False,
+    secure: Secure | None = None,
 ) -> Plan:
     """Return what `erase` would do, without asking anybody for anything."""
     wishes = wishes or Wishes()
     _check_live(wishes)
+    found = _strategy(strategy, secure)
     founding.check(store)
+    _check_hidden(found, store)
     with files.private(), store.held(doing="planning an erasure"):
         home = founding.found(store)
         client = chosen(grid, store, leaver)
+        _check_enough(found, store, client.name)
         exchange = Exchange(grid=grid, tell=store.tell)
-        ground = FlowerGround(exchange, _strategy(strategy), store, gone=gone)
+        ground = FlowerGround(exchange, found, store, gone=gone)
         with Journal(home.journal) as journal:
             known = _known(store, journal, client.name)
             asked = journal.request(known.id) if known else _request(store, client.name, "other")
@@ -166,9 +179,34 @@ def _say_goodbye(exchange: Exchange, store: Store, client: Node, seconds: float)
     )
 
 
-def _strategy(strategy: Strategy) -> FedAvg:
-    inner = strategy.inner if isinstance(strategy, Recording) else strategy
-    return strategies.check(inner)
+def _strategy(strategy: Strategy | legacy.Strategy, secure: Secure | None) -> FedAvg | Masked:
+    if secure is not None:
+        workflow = secure.workflow if isinstance(secure, SecureRecording) else secure
+        return legacy.check(strategy, workflow)
+    return strategies.check(strategy.inner if isinstance(strategy, Recording) else strategy)
+
+
+def _check_hidden(found: FedAvg | Masked, store: Store) -> None:
+    """Raise if the rounds of an erasure would show what training hid, or the other way round."""
+    last, masked = store.last(), isinstance(found, Masked)
+    if last is None or last.secure == masked:
+        return
+    if last.secure:
+        raise ConfigError(
+            "the model was trained under secure aggregation: give secure=, the SecAggPlusWorkflow "
+            "of that training, so that the others' updates stay hidden"
+        )
+    raise ConfigError(
+        "the model was trained in the open, and its clients' updates were not hidden: leave out "
+        "secure=, or train a round with secure_recording first"
+    )
+
+
+def _check_enough(found: FedAvg | Masked, store: Store, leaver: str) -> None:
+    """Raise if too few would be left to hide among each other."""
+    served = store.served()
+    if isinstance(found, Masked) and served is not None:
+        found.check_enough(len({*served.clients} - {leaver}))
 
 
 def _check_live(wishes: Wishes) -> None:

@@ -1,15 +1,16 @@
 """A live Flower federation as the ground of an erasure, with the store for its memory.
 
 The server has no update of anybody, so the guard measures from the global model, with what was
-written down of the leaver's: share, digest, and how far it lay from the mean. The leaver computes
-the reference itself from its own update and that share.
+written down of the leaver's: share, digest, and, unless updates are hidden, how far it lay from the
+mean. The leaver computes the reference itself from its own update and that share.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 
 import torch
@@ -31,7 +32,10 @@ from secede.flower import founding
 from secede.flower.asking import Given, Own
 from secede.flower.engine import FlowerEngine
 from secede.flower.exchange import Exchange
+from secede.flower.live import LiveEngine
 from secede.flower.log import Contribution
+from secede.flower.secure.engine import SecureEngine
+from secede.flower.secure.legacy import Masked
 from secede.flower.store import Store
 from secede.seeding import seeded
 from secede.state import State
@@ -46,6 +50,10 @@ IN_DATABASE = (
     "Flower's SuperLink keeps messages in its own database, where pieces of updates may stay "
     "after they were deleted: this receipt says nothing of it."
 )
+RETURNED_OPENLY = (
+    "What the client returned came to the server in the open, once: beside the model from before "
+    "it tells about where the client's own last update lay."
+)
 
 
 GROWTH = 10.0  # times the weight that was recorded: nobody's data grows more between two rounds
@@ -59,7 +67,7 @@ class FlowerGround(Ground):
     def __init__(
         self,
         exchange: Exchange,
-        strategy: FedAvg,
+        strategy: FedAvg | Masked,
         store: Store,
         *,
         round_seconds: float = 3600.0,
@@ -70,7 +78,13 @@ class FlowerGround(Ground):
         gone: bool = False,
     ) -> None:
         self._store, self._seed = store, seed
-        self._by_operator, self._strategy, self._gone = by_operator, strategy, gone
+        self._by_operator, self._gone, self._hidden = (
+            by_operator,
+            gone,
+            isinstance(strategy, Masked),
+        )
+        used = strategy.strategy if isinstance(strategy, Masked) else strategy
+        self._strategy = type(used).__name__
         self.device = torch.device("cpu")
         known, rounds = store.clients(), store.log.rounds()
         last = rounds[-1]
@@ -80,9 +94,13 @@ class FlowerGround(Ground):
         self._round_seconds, self._gather_seconds = round_seconds, gather_seconds
         self._round: tuple[str, Sequence[Contribution], Sequence[Update]] = ("", (), ())
         digests = {each.client: each.digest for r in rounds for each in r.clients}
-        self.engine: FlowerEngine = FlowerEngine(
+        engine: Callable[..., LiveEngine] = (
+            partial(SecureEngine, masked=strategy)
+            if isinstance(strategy, Masked)
+            else partial(FlowerEngine, strategy=strategy)
+        )
+        self.engine = engine(
             exchange=exchange,
-            strategy=strategy,
             clients=dict(enumerate(known)),
             like=store.like,
             home=store.identity,
@@ -100,11 +118,11 @@ class FlowerGround(Ground):
         self.classes = store.classes or _outputs(self._fresh("template"))
 
     def situation(self, client: str) -> Situation:
-        """Say what there is: no history and no data, but each round's single updates.
+        """Say what there is: no history and no data, but each round's single updates if open.
 
         A leaver that is offline may come until its deadline, unless it is known to be gone.
         """
-        return Situation(leaver_online=not self._gone)
+        return Situation(leaver_online=not self._gone, single_updates=not self._hidden)
 
     def scope(self, client: str) -> Scope:
         """Say what `client` put in, as it was recorded."""
@@ -183,7 +201,11 @@ class FlowerGround(Ground):
         if begun != start:  # it took no round
             return
         names = {number: name for name, number in self.clients.items()}
-        away = {names[u.client]: self._store.moved(u.state, state) for u in updates}
+        # Under SecAgg+ every update is the mean, which tells nothing of a client's own.
+        away = {
+            names[u.client]: None if self._hidden else self._store.moved(u.state, state)
+            for u in updates
+        }
         noted = self._store.notes.get(start)
         self._store.notes.put(
             start, [each.model_copy(update={"distance": away[each.client]}) for each in noted]
@@ -201,6 +223,7 @@ class FlowerGround(Ground):
     def limits(self, client: str) -> tuple[str, ...]:
         """Say who asked, where it was not the client, and what lies outside of the home."""
         elsewhere = (IN_DATABASE,) if self._store.engine == "flower" else ()
+        elsewhere = (*elsewhere, RETURNED_OPENLY) if self._hidden else elsewhere
         return (*elsewhere, BY_OPERATOR) if self._by_operator else elsewhere
 
     def software(self) -> Software:
@@ -212,7 +235,11 @@ class FlowerGround(Ground):
                 "torch": torch.__version__,
                 **{name: version(name) for name in self._store.packages},
             },
-            environment={"engine": self._store.engine, "strategy": type(self._strategy).__name__},
+            environment={
+                "engine": self._store.engine,
+                "strategy": self._strategy,
+                **({"secure-aggregation": "SecAgg+"} if self._hidden else {}),
+            },
         )
 
     def holdings(self, client: str) -> tuple[str, ...]:
@@ -233,12 +260,13 @@ class FlowerGround(Ground):
             store.keep(
                 {name: state[name] for name in store.like},
                 run=last.run,
-                strategy=type(self._strategy).__name__,
+                strategy=self._strategy,
                 start=trained_from or serving.digest,
                 clients=store.notes.get(trained_from),
                 config=self.engine.config,
                 erased=client,
                 number=serving.round,
+                secure=self._hidden,
             )
         store.notes.drop()
 

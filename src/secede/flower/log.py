@@ -30,7 +30,7 @@ class Contribution(Document):
     node: Annotated[str, Field(pattern=r"^[0-9]{1,20}$")]  # ids do not fit into JSON's numbers
     key: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    digest: Digest | None = None  # None under secure aggregation
+    digest: Digest | None = None  # None: its client told none, under secure aggregation
     # L2 over what training moves, from the mean: tells how far off the mean of the others is.
     distance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
@@ -53,6 +53,7 @@ class Round(Document):
     config: dict[str, Any] = Field(default_factory=dict)  # that the clients were given
     server_round: Count | None = None  # the number that they were told, within their training
     erased: Name | None = None  # a client whose erasure ended with this model
+    secure: bool = False  # under SecAgg+: digests are what clients told
     at: Moment
 
     def share(self, client: str) -> float:

@@ -24,31 +24,33 @@ from secede.state import State
 PARTS = ".*.part"  # what a kill left half written
 
 
-def save(state: State, folder: Path, *, mode: int = 0o666, sync_folder: bool = True) -> str:
-    """Write `state` into `folder` and return its digest.
-
-    Without `sync_folder` the caller syncs the folder, by a file that it writes there next.
-    """
+def save(state: State, folder: Path, *, mode: int = 0o666) -> str:
+    """Write `state` into `folder` and return its digest."""
     temporary = folder / f".{secrets.token_hex(8)}.part"
     try:
         files.make_folder(folder)
         temporary.touch(mode=mode, exist_ok=False)
         with ThreadPoolExecutor(1) as pool:
             hashing = pool.submit(states.digest, state)
-            safetensors.torch.save_file(_apart(state), temporary, {})
+            write(state, temporary)
             _sync(temporary)
             digest = hashing.result()
         os.replace(temporary, folder / f"{digest}.safetensors")
-        if sync_folder:
-            _sync(folder)
+        _sync(folder)
     except OSError as error:
         raise StorageError(f"cannot write in {folder}: {error.strerror or error}") from error
-    except safetensors.SafetensorError as error:
-        raise StorageError(f"cannot write in {folder}: {error}") from error
     finally:
         with suppress(OSError):  # where no file can be, there is none
             temporary.unlink(missing_ok=True)
     return digest
+
+
+def write(state: State, path: Path) -> None:
+    """Write `state` into a file that is there, and do not wait for the disk."""
+    try:
+        safetensors.torch.save_file(_apart(state), path, {})
+    except safetensors.SafetensorError as error:
+        raise StorageError(f"cannot write in {path.parent}: {error}") from error
 
 
 def _apart(state: State) -> dict[str, Tensor]:

@@ -32,8 +32,8 @@ from secede.erasure.home import Home
 from secede.erasure.keys import check_name, is_name
 from secede.erasure.lineage import Lineage
 from secede.erasure.registry import Model
-from secede.errors import ConfigError, GuardError, RecordError, StateError, StorageError
-from secede.flower import arrays, holding, saving, strategies
+from secede.errors import GuardError, RecordError, StateError, StorageError
+from secede.flower import arrays, holding, saving
 from secede.flower.grids import Tell, say
 from secede.flower.log import Contribution, Log, Notes, Round
 from secede.flower.nodes import Node
@@ -69,7 +69,6 @@ class Store:
         *,
         name: str | None = None,
         classes: int | None = None,
-        secure_aggregation: bool = False,
         tell: Tell = say,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -77,8 +76,6 @@ class Store:
         self.home, self.log = Home(self.path), Log(self.path / "rounds.jsonl")
         self.trainings = Trainings(self.path)
         self.name = check_name(name or self._called(), "federation")
-        if secure_aggregation:
-            raise ConfigError(strategies.HIDDEN)
         self.tell, self.clock = tell, clock
         self.classes = classes  # that the network tells apart; None: its last layer's outputs
         self.notes = Notes(self.path / "noted")
@@ -217,6 +214,11 @@ class Store:
         """Note that the training has come to its end."""
         self.trainings.finish()
 
+    def go_on(self) -> bool:
+        """Take back a wish for a training from scratch that no round has followed, if any."""
+        with self.held(doing="taking back a training from scratch"):
+            return self.trainings.go_on()
+
     def take_as_it_is(self) -> None:
         """Let the model of a training that was cut short serve, as if that had been all of it."""
         with self.held(doing="taking a training as it is"):
@@ -234,6 +236,7 @@ class Store:
         erased: str | None = None,
         number: int | None = None,
         server_round: int | None = None,
+        secure: bool = False,
     ) -> Round:
         """Write a completed round down: first the model's file, then the line that makes it one.
 
@@ -253,6 +256,7 @@ class Store:
             config=dict(config),
             server_round=server_round,
             erased=erased,
+            secure=secure,
             at=stamp(self.clock()),
         )
         self.log.append(completed)

@@ -40,16 +40,16 @@ _REASONS = {
 }
 REFUSED = tuple((getattr(strategy, name), name) for name in _REASONS if hasattr(strategy, name))
 HIDDEN = (
-    "rounds under secure aggregation cannot be recorded, and no client be erased from them: "
-    "SecAgg+ runs in Flower's legacy workflow alone, and there the server learns neither who is in "
-    "a mean nor with which weight (docs/flower.md)"
+    "the clients hide their updates (secaggplus_mod) and refuse rounds in the open: train with "
+    "secure_recording(DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(...)), store), and erase "
+    "with secure= (docs/flower.md)"
 )
 _SECURE = "secaggplus"  # names what clients that hide their updates miss in a plain round
 _LOOKED_AT = 4096  # values of an entry
 _TOLERANCE = 1e-5  # of the values' size: float32 sums of some in another order differ by far less
 
 
-def check(found: Strategy) -> FedAvg:
+def check(found: object) -> FedAvg:
     """Return the strategy if it is a weighted mean."""
     for kind, name in REFUSED:
         if isinstance(found, kind):
@@ -57,6 +57,12 @@ def check(found: Strategy) -> FedAvg:
                 f"strategy {type(found).__name__!r} cannot be erased from: {_REASONS[name]}, and "
                 f"the mean of the others cannot be had from it; use {' or '.join(WORK)}"
             )
+    if any(kind.__module__.startswith("flwr.server.") for kind in type(found).__mro__):
+        raise ConfigError(
+            f"strategy {type(found).__name__!r} is of Flower's legacy stack, which runs under "
+            "SecAgg+ alone: train with secure_recording, erase with secure= (docs/flower.md), or "
+            f"take {' or '.join(WORK)} of flwr.serverapp.strategy"
+        )
     if not isinstance(found, FedAvg):
         raise ConfigError(
             f"strategy {type(found).__name__!r} is not known to be a weighted mean; use "
@@ -68,6 +74,11 @@ def check(found: Strategy) -> FedAvg:
             "records: leave it to Flower's"
         )
     return found
+
+
+def refusal(kind: type) -> str | None:
+    """Return why strategies of a kind, or called as it is, are refused; None: they are not."""
+    return next((_REASONS[c.__name__] for c in kind.__mro__ if c.__name__ in _REASONS), None)
 
 
 def check_mean(found: FedAvg, aggregate: State, updates: Sequence[tuple[State, float]]) -> None:

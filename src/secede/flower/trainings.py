@@ -101,9 +101,10 @@ class Trainings:
                     f"a training from scratch was asked for, and it is started with model "
                     f"{given[:12]}… of an earlier one: give it fresh weights"
                 )
+            back = "" if from_scratch else "; --go-on, in an app store.go_on(), takes that back"
             return Beginning(
                 words="FROM SCRATCH: training begins from fresh weights and takes nothing of model "
-                f"{last.model[:12]}…, which it replaces"
+                f"{last.model[:12]}…, which it replaces{back}"
             )
         if cut is not None:
             return self._again(*cut, last, rounds)
@@ -136,6 +137,19 @@ class Trainings:
         known, cut = self._now()
         number = 0 if known is None else known.number + 1
         self.write(Training(number=number, rounds=rounds, fresh=True, left=cut))
+
+    def go_on(self) -> bool:
+        """Take back that the next training begins from scratch; return whether anybody wished it.
+
+        Once it has a round it is too late: its model has replaced the other.
+        """
+        known = self.last()
+        if known is None or not self._waits():
+            return False
+        # What it would have replaced was cut short, or had come to its end.
+        before = known.model_copy(update={"fresh": False, "finished": True})
+        self.write(known.left or before)
+        return True
 
     def finish(self) -> None:
         """Write down that the training has come to its end."""

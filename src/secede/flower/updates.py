@@ -1,16 +1,21 @@
 """What a client keeps of itself on its own disk: its last updates, and nothing of anybody else's.
 
-Each is a safetensors file named by its digest; `index.json` tells home, run, round and samples,
-the newest first. Of each home, which is a federation's server, the last two stay, and the one that
-the server says is in its model: rounds that led nowhere must not cost the client the update that
-counts. Whoever writes holds a lock, and a kill leaves all or nothing.
+Each is a safetensors file; `index.json` tells home, run, round and samples, the newest first. Of
+each home, which is a federation's server, the last two stay, and the one that the server says is in
+its model: rounds that led nowhere must not cost the client the update that counts. A round need not
+hash what it keeps: the next one tells the digest that the server found, and nothing is given out
+that does not have the digest asked for. Whoever writes holds a lock, and a kill leaves all or
+nothing.
 """
 
 from __future__ import annotations
 
 import fcntl
+import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,6 +30,7 @@ from secede.errors import ConfigError, RecordError, SecedeError, StateError, Sto
 from secede.flower import saving
 from secede.state import State
 
+_INDEX = "index.json"
 _LIMIT = 1 << 20
 _NEWEST = 2  # the last one, and the one before in case the server never aggregated the last
 _HOMES = 16  # of which updates stay: whoever makes up more of them fills no disk
@@ -33,12 +39,18 @@ _HOMES = 16  # of which updates stay: whoever makes up more of them fills no dis
 class Kept(Document):
     """An update that the client has: what it is, and where it comes from."""
 
-    digest: Digest
+    digest: Digest | None = None  # as the client or, while `file` is there, the server found it
+    file: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""  # "": called by its digest
     run: str
     round: Count
     samples: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     home: str = ""  # what the server calls itself
     node: str = ""  # the id under which it was sent
+
+    @property
+    def stem(self) -> str:
+        """What its file is called."""
+        return self.file or str(self.digest)
 
 
 class Index(Document):
@@ -64,22 +76,29 @@ class Updates:
         home: str = "",
         node: str = "",
         serving: str | None = None,
+        hashed: bool = True,
     ) -> Kept:
-        """Keep an update; `serving` is the digest of the home's one that must stay."""
+        """Keep an update; `serving` is the digest of the home's one that must stay.
+
+        It has a digest at once if it is `hashed`, else when the home's next round tells it.
+        """
+        name = {"digest": states.digest(state)} if hashed else {"file": secrets.token_hex(16)}
+        new = Kept(**name, run=run, round=number, samples=samples, home=home, node=node)
         with files.private(), self._locked():
             known = self.all()
             self._check_alone(known, home, run, node)
-            # The index, which comes next, syncs the folder for both.
-            digest = saving.save(state, self.folder, mode=0o600, sync_folder=False)
-            new = Kept(digest=digest, run=run, round=number, samples=samples, home=home, node=node)
-            stays = _stays(new, known, serving)
-            self._write(Index(updates=stays))
-            self._sweep({kept.digest for kept in stays})
+            stays = _stays(new, _called(known, home, serving), serving)
+            # Both are written before the disk is waited for; the index syncs the folder for both.
+            with files.replacing(self.folder / _INDEX) as index:
+                index.write_bytes(_bytes(stays))
+                with files.replacing(self._path(new), sync_folder=False) as temporary:
+                    saving.write(state, temporary)
+            self._sweep(stays)
         return new
 
     def all(self) -> tuple[Kept, ...]:
         """Return what there is, the newest first."""
-        path = self.folder / "index.json"
+        path = self.folder / _INDEX
         if not path.exists():
             return ()
         try:
@@ -90,12 +109,32 @@ class Updates:
 
     def get(self, digest: str) -> dict[str, Tensor] | None:
         """Return the update with this digest; None if it is not there."""
-        if digest not in {kept.digest for kept in self.all()}:
-            return None
-        state, _ = states.load(self._path(digest))
-        if states.digest(state) != digest:
-            raise StateError(f"{self._path(digest)}: its values are not those that were written")
-        return state
+        damaged: StateError | None = None
+        for kept in sorted(self.all(), key=lambda each: each.digest != digest):
+            if kept.digest != digest and not kept.file:
+                continue  # the client found another digest itself
+            try:
+                state, _ = states.load(self._path(kept))
+                if states.digest(state) == digest:
+                    return state
+                error = StateError(
+                    f"{self._path(kept)}: its values are not those that were written"
+                )
+            except StateError as found:
+                error = found
+            damaged = damaged or (error if kept.digest == digest else None)
+        if damaged is not None:
+            raise damaged
+        return None
+
+    def newest(self, home: str) -> dict[str, Tensor] | None:
+        """Return the last update that was kept for a home, None if there is none."""
+        for kept in self.all():
+            if kept.home == home:
+                if kept.digest is not None:
+                    return self.get(kept.digest)
+                return states.load(self._path(kept))[0]
+        return None
 
     def forget(self, home: str | None = None) -> int:
         """Remove what was kept for a home, or all of it; return how many updates those were."""
@@ -104,8 +143,8 @@ class Updates:
         with files.private(), self._locked():
             known = self.all()
             stays = tuple(kept for kept in known if home is not None and kept.home != home)
-            self._write(Index(updates=stays))
-            self._sweep({kept.digest for kept in stays})
+            files.write_bytes(self.folder / _INDEX, _bytes(stays))
+            self._sweep(stays)
         return len(known) - len(stays)
 
     def _check_alone(self, known: Sequence[Kept], home: str, run: str, node: str) -> None:
@@ -130,22 +169,33 @@ class Updates:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _write(self, index: Index) -> None:
-        files.write_bytes(
-            self.folder / "index.json", canonical(index.model_dump(mode="json")) + b"\n"
-        )
-
-    def _sweep(self, stays: set[str]) -> None:
+    def _sweep(self, stays: Sequence[Kept]) -> None:
         """Remove what the index does not name, and what a kill left half written."""
+        names = {f"{kept.stem}.safetensors" for kept in stays}
         try:
-            for path in (*self.folder.glob("*.safetensors"), *self.folder.glob(saving.PARTS)):
-                if path.stem not in stays:
-                    path.unlink(missing_ok=True)
+            for name in os.listdir(self.folder):
+                whole = name.endswith(".safetensors") and name not in names
+                if whole or fnmatch(name, saving.PARTS):
+                    os.unlink(self.folder / name)
         except OSError as error:
             raise StorageError(f"cannot delete in {self.folder}: {error.strerror}") from error
 
-    def _path(self, digest: str) -> Path:
-        return self.folder / f"{digest}.safetensors"
+    def _path(self, kept: Kept) -> Path:
+        return self.folder / f"{kept.stem}.safetensors"
+
+
+def _bytes(updates: Sequence[Kept]) -> bytes:
+    return canonical(Index(updates=tuple(updates)).model_dump(mode="json")) + b"\n"
+
+
+def _called(known: Sequence[Kept], home: str, serving: str | None) -> Sequence[Kept]:
+    """Return what is known; the home's newest has the digest that the server tells and none has."""
+    mine = [kept for kept in known if kept.home == home]
+    told = {kept.digest for kept in mine}
+    if serving is None or serving in told or not mine or mine[0].digest is not None:
+        return known
+    named = mine[0].model_copy(update={"digest": serving})
+    return [named if kept is mine[0] else kept for kept in known]
 
 
 def _stays(new: Kept, known: Sequence[Kept], serving: str | None) -> tuple[Kept, ...]:
@@ -155,7 +205,7 @@ def _stays(new: Kept, known: Sequence[Kept], serving: str | None) -> tuple[Kept,
         if kept.home != new.home:
             homes |= {kept.home} if len(homes) < _HOMES else set()
             stays += [kept] if kept.home in homes else []
-        elif kept.digest != new.digest:
+        elif kept.digest is None or kept.digest != new.digest:
             stays += [kept] if mine < _NEWEST or kept.digest == serving else []
             mine += 1
     return tuple(stays)

@@ -31,8 +31,10 @@ UNLEARN, LOOK, LEAVE = "unlearn", "secede", "leave"  # names of the handlers
 LEFT = f"query.{LEAVE}"  # tells a client that it is erased
 TYPES = {tasks.LOCAL_STEP: f"train.{UNLEARN}", tasks.COUNT: f"query.{LOOK}"}
 TYPES[tasks.MEASURE] = f"query.{LOOK}"
+OURS = frozenset({*TYPES.values(), LEFT})
 _STATE, _TASK, _ANSWER = "secede.state", "secede.task", "secede.answer"
-_KEEP = "secede.keep"
+_KEEP, _UPDATE = "secede.keep", "secede.update"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _HOME = re.compile(r"[0-9a-f]{1,64}")
 _LIMIT = 4 << 20  # characters of JSON
 _CLASSES = 1_000_000
@@ -85,6 +87,21 @@ def take_home(message: Message) -> tuple[str, str | None]:
     sound = isinstance(home, str) and _HOME.fullmatch(home)
     whole = isinstance(serving, str) and len(serving) == 64
     return str(home) if sound else "", str(serving) if whole else None
+
+
+def tell_update(reply: Message, digest: str) -> None:
+    """Add to a reply that hides an update which one it is: the server cannot hash it."""
+    reply.content[_UPDATE] = ConfigRecord({"digest": digest})
+
+
+def take_update(reply: Message) -> str | None:
+    """Return what `tell_update` added, and take it out; None where there is nothing sound."""
+    told = reply.content.config_records.get(_UPDATE)
+    if told is None:
+        return None
+    del reply.content[_UPDATE]
+    digest = told.get("digest")
+    return digest if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None
 
 
 def leave(node: int, home: str, *, ttl: float) -> Message:

@@ -10,6 +10,7 @@ from flower.small import Federation, Told, initial
 from flower.test_store import dying
 from secede.errors import ConfigError
 from secede.flower.deploy import readiness
+from secede.flower.deploy.scaffold import write_project
 from secede.flower.trainings import Trainings
 
 
@@ -76,3 +77,96 @@ def test_a_training_that_was_cut_is_taken_as_it_is_when_asked(federation: Federa
     assert Trainings(folder).cut() is None
     readiness.erasure(folder, "name:site-1", as_it_is=True, tell=told)
     assert len(told) == 1
+
+
+def wish(federation: Federation) -> None:
+    readiness.training(home(federation), 2, from_scratch=True, tell=Told())
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_training_from_scratch_can_be_taken_back(federation: Federation, times: int) -> None:
+    federation.train(2)
+    for _ in range(times):
+        wish(federation)
+    waiting = readiness.training(home(federation), 2, from_scratch=False, tell=Told())
+    assert waiting.words.startswith("FROM SCRATCH")
+    assert "--go-on" in waiting.words
+    told = Told()
+    asked = readiness.training(home(federation), 2, from_scratch=False, go_on=True, tell=told)
+    assert "goes on from the serving model" in asked.words
+    assert told.has("is taken back")
+    before = federation.store.last()
+    federation.recording().start(federation.grid(), ArrayRecord(initial()), num_rounds=2, timeout=5)
+    rounds = federation.store.log.made()
+    assert len(rounds) == 4
+    assert before is not None
+    assert rounds[2].start == before.model
+    assert not federation.store.go_on()  # nothing is left to take back
+
+
+def test_what_was_cut_short_before_the_wish_goes_on_where_it_was(federation: Federation) -> None:
+    before = Trainings(cut(federation)).last()
+    wish(federation)
+    assert federation.store.go_on()
+    assert Trainings(home(federation)).last() == before
+    asked = readiness.training(home(federation), None, from_scratch=False, tell=Told())
+    assert asked.words == "training goes on after round 2 of 4"
+
+
+def test_a_training_from_scratch_that_has_a_round_is_not_taken_back(
+    federation: Federation,
+) -> None:
+    federation.train(1)
+    wish(federation)
+    federation.recording().start(federation.grid(), ArrayRecord(initial()), num_rounds=2, timeout=5)
+    replaced = federation.store.last()
+    told = Told()
+    readiness.training(home(federation), 2, from_scratch=False, go_on=True, tell=told)
+    assert not told.has("is taken back")
+    assert federation.store.last() == replaced
+
+
+# The app's config
+
+OLDER = """\
+[tool.flwr.app.config]
+num-server-rounds = 10
+erasure = { home = "there", leaver = "" }
+"""
+ERASE = {"erasure.home": "h", "erasure.leaver": "name:a", "erasure.trigger": "other"}
+
+
+def test_an_app_of_an_older_version_is_told_what_to_add(tmp_path: Path) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_text(OLDER)
+    readiness.config(tmp_path, {"num-server-rounds": 3, "erasure.home": "h"})
+    with pytest.raises(
+        ConfigError, match=r"has no erasure.trigger, erasure.options under"
+    ) as found:
+        readiness.config(tmp_path, {**ERASE, "erasure.options": "{}"})
+    line = 'erasure = { home = "there", leaver = "", trigger = "", options = "" }'
+    assert f"    {line}\n" in str(found.value)
+    assert "if erase_if_asked(grid, strategy, store, context):" in str(found.value)
+    assert path.read_text() == OLDER  # it is for its owner to add them
+    old = 'erasure = { home = "there", leaver = "" }'
+    path.write_text(OLDER.replace(old, line))
+    readiness.config(tmp_path, {**ERASE, "erasure.options": "{}"})
+
+
+def test_every_key_that_is_missing_is_told_as_it_is_to_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_text("")
+    with pytest.raises(ConfigError, match=r"has no num-server-rounds, erasure.home") as found:
+        readiness.config(tmp_path, {"num-server-rounds": 3, "erasure.home": ""})
+    written = [line for line in str(found.value).splitlines() if " = " in line]
+    path.write_text("\n".join(["[tool.flwr.app.config]", *written]))
+    readiness.config(tmp_path, {"num-server-rounds": 3, "erasure.home": "", **ERASE})
+    path.write_text("[")
+    with pytest.raises(ConfigError, match=r"pyproject.toml cannot be read"):
+        readiness.config(tmp_path, {})
+
+
+def test_a_fresh_project_lacks_nothing(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", sites=["a", "b"])
+    every = {**ERASE, "erasure.options": "{}", "num-server-rounds": 3}
+    readiness.config(project.app, every)

@@ -6,7 +6,9 @@ code in there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from secede.flower.trainings import Trainings
 
 Tell = Callable[[str], None]
 ROUNDS = 3
+_KEYS = ("home", "leaver", "trigger", "options")  # of `erasure` in an app's config
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,18 @@ class Asked:
     words: str
 
 
-def training(folder: Path, rounds: int | None, *, from_scratch: bool, tell: Tell) -> Asked:
-    """Return what a training of so many rounds will be; None: as one that was cut short, else 3."""
+def training(
+    folder: Path, rounds: int | None, *, from_scratch: bool, tell: Tell, go_on: bool = False
+) -> Asked:
+    """Return what a training of so many rounds will be; None: as one that was cut short, else 3.
+
+    `go_on` takes back a wish for one from scratch.
+    """
     trainings = Trainings(folder)
+    if go_on:
+        with holding.held(Home(folder), tell, doing="taking back a training from scratch"):
+            if trainings.go_on():
+                tell("the training from scratch that was asked for is taken back")
     if not from_scratch:
         length = rounds or trainings.length() or ROUNDS
         return Asked(length, trainings.foresee(length).words)
@@ -41,6 +53,40 @@ def training(folder: Path, rounds: int | None, *, from_scratch: bool, tell: Tell
         with holding.held(Home(folder), tell, doing="asking for a training from scratch"):
             trainings.ask_anew(length)
     return Asked(length, found.words)
+
+
+def config(app: Path, wanted: Mapping[str, object]) -> None:
+    """Raise if an app's config lacks what a run sets: Flower refuses keys that are not there.
+
+    Apps that an older version wrote lack some; it is for their owner to add them.
+    """
+    path = app / "pyproject.toml"
+    try:
+        tool = tomllib.loads(path.read_text()).get("tool", {})
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    found = tool.get("flwr", {}).get("app", {}).get("config", {})
+    flat = {**found, **{f"erasure.{key}": value for key, value in _table(found).items()}}
+    missing = [key for key in wanted if key not in flat]
+    if not missing:
+        return
+    table = {**dict.fromkeys(_KEYS, ""), "home": "home", **_table(found)}
+    inner = ", ".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
+    lines = [f"{key} = {json.dumps(wanted[key])}" for key in missing if "." not in key]
+    lines += [f"erasure = {{ {inner} }}"] if any("." in key for key in missing) else []
+    written = "\n".join(f"    {line}" for line in lines)
+    raise ConfigError(
+        f"{path} has no {', '.join(missing)} under [tool.flwr.app.config], as apps of an older "
+        "version have none, and Flower sets no key that is not there. Write there, in place of "
+        f"what it has of them:\n{written}\nand see that the server app has, in place of its own "
+        "call of erase():\n    if erase_if_asked(grid, strategy, store, context):\n        return"
+    )
+
+
+def _table(found: Mapping[str, object]) -> dict[str, object]:
+    """Return what is there of `erasure`."""
+    table = found.get("erasure", {})
+    return dict(table) if isinstance(table, dict) else {}
 
 
 def erasure(folder: Path, leaver: str, *, as_it_is: bool, tell: Tell) -> None:

@@ -1,0 +1,250 @@
+"""A training's strategy under SecAgg+, whose rounds are written down, and the grid that it has."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flwr.app import Context
+from flwr.common import EvaluateIns, EvaluateRes, Parameters, Scalar
+from flwr.server import ClientManager, LegacyContext, SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import Strategy
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, Key
+from flwr.serverapp import Grid
+from flwr.supercore.run import RunNotRunningException
+
+from secede import state as states
+from secede.errors import ConfigError, GuardError, SilentError
+from secede.flower.exchange import Exchange
+from secede.flower.grids import Admitted, Awaiting, prompt
+from secede.flower.log import Contribution
+from secede.flower.nodes import Node
+from secede.flower.recorder import told
+from secede.flower.roster import Roster
+from secede.flower.secure import legacy
+from secede.flower.secure.carrying import Carried, Carrying, Configured
+from secede.flower.secure.engine import Failures, Results
+from secede.flower.secure.legacy import Masked
+from secede.flower.store import Store
+from secede.state import State
+
+if TYPE_CHECKING:
+    from flwr.proto.node_pb2 import NodeInfo
+
+COARSE = 1e-4  # steps of the mean: with larger ones the reference is off
+_PAUSE = 0.5  # seconds between two looks for replies
+_SAME = 1e-5  # of a value's size: rounding makes less of a mean of equal states
+
+
+class Shown(Carrying):
+    """The grid of a training, on which those who were erased are not."""
+
+    def __init__(self, grid: Grid, store: Store, seconds: float, most: float) -> None:
+        exchange = Exchange(grid=prompt(grid), tell=store.tell, pause=_PAUSE, now=store.clock)
+        super().__init__(exchange, like=store.like, home=store.identity, most=most, seconds=seconds)
+        self.ended, self._grid, self._thread = False, exchange.grid, threading.get_ident()
+
+    def admit(self, roster: Roster, refused: Callable[[Node, str], None]) -> Admitted:
+        """Show those whom the roster admits."""
+        self.inner = shown = Admitted(self._grid, roster, refused)
+        self.exchange = replace(self.exchange, grid=shown)
+        return shown
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return who is there; Flower's own thread asks on until it hears that all is over."""
+        if self.ended and threading.get_ident() != self._thread:
+            raise RunNotRunningException
+        return super().get_nodes()
+
+
+class Bounded(SimpleClientManager):
+    """A manager that waits for clients for so long, and not for a day."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def wait_for(self, num_clients: int, timeout: float = 86400) -> bool:
+        """Wait; SilentError once the time is over."""
+        with self._cv:
+            if self._cv.wait_for(lambda: len(self.clients) >= num_clients, self._seconds):
+                return True
+        raise SilentError(
+            f"too few clients came within {self._seconds:g} seconds: {len(self.clients)} of "
+            f"{num_clients} are there; start the others, or lower the strategy's "
+            "min_available_clients"
+        )
+
+
+class Recorded(Strategy):
+    """A weighted mean under SecAgg+ whose rounds are written down."""
+
+    run, done = "", 0  # rounds of this training before it was cut short
+
+    def __init__(
+        self, masked: Masked, store: Store, shown: Shown, begin: State, wait_seconds: float
+    ) -> None:
+        self._masked, self._inner, self._store, self._shown = masked, masked.strategy, store, shown
+        self._wait_seconds = wait_seconds
+        self._begin, self._start = begin, states.digest(begin)
+        self._known = {node.identity: node for node in store.clients()}
+        self._digests = store.digests()  # of their last recorded updates, by identity
+        self._asked, self._config = dict[int, Node](), dict[str, Any]()
+        self._in_mean: set[int] | None = None
+        self._made: Configured | None = None
+        self._said = set[tuple[int, str]]()
+        self._admit()
+
+    def round(self, _: Grid, context: Context) -> None:
+        """Take a round, under the number that it has in the whole training."""
+        config = context.state.config_records[MAIN_CONFIGS_RECORD]
+        number = int(str(config[Key.CURRENT_ROUND])) + self.done
+        config[Key.CURRENT_ROUND] = number
+        self._in_mean, self._made = None, None
+        assert isinstance(context, LegacyContext)  # that was checked
+        self._shown.carry(self._masked.workflow, context)
+        here = self._shown.round
+        missing = {n: why for n, why in here.faults.items() if n not in (self._in_mean or ())}
+        for node, why in missing.items():
+            self._store.tell(f"left out of the round: client {self._asked[node].name!r}: {why}")
+        if self._in_mean is None:
+            self._store.tell(f"round {number}: secure aggregation came to no end, all stays")
+            wrong = missing.keys() - here.silent
+            if len(wrong) > 1 and wrong == self._asked.keys():  # the app's fault, nobody's
+                raise GuardError(f"no client sent a sound update: {next(iter(missing.values()))}")
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
+        """Begin where the training begins."""
+        return legacy.to_parameters(self._begin)
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> Configured:
+        """Let the strategy choose, once a round, among the clients that have not left."""
+        if self._made is not None:  # it begins again without those who dropped out
+            return self._shown.left(self._made)
+        self._start = states.digest(legacy.to_state(parameters, self._store.like))
+        self._store.check_start(self._start)
+        shown = self._admit()
+        Awaiting(
+            shown,
+            self._wait_seconds,
+            self._store.tell,
+            enough=self._masked.least(),
+            hopeless=shown.hopeless,
+        ).get_nodes()
+        made = self._inner.configure_fit(server_round, parameters, client_manager)
+        chosen = [int(proxy.cid) for proxy, _ in made]
+        if strangers := {*chosen} - shown.seen.keys():
+            raise ConfigError(
+                f"strategy {type(self._inner).__name__!r} chose node {min(strangers)}, which takes "
+                "no part: choose among the client manager's"
+            )
+        self._asked = {node: shown.seen[node] for node in chosen}
+        self._config = told(made[0][1].config) if made else {}
+        self._shown.round = Carried(
+            names={node: who.name for node, who in self._asked.items()},
+            serving={n: self._digests.get(who.identity) for n, who in self._asked.items()},
+        )
+        self._made = made
+        return made
+
+    def aggregate_fit(
+        self, server_round: int, results: Results, failures: Failures
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """Let the strategy take the mean that there is, and write down whose it is."""
+        weights = {int(proxy.cid): int(found.num_examples) for proxy, found in results}
+        lost = [n for n in self._shown.round.faults if n not in weights]
+        failed = [*failures, *(RuntimeError(self._shown.round.faults[n]) for n in lost)]
+        mean = legacy.to_state(results[0][1].parameters, self._store.like)
+        parameters, metrics = self._inner.aggregate_fit(server_round, results, failed)
+        self._in_mean = set(weights)
+        if parameters is None:
+            self._store.tell(f"round {server_round}: the strategy took no mean, all stays")
+            return parameters, metrics
+        state = legacy.to_state(parameters, self._store.like)
+        _check_same(state, mean, type(self._inner).__name__)
+        self._tell_coarse(sum(weights.values()))
+        digests = self._shown.round.digests
+        clients = [
+            Contribution(
+                client=self._asked[node].name,
+                node=str(node),
+                key=self._asked[node].key,
+                weight=weight,
+                digest=digests.get(node),
+            )
+            for node, weight in sorted(weights.items(), key=lambda pair: self._asked[pair[0]].name)
+        ]
+        self._store.keep(
+            state,
+            run=self.run,
+            strategy=type(self._inner).__name__,
+            start=self._start,
+            clients=clients,
+            config=self._config,
+            server_round=server_round,
+            secure=True,
+        )
+        for node in weights:
+            who = self._asked[node]
+            self._known.setdefault(who.identity, who)
+            if node in digests:
+                self._digests[who.identity] = digests[node]
+        # What is written down is what the next round begins with, to the bit.
+        return legacy.to_parameters(state), metrics
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """Pass on."""
+        return self._inner.configure_evaluate(server_round, parameters, client_manager)
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """Pass on."""
+        return self._inner.aggregate_evaluate(server_round, results, failures)
+
+    def evaluate(
+        self, server_round: int, parameters: Parameters
+    ) -> tuple[float, dict[str, Scalar]] | None:
+        """Pass on."""
+        return self._inner.evaluate(server_round, parameters)
+
+    def _admit(self) -> Admitted:
+        roster = Roster(self._known.values(), self._store.erased())
+        return self._shown.admit(roster, self._tell_refused)
+
+    def _tell_refused(self, node: Node, reason: str) -> None:
+        if (node.node, reason) not in self._said:
+            self._said.add((node.node, reason))
+            self._store.tell(f"stays out: client {node.name!r}: {reason}")
+
+    def _tell_coarse(self, weight: float) -> None:
+        """Say it once if the mean is counted in steps that are too large for an erasure."""
+        step = legacy.step_size(self._masked.workflow, weight)
+        if step > COARSE and (0, "coarse") not in self._said:
+            self._said.add((0, "coarse"))
+            self._store.tell(
+                f"SecAgg+ counts this mean in steps of {step:.2g}, and a leaver's reference will "
+                "be off by as much: lower its max_weight to the largest client's samples"
+            )
+
+
+def _check_same(state: State, mean: State, name: str) -> None:
+    for key, value in mean.items():
+        if value.is_floating_point():
+            share = max(_SAME, 4 * torch.finfo(value.dtype).eps)
+            if not torch.allclose(state[key].double(), value.double(), rtol=share, atol=1e-8):
+                raise ConfigError(
+                    f"strategy {name!r} changes the weighted mean (at {key!r}): nothing can be "
+                    "erased from such a model"
+                )

@@ -298,6 +298,36 @@ def test_an_app_of_an_older_version_is_told_before_anything_runs(
     assert given == []
 
 
+def test_an_app_of_an_older_version_leaves_a_training_that_was_cut_as_it_was(
+    tmp_path: Path,
+) -> None:
+    from flower.small import Federation
+    from flower.test_store import dying
+    from secede.flower.deploy.scaffold import write_project
+    from secede.flower.trainings import Trainings
+
+    project = write_project(tmp_path / "p", sites=["a", "b"], port=9092)
+    federation = Federation(project.folder)
+    with pytest.raises(KeyboardInterrupt):
+        federation.train(4, grid=dying(federation, 3))
+    path = project.app / "pyproject.toml"
+    path.write_text(path.read_text().replace(', trigger = "", options = ""', ""))
+    before = {p: p.read_bytes() for p in project.home.rglob("*") if p.is_file()}
+    cut = Trainings(project.home).cut()
+    assert cut is not None
+    command = ["flower", "erase", str(project.folder), "name:site-1", "--trigger", "other"]
+    shown = CliRunner().invoke(app, [*command, "--as-it-is"])
+    assert isinstance(shown.exception, ConfigError)
+    assert "has no erasure.trigger" in str(shown.exception)
+    assert {p: p.read_bytes() for p in project.home.rglob("*") if p.is_file()} == before
+    assert Trainings(project.home).cut() == cut
+
+
+def test_the_way_back_says_that_it_trains_at_once() -> None:
+    shown = " ".join(CliRunner().invoke(app, ["flower", "train", "--help"]).stdout.split())
+    assert "or --go-on takes it back and trains at once" in shown
+
+
 @pytest.mark.parametrize(
     ("option", "wished"),
     [([], (False, False)), (["--from-scratch"], (True, False)), (["--go-on"], (False, True))],

@@ -2,10 +2,12 @@
 
 The guard's and the gate's limits come from these numbers. Print them (some minutes):
 PYTHONPATH=src:tests python -m erasure.honest
+With --no-fading as if every leaver were trusted; --scenarios takes only some.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -51,7 +53,14 @@ class Found:
 
 
 def measure(
-    network: str, clients: int, rounds: int, images: int, scenario: str, seed: int
+    network: str,
+    clients: int,
+    rounds: int,
+    images: int,
+    scenario: str,
+    seed: int,
+    *,
+    fades: bool = True,
 ) -> Iterator[tuple[str, Found]]:
     """Train a federation, let its leaver unlearn by each method, and post-train."""
     config = parse(
@@ -77,7 +86,8 @@ def measure(
     for name, (method, settings) in METHODS.items():
         start = create(method, settings)[1].start(server).state
         _, report = replace(guard, farthest=1e9, nearest=0, nearest_line=0).check(start)
-        yield name, Found(report, _passes(guard, start), _rounds(server, start, before))
+        passed = _rounds(server, start, before, fades=fades)
+        yield name, Found(report, _passes(guard, start), passed)
 
 
 def _passes(guard: Guard, start: State) -> bool:
@@ -88,14 +98,14 @@ def _passes(guard: Guard, start: State) -> bool:
     return True
 
 
-def _rounds(server: Server, state: State, before: Counts) -> int | None:
+def _rounds(server: Server, state: State, before: Counts, *, fades: bool) -> int | None:
     """Post-train as an erasure does until the gate passes; return after how many rounds it did."""
     weights = layers(server.fresh_model(), len(before.samples)).weights
     for number in range(1, AFTERWARDS + 1):
         start, engine, retained = state, server.engine, server.retained
         updates = engine.train_round(start, retained, phase=POST_TRAINING, number=number).updates
         state = aggregate(updates)
-        if number == 1:
+        if number == 1 and fades:
             shown = [update.state for update in updates]
             state = fading.fade(state, start, shown, movable=state.keys(), weights=weights).state
         if isinstance(Gate().decide(before, _count(server, state)), Passed):
@@ -121,12 +131,19 @@ def _count(server: Server, state: State) -> Counts:
 
 def main() -> None:
     """Print a Markdown table: least and most over all federations, by scenario and method."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--no-fading", action="store_true", help="as if leavers were trusted")
+    parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=SCENARIOS)
+    parser.add_argument("--federations", type=int, default=len(FEDERATIONS), help="the first ones")
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
+    asked = parser.parse_args()
     torch.set_num_threads(1)
     found = defaultdict[tuple[str, str], list[Found]](list)
-    for scenario in SCENARIOS:
-        for federation in FEDERATIONS:
-            for seed in SEEDS:
-                for name, one in measure(*federation, scenario, seed):
+    for scenario in asked.scenarios:
+        for federation in FEDERATIONS[: asked.federations]:
+            for seed in asked.seeds:
+                fades = not asked.no_fading
+                for name, one in measure(*federation, scenario, seed, fades=fades):
                     found[scenario, name].append(one)
     print(
         "| scenario | method | to the reference | to the global model | to the line "

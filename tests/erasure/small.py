@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import tiny
@@ -76,6 +77,22 @@ def build_normed(shape: tuple[int, ...], classes: int) -> nn.Module:
     assert isinstance(model, nn.Sequential)
     weight_norm(model[1])
     return model
+
+
+class Own(nn.Module):
+    """A layer written by hand, whose last input nobody's samples reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(0.1 * torch.randn(16, 65))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(nn.functional.pad(x, (0, 1)), self.weight)
+
+
+def build_own(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return the same with a hidden layer that is no layer of torch."""
+    return nn.Sequential(nn.Flatten(), Own(), nn.ReLU(), nn.Linear(16, classes))
 
 
 def make(folder: Path, config: str = CONFIG) -> Home:

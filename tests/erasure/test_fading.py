@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -89,6 +93,21 @@ def test_weight_decay_is_no_use_of_a_weight() -> None:
     assert found.state["a"][0, 0].item() == pytest.approx(4 / (1 + SHARE / 2))
 
 
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_what_it_is_given_stays_as_it_was(kind: torch.dtype, rows: int) -> None:
+    draw = torch.Generator().manual_seed(rows)
+    forms = {"a": Form(), "b": Form(transposed=True)}
+    given = [
+        {name: torch.randn(rows, 6, generator=draw, dtype=kind) for name in forms} for _ in range(4)
+    ]
+    before = [{name: value.clone() for name, value in one.items()} for one in given]
+    state, start, *updates = given
+    assert fade(state, start, updates, movable=forms, weights=forms).share > 0
+    for one, other in zip(given, before, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in forms)
+
+
 @pytest.mark.parametrize(("limit", "value"), [("_LARGEST", 1), ("_BYTES", 8 * (10 + 3) * 4 - 1)])
 def test_a_layer_that_is_too_large_stays_as_it_is_and_is_named(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
@@ -110,6 +129,36 @@ def test_a_layer_with_a_hundred_million_weights_is_skipped_before_it_takes_any_m
     assert too_large(huge, 5)  # too long
     assert too_large(huge, 1)  # too much: nine gigabytes
     assert not too_large(torch.ones(1).expand(128, 784), 100)
+
+
+PEAK = """
+import resource
+import sys
+from pathlib import Path
+
+import torch
+
+from secede.erasure import fading
+
+torch.set_num_threads(1)
+rows, inputs, count = (int(value) for value in sys.argv[1:])
+fading.ridge(*(torch.randn(4, 4) for _ in range(2)), [torch.randn(4, 4)])  # loads what it needs
+weight, start, *updates = (torch.randn(rows, inputs) for _ in range(count + 2))
+before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+fading.ridge(weight, start, updates)
+peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(peak - before, fading.peak_bytes(weight, count))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is told by Linux")
+@pytest.mark.parametrize(("rows", "inputs"), [(2000, 2000), (400, 12000)])
+def test_a_layer_takes_as_much_memory_as_is_said(rows: int, inputs: int) -> None:
+    command = [sys.executable, "-c", PEAK, str(rows), str(inputs), "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    taken, said = (int(value) for value in done.stdout.split())
+    assert said / 2 < taken < said + (32 << 20)  # libraries take some for themselves
 
 
 def test_groups_of_a_convolution_fade_each_by_its_own_changes() -> None:

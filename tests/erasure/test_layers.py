@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from secede.erasure.layers import Form, layers, lookups
+from secede.erasure.layers import Form, last, layers, lookups
 
 
 class Network(nn.Module):
@@ -29,7 +29,7 @@ class Network(nn.Module):
 def test_layers_are_those_whose_rows_act_on_an_input_but_for_the_last() -> None:
     found = layers(Network(), 3)
     assert found.weights == {"kernel.weight": Form(), "hidden.weight": Form()}
-    assert found.left_out == ("places",)
+    assert (found.left_out, found.turned) == (("places",), frozenset())
     assert layers(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 2).weights == {}
 
 
@@ -53,12 +53,28 @@ class HeadFirst(nn.Module):
         return answer
 
 
-@pytest.mark.parametrize(("classes", "last"), [(10, "head"), (7, "first"), (None, "first")])
-def test_the_last_layer_is_that_of_the_computation_and_else_of_registration(
-    classes: int | None, last: str
-) -> None:
-    every = {f"{name}.weight" for name in ("head", "body", "second", "first")}
-    assert layers(HeadFirst(), classes).weights.keys() == every - {f"{last}.weight"}
+@pytest.mark.parametrize("classes", [10, 7, None])
+def test_the_last_layer_is_that_of_the_computation(classes: int | None) -> None:
+    found = layers(HeadFirst(), classes)
+    assert found.weights.keys() == {"body.weight", "second.weight", "first.weight"}
+
+
+@pytest.mark.parametrize(
+    ("model", "place"),
+    [
+        (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), 1),  # each could take the other's
+        (nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4), nn.Conv1d(4, 2, 1)), 1),
+        (nn.Sequential(nn.Linear(4, 5), nn.Linear(4, 6)), 1),  # two heads
+        (nn.Sequential(nn.Conv1d(4, 2, 1), nn.Conv1d(2, 3, 1)), 1),
+        (nn.Sequential(nn.MultiheadAttention(4, 2), nn.Linear(4, 2)), 1),
+    ],
+)
+def test_else_the_last_layer_is_that_of_registration(model: nn.Sequential, place: int) -> None:
+    assert last(model) is model[place]
+
+
+def test_a_model_without_layers_has_no_last_one() -> None:
+    assert last(nn.ReLU()) is None
 
 
 def test_of_several_that_could_be_the_last_layer_it_is_the_last_one() -> None:
@@ -124,6 +140,20 @@ def test_convolutions_have_groups_and_transposed_ones_their_inputs_first() -> No
         "2.weight": Form(2, transposed=True),
     }
     assert found.left_out == ("3.weight",)  # a row for each input cannot tell
+
+
+def test_what_is_left_out_with_its_inputs_first_is_told() -> None:
+    model = nn.Sequential(
+        nn.ConvTranspose1d(4, 4, 3, groups=4),
+        parametrizations.weight_norm(nn.ConvTranspose1d(4, 2, 3)),
+        nn.Conv1d(2, 2, 3, groups=2),
+        nn.Linear(2, 3),
+    )
+    found = layers(model, 3)
+    part = "1.parametrizations.weight.original"
+    assert found.left_out == ("0.weight", f"{part}0", f"{part}1", "2.weight")
+    assert found.turned == {*found.left_out} - {"2.weight"}
+    assert layers(nn.ConvTranspose1d(4, 2, 3), 2).turned == {"weight"}  # the last one
 
 
 def test_attention_and_recurrent_layers_are_matrices() -> None:

@@ -24,6 +24,7 @@ from secede.erasure.plan import Margins
 from secede.erasure.planning import Wishes
 from secede.erasure.registry import Candidate
 from secede.erasure.verifying import (
+    CLEARED,
     FADED,
     KEPT,
     NOTHING,
@@ -301,9 +302,25 @@ def test_what_cannot_fade_is_told_and_named_in_the_receipt(
     (first,) = [t.details for t in small.course(home).way if "unfaded" in t.details]
     assert (first["round"], first["unfaded"]) == (1, names)
     assert first["scalars"]["unfaded"] == len(names)
-    assert any(f"these stay as they were: {', '.join(names)}" in line for line in lines)
+    assert any(f", these could not fade: {', '.join(names)}" in line for line in lines)
     told = STAYED.format(count=len(names)) + ", ".join(names) + "."
     assert told in small.told(home)["limits"]
+
+
+def test_what_nobody_reaches_is_set_to_zero_in_a_layer_written_by_hand(tmp_path: Path) -> None:
+    home = small.make(tmp_path, small.DEEP.replace("small:build_deep", "small:build_own"))
+    assert small.model(home)["1.weight"][:, -1].all()
+    lines = list[str]()
+    small.erase(home, small.receive(home).id, tell=lines.append)
+    assert not small.model(home)["1.weight"][:, -1].any()
+    (first,) = [t.details for t in small.course(home).way if "cleared" in t.details]
+    assert (first["cleared"], first["scalars"]["cleared"]) == (["1.weight"], 1)
+    assert first["scalars"]["zeroed"] >= 16
+    assert "unfaded" not in first["scalars"]
+    assert any(line.endswith(", these could not fade: 1.weight") for line in lines)
+    limits = small.told(home)["limits"]
+    assert CLEARED.format(count=1) + "1.weight." in limits
+    assert not any(limit.startswith(STAYED.format(count=1)) for limit in limits)
 
 
 def test_the_erasure_after_a_faded_one_takes_the_mean_of_the_others_as_reference(

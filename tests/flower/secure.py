@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.client import NumPyClient
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
-from flwr.common import FitRes, parameters_to_ndarrays
+from flwr.common import FitRes, bytes_to_ndarray, parameters_to_ndarrays
 from flwr.common import Status as FitStatus
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.common.serde import message_to_proto
@@ -42,6 +43,7 @@ from flower.small import (
 )
 from secede import state as states
 from secede.erasure.workflow import Outcome
+from secede.errors import SecedeError
 from secede.federation.training import orders, train
 from secede.flower import ClientErasure, erase, secure_recording
 from secede.flower.secure import legacy
@@ -49,6 +51,7 @@ from secede.unlearning import tasks
 
 Mod = Callable[..., Message]
 LONGER = replace(TRAINING, epochs=4)  # so that two rounds are enough
+ALIKE = 0.5  # correlation that random masks do not have
 Sent = dict[int, dict[str, Tensor]]  # by partition
 
 
@@ -112,10 +115,11 @@ class SecureFederation(Federation):
         self.sent: list[tuple[str, Sent]] = []  # by the group of each round
         self.pieces: list[dict[int, list[bytes]]] = []  # of each round's updates
         self.seen: list[tuple[str, bytes]] = []  # type and bytes of what reached the server
+        self.masked: list[tuple[int, np.ndarray]] = []  # round and numbers of what was masked
         erasure = ClientErasure(
             load_model, load_data, training=TRAINING, seed=SEED, methods=methods
         )
-        used: list[Any] = [*hide, self._look, *around, erasure.mod, *inside]
+        used: list[Any] = [*hide, *around, erasure.mod, self._look, *inside]
         app = ClientApp(client_fn, mods=used) if by_function else ClientApp(mods=used)
         if not by_function:
             app.train()(train_here)
@@ -171,11 +175,18 @@ class SecureFederation(Federation):
     def leaked(self) -> set[int]:
         """Return whose updates, of all rounds, can be read in what reached the server."""
         seen = [data for _, data in self.seen]
-        return {client for updates in self.pieces for client in readable(seen, updates)}
+        found = {client for updates in self.pieces for client in readable(seen, updates)}
+        for place, numbers in self.masked:
+            found |= {n for n, sent in self.sent[place][1].items() if alike(numbers, sent)}
+        return found
 
     def _see(self, message: Message, reply: Message) -> Message:
         data = message_to_proto(reply).SerializeToString()
         self.seen.append((message.metadata.message_type, data))
+        told: Any = reply.content.config_records.get(RECORD_KEY_CONFIGS) or ConfigRecord()
+        if Key.MASKED_PARAMETERS in told:
+            _, *numbers = (bytes_to_ndarray(b).ravel() for b in told[Key.MASKED_PARAMETERS])
+            self.masked.append((len(self.sent) - 1, np.concatenate(numbers).astype(float)))
         return reply
 
 
@@ -215,6 +226,12 @@ def pieces(sent: dict[str, Tensor], start: dict[str, Tensor]) -> list[bytes]:
     return found
 
 
+def alike(numbers: np.ndarray, sent: dict[str, Tensor]) -> bool:
+    """Return whether whole numbers go with an update's values: quantised, but hardly masked."""
+    values = np.concatenate([value.double().numpy().ravel() for value in sent.values()])
+    return bool(abs(np.corrcoef(numbers, values)[0, 1]) > ALIKE)
+
+
 def readable(seen: Iterable[bytes], updates: dict[int, list[bytes]]) -> set[int]:
     """Return the clients some of whose parameters can be read in what reached the server."""
     return {
@@ -223,3 +240,31 @@ def readable(seen: Iterable[bytes], updates: dict[int, list[bytes]]) -> set[int]
         for client, parts in updates.items()
         if any(p in data for p in parts)
     }
+
+
+def changed(stage: str, change: Any) -> Any:
+    """Return an answer that differs from the honest one in what it says at a stage."""
+
+    def answer(message: Message, reply: Message) -> Message:
+        if stage_of(reply) == stage:
+            change(reply)
+        return reply
+
+    return answer
+
+
+def put(key: str, value: Any) -> Any:
+    return lambda reply: reply.content.config_records[RECORD_KEY_CONFIGS].update({key: value})
+
+
+def claim(samples: int) -> Any:
+    def change(reply: Message) -> None:
+        reply.content.metric_records["fitres.num_examples"]["num_examples"] = samples
+
+    return change
+
+
+def one_line(error: pytest.ExceptionInfo[SecedeError], *words: str) -> None:
+    text = str(error.value)
+    assert "\n" not in text
+    assert all(word in text for word in words), text

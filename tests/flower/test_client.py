@@ -14,7 +14,7 @@ from flwr.clientapp.mod import LocalDpMod
 from flower.inprocess import InProcess, sites, wired
 from flower.small import SIZES, Federation, client_app, initial, load_data, load_model
 from secede import state as states
-from secede.errors import ConfigError, GuardError, RecordError, StateError
+from secede.errors import ConfigError, GuardError, RecordError
 from secede.flower import ClientErasure, arrays, wire
 from secede.flower.updates import Updates
 from secede.unlearning import tasks
@@ -219,7 +219,7 @@ def test_a_damaged_index_or_update_is_named(tmp_path: Path) -> None:
     updates = Updates(tmp_path)
     kept = keep(updates, 1)
     states.save({"w": torch.zeros(3)}, tmp_path / f"{kept}.safetensors")
-    with pytest.raises(StateError, match="not those that were written"):
+    with pytest.raises(RecordError, match="not those that were written"):
         updates.get(kept)
     (tmp_path / "index.json").write_text("{")
     with pytest.raises(RecordError, match=r"index.json: damaged"):

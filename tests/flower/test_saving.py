@@ -39,6 +39,20 @@ def test_entries_that_share_memory_are_written_apart(tmp_path: Path) -> None:
     assert states.digest(loaded) == states.digest(both)
 
 
+def test_a_checksum_tells_names_kinds_shapes_and_values_apart(tmp_path: Path) -> None:
+    found = saving.write_summed(state(), tmp_path / "a")
+    assert found == saving.checksum(states.load(tmp_path / "a")[0])
+    assert found == saving.checksum(dict(reversed(state().items())))
+    others = [
+        {**state(), "w": state()["w"].nextafter(torch.tensor(2.0))},
+        {**state(), "w": state()["w"].reshape(4, 3)},
+        {**state(), "w": state()["w"].view(torch.int32)},
+        {("v" if name == "w" else name): value for name, value in state().items()},
+        {name: value for name, value in state().items() if name != "empty"},
+    ]
+    assert len({found, *map(saving.checksum, others)}) == 6
+
+
 def test_what_cannot_be_written_is_told_and_nothing_stays(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(StorageError, match="cannot write in"):

@@ -5,25 +5,28 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from pydantic import ValidationError
 
 from flower.small import Federation, client_app, initial, strategy
 from secede import state as states
-from secede.errors import ConfigError, StateError
-from secede.flower import Store, recording
-from secede.flower.updates import Updates
+from secede.errors import ConfigError, RecordError
+from secede.flower import Store, recording, wire
+from secede.flower.updates import Kept, Updates
 
 A, B = "a" * 32, "b" * 32
 
 
 def keep(updates: Updates, value: float, **options: Any) -> str:
-    state = {"w": torch.full((3,), value)}
+    state = {"w": torch.full((3,), float(value))}
     told = {"run": "1", "number": int(value), "samples": 4, **options}
     return str(updates.put(state, **told).digest)
 
@@ -92,7 +95,7 @@ def test_writers_wait_for_each_other(tmp_path: Path) -> None:
 def keep_unhashed(updates: Updates, value: float, **options: Any) -> str:
     """Keep an update without hashing it; return the digest that a server would find."""
     assert keep(updates, value, home=A, hashed=False, **options) == "None"
-    return states.digest({"w": torch.full((3,), value)})
+    return states.digest({"w": torch.full((3,), float(value))})
 
 
 def test_an_update_that_was_not_hashed_is_found_by_its_digest(tmp_path: Path) -> None:
@@ -123,27 +126,188 @@ def test_the_next_round_tells_its_digest_and_it_stays_as_long_as_it_serves(tmp_p
 
 
 def test_a_wrong_digest_from_the_server_hides_no_update(tmp_path: Path) -> None:
+    updates, wrong = Updates(tmp_path), "0" * 64  # as where noise comes after what is kept
+    first = keep_unhashed(updates, 1)
+    second = keep_unhashed(updates, 2, serving=wrong)
+    assert updates.all()[1].digest == wrong
+    assert (updates.get(first) or {})["w"].tolist() == [1.0] * 3
+    assert updates.get(wrong) is None
+    keep_unhashed(updates, 3, serving=second)
+    keep(updates, 4, home=B)
+    assert updates.all()[2].digest == second
+    assert (updates.newest(A) or {})["w"].tolist() == [3.0] * 3
+
+
+def test_the_newest_is_given_whatever_the_server_calls_it(tmp_path: Path) -> None:
+    updates = Updates(tmp_path)
+    keep_unhashed(updates, 1)
+    path = tmp_path / "index.json"
+    index = json.loads(path.read_text())
+    index["updates"][0]["digest"] = "0" * 64
+    path.write_text(json.dumps(index))
+    assert (updates.newest(A) or {})["w"].tolist() == [1.0] * 3
+
+
+def test_an_update_that_counts_stays_though_the_server_was_silent_about_it(tmp_path: Path) -> None:
     updates = Updates(tmp_path)
     first = keep_unhashed(updates, 1)
-    keep_unhashed(updates, 2, serving="0" * 64)
-    assert updates.all()[1].digest == "0" * 64
-    assert (updates.get(first) or {})["w"].tolist() == [1.0] * 3
-    with pytest.raises(StateError, match="not those that were written"):
-        updates.get("0" * 64)
+    second = keep_unhashed(updates, 2, serving=None)
+    keep_unhashed(updates, 3, serving=first)
+    assert [(kept.round, kept.digest) for kept in updates.all()] == [
+        (3, None),
+        (2, second),
+        (1, first),
+    ]
+    assert (updates.get(first, A) or {})["w"].tolist() == [1.0] * 3
 
 
-def test_an_update_that_was_damaged_is_not_given_out(tmp_path: Path) -> None:
+def test_while_none_is_the_serving_one_two_more_stay(tmp_path: Path) -> None:
+    updates, unknown = Updates(tmp_path), "0" * 64
+    digests = [keep_unhashed(updates, value) for value in (1, 2)]
+    for value in (3, 4, 5, 6):
+        digests.append(keep_unhashed(updates, value, serving=unknown))
+    # What the server told before an update was kept is not taken for that update's digest.
+    assert [kept.digest for kept in updates.all()] == [None, *reversed(digests[2:5])]
+    keep_unhashed(updates, 7, serving=digests[2])  # it was found: the others may go
+    assert [kept.round for kept in updates.all()] == [7, 6, 3]
+
+
+def test_a_server_that_never_tells_a_digest_fills_no_disk(tmp_path: Path) -> None:
+    updates = Updates(tmp_path)
+    digests = [keep_unhashed(updates, value) for value in (1, 2, 3, 4, 5, 6)]
+    assert [kept.round for kept in updates.all()] == [6, 5, 4, 3]
+    assert len(list(tmp_path.glob("*.safetensors"))) == 4
+    keep_unhashed(updates, 7, serving=digests[2])
+    assert [kept.round for kept in updates.all()] == [7, 6, 3]
+
+
+def test_a_usual_round_hashes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    updates, hashed = Updates(tmp_path), list[str]()
+    real, before = states.digest, None
+
+    def counted(state: states.State) -> str:
+        hashed.append(real(state))
+        return hashed[-1]
+
+    for value in (1, 2, 3):
+        with monkeypatch.context() as patch:
+            patch.setattr(states, "digest", counted)
+            keep(updates, value, home=A, hashed=False, serving=before)
+        before = states.digest({"w": torch.full((3,), float(value))})
+    assert hashed == []
+    assert updates.all()[1].digest is not None
+
+
+def test_no_other_homes_updates_are_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates, read = Updates(tmp_path), list[str]()
+    mine = keep_unhashed(updates, 1)
+    keep(updates, 2, home=B, hashed=False)
+    real = states.load
+
+    def counted(path: Path) -> Any:
+        read.append(path.stem)
+        return real(path)
+
+    monkeypatch.setattr(states, "load", counted)
+    assert updates.get("0" * 64, A) is None
+    assert read == [kept.file for kept in updates.all() if kept.home == A]
+    assert updates.get(mine, B) is None
+    assert updates.get(mine, A) is not None
+
+
+@pytest.mark.parametrize("word", ["Z" * 64, "A" * 64, "0" * 63, "0" * 64 + "\n", 7])
+def test_a_word_that_is_no_digest_is_not_taken_from_a_message(
+    federation: Federation, word: str | int
+) -> None:
+    federation.grid()  # messages belong to a run
+    told = ConfigRecord({"home": A, "serving": word})
+    message = Message(RecordDict({"secede.keep": told}), 5, "train")
+    assert wire.take_home(message) == (A, None)
+
+
+def test_a_word_that_is_no_digest_does_not_get_into_the_index(tmp_path: Path) -> None:
+    updates = Updates(tmp_path)
+    keep_unhashed(updates, 1)
+    with pytest.raises(ValidationError):
+        keep_unhashed(updates, 2, serving="Z" * 64)
+    keep(updates, 3, home=B)
+    assert [kept.round for kept in updates.all()] == [3, 1]
+
+
+def test_a_server_that_tells_no_digest_breaks_no_other_federation(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = wire.tell_home
+
+    def lie(message: Message, home: str, serving: str | None) -> None:
+        real(message, home, "Z" * 64)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wire, "tell_home", lie)
+        federation.train(2)
+    keep(disk(federation, 1), 7, home=B)
+    assert [kept.home for kept in disk(federation, 1).all()].count(B) == 1
+    assert federation.erase().rung == "local-step"
+
+
+# Damaged
+
+
+def damage(path: Path, how: str) -> str:
+    """Damage a file; return what is said of it."""
+    if how == "cut":
+        path.write_bytes(path.read_bytes()[:-4])
+        return "not a readable safetensors file"
+    states.save({"w": torch.full((3,), 9.0)}, path)
+    return "not those that were written"
+
+
+@pytest.mark.parametrize("how", ["cut", "changed"])
+@pytest.mark.parametrize("named", [False, True])
+def test_an_update_that_was_damaged_is_not_given_out(tmp_path: Path, how: str, named: bool) -> None:
     updates = Updates(tmp_path)
     first = keep_unhashed(updates, 1)
     (path,) = tmp_path.glob("*.safetensors")
-    states.save({"w": torch.full((3,), 9.0)}, path)
-    assert updates.get(first) is None  # none here has this digest
-    keep_unhashed(updates, 2, serving=first)
-    with pytest.raises(StateError, match="not those that were written"):
-        updates.get(first)
-    path.write_bytes(b"{")
-    with pytest.raises(StateError, match="not a readable safetensors file"):
-        updates.get(first)
+    said = damage(path, how)
+    if named:
+        keep(updates, 2, home=A, serving=first)
+    with pytest.raises(RecordError, match=f"{path.name}: .*{said}"):
+        updates.get(first, A)
+    assert updates.get("0" * 64, B) is None
+
+
+@pytest.mark.parametrize("how", ["cut", "changed"])
+@pytest.mark.parametrize("hashed", [False, True])
+def test_the_newest_is_the_last_that_is_not_damaged(tmp_path: Path, how: str, hashed: bool) -> None:
+    updates = Updates(tmp_path)
+    for value in (1, 2):
+        keep(updates, value, home=A, hashed=hashed)
+    second, first = (tmp_path / f"{kept.stem}.safetensors" for kept in updates.all())
+    damage(second, how)
+    assert (updates.newest(A) or {})["w"].tolist() == [1.0] * 3
+    said = damage(first, how)
+    with pytest.raises(RecordError, match=f"{second.name}: .*{said}"):
+        updates.newest(A)
+
+
+def test_a_damaged_update_is_told_no_digest(tmp_path: Path) -> None:
+    updates = Updates(tmp_path)
+    first = keep_unhashed(updates, 1)
+    (path,) = tmp_path.glob("*.safetensors")
+    second = keep_unhashed(updates, 2)
+    damage(path, "changed")
+    keep_unhashed(updates, 3, serving=first)
+    assert [kept.digest for kept in updates.all()] == [None, second, None]
+
+
+# The index
+
+
+def test_an_entry_has_a_digest_or_a_file() -> None:
+    with pytest.raises(ValidationError, match="neither digest nor file"):
+        Kept(run="1", round=1, samples=1.0)
 
 
 def test_an_index_of_an_older_version_is_read(tmp_path: Path) -> None:
@@ -151,42 +315,49 @@ def test_an_index_of_an_older_version_is_read(tmp_path: Path) -> None:
     old = keep(updates, 1, home=A)
     path = tmp_path / "index.json"
     index = json.loads(path.read_text())
-    for entry in index["updates"]:
-        assert entry.pop("file") == ""
-    path.write_text(json.dumps(index))
+    assert index["version"] == 2
+    (entry,) = index["updates"]
+    for name in ("file", "checksum", "told"):
+        del entry[name]
+    path.write_text(json.dumps({"version": 1, "updates": [entry]}))
+    assert updates.newest(A) is not None
     keep_unhashed(updates, 2, serving=old)
     assert updates.get(old) is not None
     assert [kept.round for kept in updates.all()] == [2, 1]
+    assert json.loads(path.read_text())["version"] == 2
 
 
-@pytest.mark.parametrize("step", range(1, 6))
-def test_a_kill_at_any_step_leaves_the_old_updates_or_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
+def test_what_an_older_version_left_unchecked_is_given_by_its_digest_alone(tmp_path: Path) -> None:
     updates = Updates(tmp_path)
-    digests = [keep_unhashed(updates, value) for value in (1, 2)]
-    calls = list[str]()
+    first = keep_unhashed(updates, 1)
+    path = tmp_path / "index.json"
+    index = json.loads(path.read_text())
+    (entry,) = index["updates"]
+    del entry["checksum"], entry["told"]
+    path.write_text(json.dumps({"version": 1, "updates": [entry]}))
+    assert updates.get(first, A) is not None
+    with pytest.raises(RecordError, match="nothing tells whether its values are"):
+        updates.newest(A)
 
-    def killed(name: str, real: Any) -> Any:
-        def call(*given: Any) -> Any:
-            calls.append(name)
-            if len(calls) == step:
-                raise KeyboardInterrupt
-            return real(*given)
 
-        return call
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", killed("sync", os.fsync))
-        patch.setattr(os, "replace", killed("replace", os.replace))
-        with pytest.raises(KeyboardInterrupt):
-            keep_unhashed(updates, 3, serving=digests[1])
-    # The update is whole and in its place before the index names it.
-    assert calls == ["sync", "replace", "sync", "replace", "sync"][:step]
-    assert updates.get(digests[1]) is not None
-    assert [kept.round for kept in updates.all()] == ([3, 2] if step == 5 else [2, 1])
-    keep_unhashed(updates, 4, serving=digests[1])
-    assert len(list(tmp_path.glob("*.safetensors"))) == len(updates.all())
+def test_a_kill_at_any_step_leaves_the_old_updates_or_the_new_one(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "flower.killed", str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    assert ended.returncode == 0, ended.stderr
+    *kills, whole = json.loads(ended.stdout)
+    # The update is whole and in its place before the index names it; then the oldest goes.
+    steps = ["save_file", "fsync", "replace", "unlink"]  # the last for a part that is there no more
+    assert whole["steps"] == [*steps[:4], "fsync", "replace", "fsync", "unlink", "unlink"]
+    assert [kill["steps"] for kill in kills] == [whole["steps"][:n] for n in range(9)]
+    assert [kill["rounds"] for kill in kills] == [[2, 1]] * 6 + [[3, 2]] * 3
+    assert kills[0]["parts"] == 2  # nothing but a kill leaves them
+    assert all(each["whole"] and each["clean"] for each in (*kills, whole))
+    assert [each["after"] for each in kills] == [[4, 2]] * 6 + [[4, 3, 2]] * 3
 
 
 # In a federation
@@ -221,6 +392,70 @@ def test_trainings_that_were_cut_do_not_cost_the_serving_update(federation: Fede
         cut(federation, federation.store)
     assert len(disk(federation, 1).all()) == 3
     assert disk(federation, 1).get(serving(federation, 1)) is not None
+    assert federation.erase().rung == "local-step"
+
+
+def lose_a_round(federation: Federation, n: int) -> None:
+    """Train a round that a client takes part in and whose mean is made without it."""
+    site = federation.site(f"site-{n}")
+    site.answer = lambda question, reply: (
+        None if question.metadata.message_type == "train" else reply
+    )
+    federation.train(1)
+    site.answer = None
+
+
+def around_training(message: Message, context: Any, call_next: Any) -> Message:
+    """Change each update after it was kept, as noise in the wrong place does."""
+    found: Message = call_next(message, context)
+    if message.metadata.message_type == "train":
+        for name, record in found.content.array_records.items():
+            state = {entry: value + 0.01 for entry, value in record.to_torch_state_dict().items()}
+            found.content[name] = ArrayRecord(state)
+    return found
+
+
+def test_an_update_by_a_name_that_is_not_its_own_is_not_found(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, app=client_app([around_training]))
+    federation.train(1)
+    cut(federation, federation.store)
+    assert serving(federation, 1) in {kept.digest for kept in disk(federation, 1).all()}
+    outcome = federation.erase()
+    assert outcome.failures[0]["outcome"] == "unable"
+    assert federation.told.has("client 'site-1'", "inside of a mod that changes it")
+
+
+def test_without_a_share_any_update_will_do_whatever_it_is_called(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, app=client_app([around_training]))
+    federation.train(1)
+    called = serving(federation, 1)
+    lose_a_round(federation, 1)
+    assert called in {kept.digest for kept in disk(federation, 1).all()}
+    assert federation.erase().rung == "local-step"
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_a_damaged_update_is_as_good_as_none_and_is_named(
+    federation: Federation, share: bool
+) -> None:
+    federation.train(2)
+    if not share:
+        lose_a_round(federation, 1)
+    newest, *_ = disk(federation, 1).all()
+    for path in disk(federation, 1).folder.glob("*.safetensors"):
+        states.save({name: value + 1 for name, value in initial().items()}, path)
+    outcome = federation.erase()
+    assert outcome.failures[0]["outcome"] == "unable"
+    said = f"{newest.stem}.safetensors: its values are not those that were written"
+    assert federation.told.has("client 'site-1'", said)
+
+
+def test_without_a_share_a_damaged_update_gives_way_to_another(federation: Federation) -> None:
+    federation.train(2)
+    called = serving(federation, 1)
+    lose_a_round(federation, 1)
+    (kept,) = (each for each in disk(federation, 1).all() if each.digest == called)
+    (disk(federation, 1).folder / f"{kept.stem}.safetensors").write_bytes(b"{")
     assert federation.erase().rung == "local-step"
 
 

@@ -148,7 +148,6 @@ def erase(
     from secede.flower.deploy import outcomes, readiness
 
     project = Project.load(folder)
-    readiness.erasure(project.home, leaver, as_it_is=as_it_is, tell=_say)
     config = {"erasure.home": str(project.home), "erasure.leaver": leaver}
     if trigger:
         config["erasure.trigger"] = check_trigger(trigger)
@@ -161,6 +160,7 @@ def erase(
     if asked := {name: value for name, value in options.items() if value}:
         config["erasure.options"] = json.dumps(asked)
     readiness.config(project.app, config)
+    readiness.erasure(project.home, leaver, as_it_is=as_it_is, tell=_say)
     if dry_run:
         _show_plan(project, config, seconds, as_json=as_json)
         return

@@ -123,7 +123,8 @@ def train(
         bool | None,
         typer.Option(
             "--from-scratch/--go-on",
-            help="Begin anew, and replace the model that serves; or take such a wish back.",
+            help="Begin anew, and replace the model that serves; or take such a wish back, and "
+            "train on from that model at once.",
             show_default=False,
         ),
     ] = None,
@@ -133,7 +134,8 @@ def train(
     """Train the project's app on the running federation.
 
     It goes on from the model that serves, and says so; --from-scratch begins with fresh weights,
-    and is remembered until a round has been completed, or --go-on takes it back.
+    and is remembered until a round has been completed, or --go-on takes it back
+    and trains at once, from the model that serves.
     One `flwr run`, followed to its end. Ctrl-C stops it at the SuperLink. After that, or a kill of
     the SuperLink or the app, the same command goes on after the last completed round.
 

@@ -30,6 +30,7 @@ from secede.erasure.journal import Journal
 from secede.erasure.keys import PrivateKey
 from secede.erasure.ledger import Ledger
 from secede.erasure.lineage import Lineage
+from secede.erasure.listed import listed
 from secede.erasure.plan import Plan, Step
 from secede.erasure.registry import Model
 from secede.erasure.request import Request
@@ -42,7 +43,7 @@ from secede.unlearning.method import Server
 
 Tell = Callable[[str], None]
 NAMES = 4096  # that fit into one row of the ledger
-_LINE = 300  # characters of a line's list of names
+NOT_FADED = ("unfaded", "cleared")  # all of it stayed, or all but what nobody reaches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,8 +248,9 @@ def _words(transition: Transition, said: str) -> str:
         told = "" if accuracy is None else f": retained clients answer {accuracy:.1%} right"
         faded = details["scalars"].get("faded")
         told += f", {faded:.0%} of the layers' weights, squared, faded" if faded else ""
-        stay = details.get("unfaded", ())
-        told += f", these stay as they were: {', '.join(stay)}"[:_LINE] if stay else ""
+        if stay := [name for key in NOT_FADED for name in details.get(key, ())]:
+            count = sum(details["scalars"].get(key, 0) for key in NOT_FADED)
+            told += listed(", these could not fade: ", stay, count)
         return f"{said} round {details['round']}{told}"
     if transition.state in (courses.REFUSED, courses.ROLLED_BACK):
         return said  # whoever works on it tells the outcome, and why

@@ -71,15 +71,26 @@ def fade(
 
 
 def too_large(weight: Tensor, count: int, form: Form = _PLAIN) -> bool:
-    """Return whether `ridge` would take too long with `count` updates, or too much memory.
+    """Return whether `ridge` would take too long with `count` updates, or too much memory."""
+    _, rows, inputs = _shape(weight, form)
+    fewer = min(count * rows, inputs)
+    return fewer > _LARGEST or peak_bytes(weight, count, form) > _BYTES
 
-    It takes ten times the layer in doubles, the updates once if they have fewer rows than the layer
+
+def peak_bytes(weight: Tensor, count: int, form: Form = _PLAIN) -> int:
+    """Return how much memory `ridge` takes at most besides what it is given.
+
+    That is ten times the layer in doubles, the updates once if they have fewer rows than the layer
     has inputs, and three squares of the fewer.
     """
-    groups, rows, inputs = form.blocks(torch.empty(weight.shape, device="meta")).shape
+    groups, rows, inputs = _shape(weight, form)
     fewer, wide = min(count * rows, inputs), count * rows < inputs
     doubles = 10 * rows * inputs + wide * count * rows * inputs + 3 * fewer**2
-    return fewer > _LARGEST or 8 * groups * doubles > _BYTES
+    return 8 * groups * doubles
+
+
+def _shape(weight: Tensor, form: Form) -> torch.Size:
+    return form.blocks(torch.empty(weight.shape, device="meta")).shape
 
 
 def ridge(weight: Tensor, start: Tensor, updates: Sequence[Tensor], form: Form = _PLAIN) -> Tensor:
@@ -131,7 +142,7 @@ def changed(update: Tensor, start: Tensor) -> Tensor:
     The part is the median over the weights that are not small. What samples move, they move either
     way, and by all sorts of parts; a mean would take some of that for decay.
     """
-    change, size = update.double().sub_(start), start.abs()
+    change, size = update.to(torch.float64, copy=True).sub_(start), start.abs()
     counts = (size > 0.5 * size.median()) & (size > 0)
     if not bool(counts.any()):
         return change

@@ -6,7 +6,7 @@ what clients know comes through the engine, as a state and some scalars.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -30,6 +30,7 @@ class Ground(Protocol):
     device: torch.device  # where the engine takes states
     clients: Mapping[str, int]  # names, and their numbers in the engine
     classes: int
+    classes_told: bool = True  # not guessed from the network
     scenario: str  # what is known about the leaver's data, "" for nothing: some methods need it
     training_rounds: int  # that the model took, and retraining takes
 
@@ -68,6 +69,10 @@ class Ground(Protocol):
 
     def hurry(self, seconds: float) -> None:
         """Give every retained client so long for one answer, where the engine can tell."""
+        return
+
+    def require(self, enough: Callable[[Sequence[str]], None]) -> None:
+        """Hear what raises if no more than some clients take part in a round that hides updates."""
         return
 
     def tally(self, clients: Sequence[int], state: State) -> Tally:

@@ -7,7 +7,7 @@ that the receipt can say so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +44,7 @@ class Layers:
 
     weights: Mapping[str, Form]  # that fade
     left_out: tuple[str, ...]  # of two dimensions or more, and no layer that can be told
+    turned: frozenset[str]  # of these, those whose first axis is the input's
 
 
 def layers(model: nn.Module, classes: int | None = None) -> Layers:
@@ -51,20 +52,22 @@ def layers(model: nn.Module, classes: int | None = None) -> Layers:
 
     A last layer has as many rows as there are `classes`, too few to tell what its inputs are; what
     it can tell a trigger by are the layers before it. So have the groups of a depthwise
-    convolution, a row or a few each. Embeddings look inputs up and are left out.
+    convolution, a row or a few each. Embeddings look inputs up and are left out. Without `classes`
+    the last layer is told by the widths of the others.
     """
-    last, known = _last(model, classes), lookups(model)
+    final, known = last(model, classes), lookups(model)
     weights, left_out = dict[str, Form](), list[str]()
     for prefix, module in model.named_modules():
         for name, value in module.named_parameters(prefix, recurse=False):
             if not value.requires_grad or value.ndim < 2 or name in known:
                 continue
             form = _form(module, name.rpartition(".")[2], value)
-            if form is None or (module is last and form != Form()):
+            if form is None or (module is final and form != Form()):
                 left_out.append(name)
-            elif module is not last:
+            elif module is not final:
                 weights[name] = form
-    return Layers(weights=weights, left_out=tuple(left_out))
+    turned = frozenset(name for name in left_out if name.startswith(_turned(model)))
+    return Layers(weights=weights, left_out=tuple(left_out), turned=turned)
 
 
 def lookups(model: nn.Module) -> frozenset[str]:
@@ -90,25 +93,38 @@ def _form(module: nn.Module, name: str, value: Tensor) -> Form | None:
     return None
 
 
-def _last(model: nn.Module, classes: int | None) -> nn.Module | None:
+def last(model: nn.Module, classes: int | None = None) -> nn.Module | None:
     """Return the last layer of the computation, as far as that can be told without a sample.
 
-    It has an output for each class, and no other layer of its kind takes so many inputs. Where
-    that is none or several, the last of them, or of all layers, in the order of registration.
+    It has an output for each class, and no other layer of its kind takes so many inputs; of several
+    it is the one registered last. Where none has, or nobody says how many classes there are, it is
+    the linear layer whose outputs no other one takes; else the last linear one, or the last of all.
     """
     every = [m for m in model.modules() if isinstance(m, (*_LAYERS, *_FORWARD, *_TRANSPOSED))]
     fitting = [one for one in every if classes is not None and _width(one, "out") == classes]
-    free = [
-        one
-        for one in fitting
-        if not any(_width(other, "in") == classes for other in every if _akin(one, other))
-    ]
-    found = free or fitting or every
-    return found[-1] if found else None
+    free = [one for one in every if not any(_takes(other, one) for other in every)]
+    linear = [one for one in every if isinstance(one, nn.Linear)]
+    for found in (_both(fitting, free), fitting, _both(linear, free), linear, every):
+        if found:
+            return found[-1]
+    return None
 
 
-def _akin(one: nn.Module, other: nn.Module) -> bool:
-    return one is not other and isinstance(one, nn.Linear) == isinstance(other, nn.Linear)
+def _both(some: Sequence[nn.Module], others: Sequence[nn.Module]) -> list[nn.Module]:
+    return [one for one in some if one in others]
+
+
+def _takes(other: nn.Module, one: nn.Module) -> bool:
+    """Return whether `other` may take the outputs of `one`: it is of its kind, and as wide."""
+    akin = one is not other and isinstance(one, nn.Linear) == isinstance(other, nn.Linear)
+    return akin and _width(one, "out") is not None and _width(one, "out") == _width(other, "in")
+
+
+def _turned(model: nn.Module) -> tuple[str, ...]:
+    """Return what the names of transposed convolutions' weights, or of their parts, begin with."""
+    return tuple(
+        f"{n}." if n else "" for n, m in model.named_modules() if isinstance(m, _TRANSPOSED)
+    )
 
 
 def _width(module: nn.Module, side: str) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from secede.erasure import absence
+from secede.erasure import absence, replies
 from secede.erasure.desk import Desk
 from secede.erasure.plan import Plan
 from secede.errors import SecedeError, SilentError
@@ -54,7 +54,9 @@ class Roll:
         plan = desk.plan
         desk.ground.hurry(plan.retained_seconds)
         present = absence.present(plan.retained, desk.course.way)
-        return cls(desk=desk, plan=plan, present=present)
+        roll = cls(desk=desk, plan=plan, present=present)
+        desk.ground.require(roll.allow)
+        return roll
 
     def try_again(self, missing: MissingError) -> None:
         """Begin again without a client; what was spent until here is wasted."""
@@ -81,6 +83,12 @@ class Roll:
                 f"{len(self.present)} of {len(self.plan.retained)} retained clients take part, "
                 f"with {share:.0%} of the samples, expected {self.plan.quorum:.0%} or more{told}"
             )
+
+    def allow(self, names: Sequence[str]) -> None:
+        """Raise if a round that these alone take part in would be one of too few."""
+        for name in {*self.present} - {*names}:
+            self.leave_out(name, replies.SILENT)
+        self.require()
 
     def share(self, names: Sequence[str]) -> float:
         """Return the share of the retained clients' samples; of heads where one is not pinned."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from secede import state as states
 from secede.erasure import course as courses
 from secede.erasure import fading
@@ -70,13 +72,13 @@ def _round(desk: Desk, step: Step, last: Mapping[str, Any]) -> None:
 
     def work() -> tuple[State, State, dict[str, Any]]:
         after = attended(roll, lambda server: method.recover(server, state, memory, number))
-        final, told, unfaded = after.state, dict[str, float](), list[str]()
+        final, told, stayed = after.state, dict[str, float](), dict[str, list[str]]()
         if number == 1 and _fades(desk.plan, step):
-            final, told, unfaded = _faded(desk, roll, final)
+            final, told, stayed = _faded(desk, roll, final)
         final = states.tied(final, desk.shared)
         details = _counted(desk, roll, final, number, after.cost + roll.wasted)
         details["scalars"] |= told
-        details |= {"unfaded": unfaded} if unfaded else {}
+        details |= stayed
         return final, after.memory, details
 
     done = attempted(desk, roll, work)
@@ -101,14 +103,16 @@ def _fades(plan: Plan, step: Step) -> bool:
     return plan.fading or step.rung != "local-step"
 
 
-def _faded(desk: Desk, roll: Roll, state: State) -> tuple[State, dict[str, float], list[str]]:
+def _faded(
+    desk: Desk, roll: Roll, state: State
+) -> tuple[State, dict[str, float], dict[str, list[str]]]:
     """Return the state without what the retained clients do not use, how much, and what stays.
 
     Where single updates are hidden, or nobody is to be trusted alone, their mean must tell. After a
     server-side method only what nobody moves goes: it has broken what it takes apart already.
     """
     if roll.trained is None:  # a method of its own, which let nobody train
-        return state, {}, []
+        return state, {}, {}
     start, updates = roll.trained
     single = desk.ground.situation(desk.plan.client).single_updates and desk.plan.mean == "mean"
     shown = [u.state for u in updates] if single else [by_name(desk.plan.mean)(updates)]
@@ -117,15 +121,18 @@ def _faded(desk: Desk, roll: Roll, state: State) -> tuple[State, dict[str, float
     movable = set(desk.movable) - networks.lookups(model)
     if not local:
         found = fading.fade(state, start, shown, movable=movable, weights={}, single=True)
-        return found.state, {"zeroed": found.zeroed, "faded": found.share}, []
-    layers = networks.layers(model, desk.ground.classes)
+        return found.state, {"zeroed": found.zeroed, "faded": found.share}, {}
+    layers = networks.layers(model, desk.ground.classes if desk.ground.classes_told else None)
     left_out = sorted(movable & {*layers.left_out})
-    movable -= {*left_out}
+    movable -= layers.turned  # an input's values are no column there
     found = fading.fade(state, start, shown, movable=movable, weights=layers.weights)
     unfaded = [*left_out, *found.skipped]
+    cleared = [name for name in unfaded if not torch.equal(found.state[name], state[name])]
+    names = {"unfaded": [name for name in unfaded if name not in cleared], "cleared": cleared}
+    names = {key: each for key, each in names.items() if each}
     told = {"zeroed": found.zeroed, "faded": found.share}
-    told |= {"unfaded": len(unfaded)} if unfaded else {}
-    return found.state, told, unfaded[:_NAMED]
+    told |= {key: len(each) for key, each in names.items()}
+    return found.state, told, {key: each[:_NAMED] for key, each in names.items()}
 
 
 def _cleared(last: Mapping[str, Any]) -> bool:

@@ -14,8 +14,9 @@ from secede.erasure import absence, gate, replies
 from secede.erasure import course as courses
 from secede.erasure.absence import Left
 from secede.erasure.bodies import Reply
-from secede.erasure.desk import Desk
+from secede.erasure.desk import NOT_FADED, Desk
 from secede.erasure.gate import Counts
+from secede.erasure.listed import listed
 from secede.erasure.plan import Plan
 from secede.erasure.roll import Roll
 from secede.erasure.scores import Reference, Score, Verification
@@ -23,7 +24,6 @@ from secede.state import State
 from secede.unlearning.worth import rounds_that_pay
 from secede.verification.score import Score as Measured
 
-_LINE = 300  # characters of a limit in a receipt
 AT_OTHERS = "right answers of the retained clients, on their own samples"
 AT_LEAVER = "right answers at the client, on its own samples"
 ITSELF = (
@@ -64,9 +64,10 @@ KEPT = (
     "What the retained clients' training does not use was kept as the leaver returned it, as "
     "asked: a backdoor in it would be left to their training."
 )
-STAYED = (
+STAYED = "{count} of the model's weights could not fade and stayed as the client returned them: "
+CLEARED = (
     "{count} of the model's weights could not fade and stayed as the client returned them, but for "
-    "inputs that nobody reaches: "
+    "what nobody's training reaches, which was set to zero: "
 )
 HIDDEN = (
     "Secure aggregation hid the retained clients' updates: none was checked by itself, no robust "
@@ -111,7 +112,8 @@ def verify(desk: Desk) -> None:
     limits.append(SKETCH)
     faded = [each["scalars"] for each in course.rounds if "faded" in each["scalars"]]
     limits += [FADED.format(share=each["faded"], count=each["zeroed"]) for each in faded]
-    limits += [_stayed(each) for each in course.rounds if each.get("unfaded")]
+    for key, words in zip(NOT_FADED, (STAYED, CLEARED), strict=True):
+        limits += [_stayed(each, key, words) for each in course.rounds if each.get(key)]
     if step.rung == "local-step" and not faded:
         limits.append(UNFADED if plan.fading else KEPT)
     if left or not last["round"]:
@@ -223,26 +225,14 @@ def _as_pinned(desk: Desk, plan: Plan, counts: Counts) -> bool:
 def _missing(left: Sequence[Left], of: int) -> str:
     """Name the retained clients that did not take part to the end."""
     told = [f"{one.client} ({one.why})" for one in left]
-    return _listed(f"{len(left)} of {of} retained clients did not take part to the end: ", told)
+    words = f"{len(left)} of {of} retained clients did not take part to the end: "
+    return listed(words, told) + "."
 
 
-def _stayed(done: Mapping[str, Any]) -> str:
-    """Name the weights that stayed as they were in a round in which others faded."""
-    count = int(done["scalars"]["unfaded"])
-    named = ["".join(c if c.isprintable() else "?" for c in name) for name in done["unfaded"]]
-    return _listed(STAYED.format(count=f"{count:,}"), named, count)
-
-
-def _listed(text: str, names: Sequence[str], count: int | None = None) -> str:
-    """Return a line that ends with as many names as it can hold, and how many more there are."""
-    shown = list[str]()
-    for name in names:
-        if len(text) + len(", ".join([*shown, name])) > _LINE - 20:
-            break
-        shown.append(name)
-    more = (len(names) if count is None else count) - len(shown)
-    told = " and ".join([", ".join(shown)] * bool(shown) + [f"{more:,} more"] * bool(more))
-    return f"{text}{told}."
+def _stayed(done: Mapping[str, Any], key: str, words: str) -> str:
+    """Name the weights that could not fade in a round in which others did."""
+    count = int(done["scalars"][key])
+    return listed(words.format(count=f"{count:,}"), done[key], count) + "."
 
 
 def _interval(measured: Measured, level: float) -> dict[str, float]:

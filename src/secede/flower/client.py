@@ -25,6 +25,7 @@ from secede.flower.updates import Kept, Updates
 from secede.flower.wire import Asked
 from secede.state import State
 from secede.unlearning import tasks
+from secede.unlearning.local import LocalResult
 from secede.unlearning.method import TakeStep
 
 FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
@@ -91,6 +92,7 @@ class ClientErasure:
 
         An app that is made of a `client_fn` takes none: there the mod answers.
         """
+        hiding.check_mods(getattr(app, "_mods", ()), self.mod)
         if getattr(app, "_call", None) is not None:
             self._answers = True
             return app
@@ -142,6 +144,7 @@ class ClientErasure:
             serving=serving,
             # Of a server that sees each update, the next round tells what digest it found.
             hashed=hidden or not home,
+            hidden=hidden,
         )
 
     def _answer(self, message: Message, context: Context) -> Message:
@@ -156,9 +159,15 @@ class ClientErasure:
                 own = self._own(self.updates(context), asked, like)
             site = self._site(context)
             reply = site.do(task, state, own, client=asked.client, number=asked.number)
+            if own and isinstance(reply, LocalResult) and self._hides(context):
+                hiding.check_step(reply.state, state, own)
             return wire.answer(message, reply)
         except SecedeError as error:
             return wire.refusal(message, error)
+
+    def _hides(self, context: Context) -> bool:
+        """Return whether this client hides its updates, for whatever server."""
+        return any(kept.salt for kept in self.updates(context).all())
 
     def _site(self, context: Context, most: int | None = None) -> Site:
         samples = samples_of(
@@ -194,7 +203,12 @@ class ClientErasure:
 
     def _own(self, updates: Updates, asked: Asked, like: State) -> OwnState | None:
         """Return the update that the server means; without a share in the mean any will do."""
-        found = None if asked.own is None else updates.get(asked.own)
+        found: State | None = None
+        try:
+            found = None if asked.own is None else updates.get(asked.own, asked.home)
+        except RecordError:
+            if asked.weight:
+                raise
         if found is None and asked.weight:
             raise RecordError(
                 f"the update {str(asked.own)[:12]}…, which the model holds, is not in "

@@ -78,7 +78,7 @@ def erase(
         home = founding.found(store)
         client = chosen(grid, store, leaver)
         store.tell(f"leaver {leaver} is client {client.name!r} ({client.words()})")
-        _check_enough(found, store, client.name)
+        _check_enough(found, store, client.name, asked=not (gone or wishes.distrust))
         entry, by_operator = _entry(store, home, client.name, request, trigger)
         exchange = Exchange(grid=grid, tell=store.tell, pause=pause, now=store.clock)
         ground = FlowerGround(
@@ -130,7 +130,7 @@ def plan(
     with files.private(), store.held(doing="planning an erasure"):
         home = founding.found(store)
         client = chosen(grid, store, leaver)
-        _check_enough(found, store, client.name)
+        _check_enough(found, store, client.name, asked=not (gone or wishes.distrust))
         exchange = Exchange(grid=grid, tell=store.tell)
         ground = FlowerGround(exchange, found, store, gone=gone)
         with Journal(home.journal) as journal:
@@ -202,11 +202,19 @@ def _check_hidden(found: FedAvg | Masked, store: Store) -> None:
     )
 
 
-def _check_enough(found: FedAvg | Masked, store: Store, leaver: str) -> None:
-    """Raise if too few would be left to hide among each other."""
-    served = store.served()
-    if isinstance(found, Masked) and served is not None:
-        found.check_enough(len({*served.clients} - {leaver}))
+def _check_enough(found: FedAvg | Masked, store: Store, leaver: str, *, asked: bool) -> None:
+    """Raise if too few would be left to hide among each other, or were in the last mean."""
+    served, last = store.served(), store.last()
+    if not isinstance(found, Masked) or served is None or last is None:
+        return
+    found.check_enough(len({*served.clients} - {leaver}))
+    others = {each.client for each in last.clients} - {leaver}
+    if asked and last.share(leaver) and len(others) < 2:
+        raise ConfigError(
+            f"the last mean holds {leaver!r} and one other, whose update would come with the step "
+            f"of {leaver!r}: train a round with three clients or more first, or erase it at the "
+            "server alone (gone=True)"
+        )
 
 
 def _check_live(wishes: Wishes) -> None:

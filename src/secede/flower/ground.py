@@ -19,7 +19,7 @@ from torch import nn
 
 from secede import __version__
 from secede import state as states
-from secede.erasure import gate
+from secede.erasure import gate, layers
 from secede.erasure.gate import Tally
 from secede.erasure.ground import Ground
 from secede.erasure.keys import is_name
@@ -36,6 +36,7 @@ from secede.flower.live import LiveEngine
 from secede.flower.log import Contribution
 from secede.flower.secure.engine import SecureEngine
 from secede.flower.secure.legacy import Masked
+from secede.flower.secure.opened import Opened
 from secede.flower.store import Store
 from secede.seeding import seeded
 from secede.state import State
@@ -88,6 +89,7 @@ class FlowerGround(Ground):
         self.device = torch.device("cpu")
         known, rounds = store.clients(), store.log.rounds()
         last = rounds[-1]
+        self._last = last.number
         self.clients = {node.name: number for number, node in enumerate(known)}
         recorded = {each.client: each.weight for r in rounds if not r.erased for each in r.clients}
         self._weights = {n: recorded[node.name] for n, node in enumerate(known)}
@@ -95,7 +97,7 @@ class FlowerGround(Ground):
         self._round: tuple[str, Sequence[Contribution], Sequence[Update]] = ("", (), ())
         digests = {each.client: each.digest for r in rounds for each in r.clients}
         engine: Callable[..., LiveEngine] = (
-            partial(SecureEngine, masked=strategy)
+            partial(SecureEngine, masked=strategy, opened=Opened(store.path))
             if isinstance(strategy, Masked)
             else partial(FlowerEngine, strategy=strategy)
         )
@@ -115,6 +117,7 @@ class FlowerGround(Ground):
             note=self._note,
         )
         self.training_rounds = sum(not r.erased for r in store.log.made())
+        self.classes_told = store.classes is not None
         self.classes = store.classes or _outputs(self._fresh("template"))
 
     def situation(self, client: str) -> Situation:
@@ -131,6 +134,8 @@ class FlowerGround(Ground):
     def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
         """Return what a method finds."""
         leaver, trace = self.clients[client], self.trace(client)
+        # Two sums from one start would tell about single updates: each erasure has its own.
+        name = ("retraining", client, self._last) if self._hidden else ("retraining",)
         return Server(
             engine=replace(
                 self.engine, answer_seconds={leaver: seconds}, hidden=frozenset({leaver})
@@ -138,7 +143,7 @@ class FlowerGround(Ground):
             global_state=state,
             leaver=leaver,
             retained=tuple(self.clients[name] for name in retained),
-            fresh_state=lambda: {**self._fresh("retraining").state_dict()},
+            fresh_state=lambda: {**self._fresh(*name).state_dict()},
             fresh_model=lambda: self._fresh("template"),
             weight=None if trace is None else trace.weight,
         )
@@ -172,6 +177,10 @@ class FlowerGround(Ground):
             round_seconds=min(self._round_seconds, seconds),
             gather_seconds=min(self._gather_seconds, seconds),
         )
+
+    def require(self, enough: Callable[[Sequence[str]], None]) -> None:
+        """Let no sum be opened of those for whom `enough` raises."""
+        self.engine = replace(self.engine, enough=enough)
 
     def tally(self, clients: Sequence[int], state: State) -> Tally:
         """Let clients count at the same time; the server looks at each answer as at any other."""
@@ -280,10 +289,10 @@ class FlowerGround(Ground):
 
 def _outputs(model: nn.Module) -> int:
     """Return how many classes a network tells apart: the outputs of its last linear layer."""
-    layers = [m.out_features for m in model.modules() if isinstance(m, nn.Linear)]
-    if not layers:
+    found = layers.last(model)
+    if not isinstance(found, nn.Linear):
         raise ConfigError(
             f"{type(model).__name__} has no linear layer to tell the number of classes from: give "
             "it as Store(..., classes=)"
         )
-    return layers[-1]
+    return found.out_features

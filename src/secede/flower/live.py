@@ -59,6 +59,7 @@ class LiveEngine(ABC):
     first_round: int = 0  # rounds before: users' functions see the numbers go on
     passes: int = 1  # over its samples that a client makes in a round
     heaviest: Mapping[int, float] = field(default_factory=dict)  # weight that passes as honest
+    enough: Callable[[Sequence[str]], None] = lambda _names: None  # raises, before a sum is opened
     note: Note = lambda _start, _clients, _updates: None
     phases: dict[int, str] = field(default_factory=dict)
 

@@ -1,6 +1,7 @@
 """The server's memory of a Flower federation: a home folder, with the log of its rounds beside.
 
 rounds.jsonl     who contributed to which model with which weight and digest; never an update
+opened.jsonl     whose updates' sums were opened, under secure aggregation
 training.json    the training that is under way        identity.json   what clients know it by
 models/          the last models, by digest            noted/   the rounds of an erasure in progress
 and what an erasure keeps there: journal, ledger, registry, keys, plans, receipts (erasure/home.py)

@@ -85,7 +85,7 @@ def take_home(message: Message) -> tuple[str, str | None]:
     del message.content[_KEEP]
     home, serving = told.get("home"), told.get("serving")
     sound = isinstance(home, str) and _HOME.fullmatch(home)
-    whole = isinstance(serving, str) and len(serving) == 64
+    whole = isinstance(serving, str) and _DIGEST.fullmatch(serving)
     return str(home) if sound else "", str(serving) if whole else None
 
 

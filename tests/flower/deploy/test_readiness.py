@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,35 @@ def test_every_key_that_is_missing_is_told_as_it_is_to_be_written(tmp_path: Path
     path.write_text("[")
     with pytest.raises(ConfigError, match=r"pyproject.toml cannot be read"):
         readiness.config(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("tool = 3", r"pyproject.toml: tool is of type int, expected a table \[tool.flwr"),
+        ("[tool]\nflwr = 'x'", "flwr is of type str"),
+        ("[[tool.flwr.app.config]]", "config is of type list"),
+        ("[tool.flwr.app.config.erasure]\nhome = 2026-11-16", "erasure.home .* is of type date,"),
+        ("[tool.flwr.app.config.erasure]\nhome = ['x']", "erasure.home .* expected text"),
+    ],
+)
+def test_what_is_no_config_is_told_and_where(tmp_path: Path, written: str, words: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(written)
+    with pytest.raises(ConfigError, match=words):
+        readiness.config(tmp_path, ERASE)
+
+
+def test_what_an_app_has_of_its_own_is_told_as_toml(tmp_path: Path) -> None:
+    path = tmp_path / "pyproject.toml"
+    mine = 'erasure = { own = { a = 1, b = true }, rate = inf, day = "2026-11-16" }'
+    path.write_text(f"[tool.flwr.app.config]\n{mine}\n")
+    with pytest.raises(ConfigError, match=r"has no erasure.home") as found:
+        readiness.config(tmp_path, ERASE)
+    (line,) = [line for line in str(found.value).splitlines() if " = " in line]
+    path.write_text(f"[tool.flwr.app.config]\n{line}\n")
+    readiness.config(tmp_path, ERASE)
+    before, after = (tomllib.loads(text)["erasure"] for text in (mine, line))
+    assert before.items() <= after.items()
 
 
 def test_a_fresh_project_lacks_nothing(tmp_path: Path) -> None:

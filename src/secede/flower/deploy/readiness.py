@@ -21,6 +21,7 @@ from secede.flower.trainings import Trainings
 
 Tell = Callable[[str], None]
 ROUNDS = 3
+_CONFIG = "tool.flwr.app.config"
 _KEYS = ("home", "leaver", "trigger", "options")  # of `erasure` in an app's config
 
 
@@ -62,31 +63,53 @@ def config(app: Path, wanted: Mapping[str, object]) -> None:
     """
     path = app / "pyproject.toml"
     try:
-        tool = tomllib.loads(path.read_text()).get("tool", {})
+        found = tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    found = tool.get("flwr", {}).get("app", {}).get("config", {})
-    flat = {**found, **{f"erasure.{key}": value for key, value in _table(found).items()}}
+    for key in _CONFIG.split("."):
+        found = found.get(key, {})
+        if not isinstance(found, dict):
+            raise ConfigError(f"{path}: {key} is {_kind(found)}, expected a table [{_CONFIG}]")
+    erasure = _table(path, found)
+    flat = {**found, **{f"erasure.{key}": value for key, value in erasure.items()}}
     missing = [key for key in wanted if key not in flat]
     if not missing:
         return
-    table = {**dict.fromkeys(_KEYS, ""), "home": "home", **_table(found)}
-    inner = ", ".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
-    lines = [f"{key} = {json.dumps(wanted[key])}" for key in missing if "." not in key]
-    lines += [f"erasure = {{ {inner} }}"] if any("." in key for key in missing) else []
+    table = {**dict.fromkeys(_KEYS, ""), "home": "home", **erasure}
+    lines = [f"{key} = {_written(wanted[key])}" for key in missing if "." not in key]
+    lines += [f"erasure = {_written(table)}"] if any("." in key for key in missing) else []
     written = "\n".join(f"    {line}" for line in lines)
     raise ConfigError(
-        f"{path} has no {', '.join(missing)} under [tool.flwr.app.config], as apps of an older "
+        f"{path} has no {', '.join(missing)} under [{_CONFIG}], as apps of an older "
         "version have none, and Flower sets no key that is not there. Write there, in place of "
         f"what it has of them:\n{written}\nand see that the server app has, in place of its own "
         "call of erase():\n    if erase_if_asked(grid, strategy, store, context):\n        return"
     )
 
 
-def _table(found: Mapping[str, object]) -> dict[str, object]:
-    """Return what is there of `erasure`."""
+def _table(path: Path, found: Mapping[str, object]) -> dict[str, object]:
+    """Return what is there of `erasure`; raise at what Flower takes in no config."""
     table = found.get("erasure", {})
-    return dict(table) if isinstance(table, dict) else {}
+    if not isinstance(table, dict):
+        return {}
+    for key, value in table.items():
+        if not isinstance(value, str | int | float | dict):
+            raise ConfigError(
+                f"{path}: erasure.{key} under [{_CONFIG}] is {_kind(value)}, expected text, a "
+                "number, true or false: write it in quotes"
+            )
+    return dict(table)
+
+
+def _kind(value: object) -> str:
+    return f"of type {type(value).__name__}"
+
+
+def _written(value: object) -> str:
+    """Return a value as TOML has it."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_written(each)}' for key, each in value.items())} }}"
+    return repr(value) if isinstance(value, float) else json.dumps(value, default=str)
 
 
 def erasure(folder: Path, leaver: str, *, as_it_is: bool, tell: Tell) -> None:

@@ -18,12 +18,15 @@ from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.server.strategy import Strategy
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 
+from secede import state as states
+from secede.errors import GuardError, SilentError
 from secede.federation.engine import Update
 from secede.flower.client import group
 from secede.flower.live import Came, LiveEngine
 from secede.flower.secure import legacy
 from secede.flower.secure.carrying import Carried, Carrying, Configured
 from secede.flower.secure.legacy import Masked
+from secede.flower.secure.opened import Opened
 from secede.state import State
 
 Results = list[tuple[ClientProxy, FitRes]]
@@ -33,8 +36,9 @@ Failures = list[tuple[ClientProxy, FitRes] | BaseException]
 class Hearing(Strategy):
     """A strategy that configures a round as another does, and keeps what came of it."""
 
-    def __init__(self, inner: Strategy, grid: Carrying) -> None:
-        self.inner, self.results, self._grid = inner, Results(), grid
+    def __init__(self, masked: Masked, grid: Carrying) -> None:
+        self.inner, self.results, self._grid = masked.whole(), Results(), grid
+        self.mean, self._workflow = Parameters([], ""), masked.workflow
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
@@ -47,7 +51,14 @@ class Hearing(Strategy):
         self, server_round: int, results: Results, failures: Failures
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Keep the results: who is in the mean with which weight, and the mean itself."""
-        self.results = results
+        here = self._grid.round
+        here.opening = False
+        weights = [int(found.num_examples) for _, found in results]
+        try:
+            self.mean = legacy.opened(self._workflow, results[0][1].parameters, weights)
+            self.results = results
+        except GuardError as error:
+            here.spoilt = str(error)
         return None, {}
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
@@ -81,6 +92,7 @@ class SecureEngine(LiveEngine):
     """An engine whose rounds hide single updates."""
 
     masked: Masked
+    opened: Opened
 
     def _exchanged(
         self,
@@ -91,21 +103,31 @@ class SecureEngine(LiveEngine):
         phase: str,
         number: int,
     ) -> Came:
+        begin = {name: state[name] for name in self.like}
+        start = states.digest(begin)
+        agreed = self.opened.agreed(start, [*names.values()])
+        faults = dict.fromkeys(names, "a sum from this model was opened without it")
+        at = {node: client for node, client in at.items() if names[node] in agreed}
+        legacy.check_room(self.masked.workflow, len(at))
         grid = Carrying(
             self.exchange,
+            self.opened,
             like=self.like,
             home=self.home,
             most=self.masked.workflow.max_weight,
             seconds=self.round_seconds,
         )
         own = {node: self.own.get(client) for node, client in at.items()}
-        grid.round = Carried(
+        grid.round = here = Carried(
             names=names,
+            start=start,
+            check=self.enough,
             serving={node: known.digest for node, known in own.items() if known},
             heaviest={n: self.heaviest[c] for n, c in at.items() if c in self.heaviest},
             group=group(phase, number),
+            faults={node: why for node, why in faults.items() if node not in at},
         )
-        heard, manager = Hearing(self.masked.whole(), grid), SimpleClientManager()
+        heard, manager = Hearing(self.masked, grid), SimpleClientManager()
         for node in at:
             manager.register(GridClientProxy(node, grid, run_id=0))
         context = LegacyContext(
@@ -116,16 +138,22 @@ class SecureEngine(LiveEngine):
         )
         told = ConfigRecord({Key.CURRENT_ROUND: self.first_round + number})
         context.state.config_records[MAIN_CONFIGS_RECORD] = told
-        begin = legacy.to_parameters({name: state[name] for name in self.like})
-        record = parameters_to_arrayrecord(begin, keep_input=True)
+        record = parameters_to_arrayrecord(legacy.to_parameters(begin), keep_input=True)
         context.state.array_records[MAIN_PARAMS_RECORD] = record
-        grid.carry(self.masked.workflow, context)
-        here = grid.round
+        try:
+            grid.carry(self.masked.workflow, context)
+        except SilentError:
+            for node, why in here.faults.items():
+                self.exchange.tell(f"left out of the round: client {names[node]!r}: {why}")
+            raise
         if not heard.results:
-            self.exchange.tell("secure aggregation came to no end: too few clients stayed in it")
+            why = here.spoilt or "too few clients stayed in it"
+            self.exchange.tell(f"secure aggregation came to no end: {why}")
             return Came(faults=here.faults, up=here.up, down=here.down)
-        mean = legacy.to_state(heard.results[0][1].parameters, self.like)
+        mean = legacy.to_state(heard.mean, self.like)
         weights = {at[int(p.cid)]: int(found.num_examples) for p, found in heard.results}
+        for line in legacy.warnings(self.masked.workflow, [*weights.values()]):
+            self.exchange.tell(line)
         return Came(
             updates=[Update(client, mean, weight) for client, weight in weights.items()],
             digests={at[node]: digest for node, digest in here.digests.items()},

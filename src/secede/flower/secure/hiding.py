@@ -6,7 +6,10 @@ of it is cut off, since the reference would be off by as much.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flwr.app import ConfigRecord, Context, Message
+from flwr.client.mod import secagg_mod, secaggplus_mod
 from flwr.common.secure_aggregation.secaggplus_constants import (
     RECORD_KEY_CONFIGS,
     RECORD_KEY_STATE,
@@ -15,7 +18,11 @@ from flwr.common.secure_aggregation.secaggplus_constants import (
 
 from secede import state as states
 from secede.errors import ConfigError, GuardError, StateError
+from secede.federation.engine import OwnState
 from secede.state import State
+
+_STEP = 0.01  # of the way from the model to the reference: a shorter step hides nothing
+_ORDER = "ClientApp(mods=[secaggplus_mod, erasure.mod])"
 
 
 def is_hidden(message: Message) -> bool:
@@ -29,7 +36,29 @@ def check_order(message: Message) -> None:
     if configs is not None and Key.STAGE in configs:  # secaggplus_mod takes it out
         raise ConfigError(
             "secaggplus_mod must come before erasure.mod, which would keep what is masked: "
-            "ClientApp(mods=[secaggplus_mod, erasure.mod])"
+            f"{_ORDER}"
+        )
+
+
+def check_mods(mods: Sequence[object], ours: object) -> None:
+    """Raise unless our mod is the next one within SecAgg+'s: what it keeps must be what is sent.
+
+    Where none follows, it may be one of a function's own mods, which nobody can see here.
+    """
+    places = [n for n, mod in enumerate(mods) if mod in (secagg_mod, secaggplus_mod)]
+    if places and (ours in mods[: places[-1]] or mods[places[-1] + 1 :][:1] not in ([], [ours])):
+        raise ConfigError(f"erasure.mod must directly follow secaggplus_mod: {_ORDER}")
+
+
+def check_step(returned: State, model: State, own: OwnState) -> None:
+    """Raise if what a step returns would tell the own update, which was hidden all the time."""
+    if not own.weight:  # the model holds nothing of it
+        return
+    reference = states.reference(model, own.state, weight=own.weight)
+    if states.distance(returned, reference) <= _STEP * states.distance(model, reference):
+        raise ConfigError(
+            "the step ends where it begins, and would tell this client's own update, which "
+            "secure aggregation hides: nothing is returned"
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +19,9 @@ from secede import state as states
 from secede.errors import ConfigError, GuardError, StateError
 from secede.flower import strategies
 from secede.state import State
+
+COARSE = 1e-4  # that a leaver's reference may be off by rounding
+_WHOLE = 1e-3  # of a step: a sum's values are off by less
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class Masked:
                 "one client alone cannot hide its update: SecAgg+ needs two or more beside the "
                 "leaver"
             )
+        check_room(self.workflow, clients)
         shares, threshold = _protocol(self.workflow, clients)
         near = min(clients, 2 * (shares // 2) + 1)  # clients that have a share of one's keys
         if threshold > near:
@@ -106,6 +112,59 @@ def step_size(workflow: SecAggPlusWorkflow, weight: float) -> float:
     """Return the steps in which the mean of clients with so much weight together is counted."""
     step: float = 2 * workflow.clipping_range / workflow.quantization_range
     return step * workflow.max_weight / weight
+
+
+def warnings(workflow: SecAggPlusWorkflow, weights: Sequence[int]) -> tuple[str, ...]:
+    """Return what is wrong with a mean of clients with these weights, though it may be used."""
+    found, total = list[str](), sum(weights)
+    if len(weights) == 2:
+        found.append(
+            "this mean is of two clients: each can work out the other's update, and neither can "
+            "leave by a step of its own before a round with three or more"
+        )
+    off = step_size(workflow, total) * math.sqrt(len(weights)) / (1 - max(weights) / total)
+    if off > COARSE:
+        found.append(
+            "SecAgg+ counts this mean in steps so coarse that a leaver's reference may be off by "
+            f"{off:.2g}: lower its max_weight to the largest client's samples"
+        )
+    return tuple(found)
+
+
+def opened(workflow: SecAggPlusWorkflow, mean: Parameters, weights: Sequence[int]) -> Parameters:
+    """Return the mean that was opened; GuardError if it is no sum of whole steps by these weights.
+
+    Flower leaves arrays of no dimension as they were added up: here they become means.
+    """
+    levels, clip, clients = workflow.quantization_range, workflow.clipping_range, len(weights)
+    step = 2 * clip / levels
+    share = sum(round(weight / workflow.max_weight * levels) for weight in weights) / levels
+    found = list[np.ndarray]()
+    for array in parameters_to_ndarrays(mean):
+        value = np.asarray(array, dtype=np.float64)
+        if not value.ndim and _is_whole((value + clip) / step):
+            value = np.asarray((value - (clients - 1) * clip) / share)
+        if not _is_whole((value * share + clients * clip) / step):
+            raise GuardError(
+                "the sum does not fit the weights that came with it: a client tells another "
+                "num_examples than it weighs with, or sent false shares of keys"
+            )
+        found.append(value)
+    return ndarrays_to_parameters(found)
+
+
+def _is_whole(steps: np.ndarray) -> bool:
+    return bool(np.all(np.abs(steps - np.round(steps)) <= _WHOLE))
+
+
+def check_room(workflow: SecAggPlusWorkflow, clients: int) -> None:
+    """Raise if the sum of so many could pass the modulus, and would begin again at 0."""
+    if clients * workflow.quantization_range >= workflow.modulus_range:
+        raise ConfigError(
+            f"SecAgg+ cannot add up {clients} clients: clients times quantization_range, now "
+            f"{workflow.quantization_range}, must stay below its modulus_range, "
+            f"{workflow.modulus_range}"
+        )
 
 
 def _protocol(workflow: SecAggPlusWorkflow, clients: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from flwr.app import Context
 from flwr.common import EvaluateIns, EvaluateRes, Parameters, Scalar
 from flwr.server import ClientManager, LegacyContext, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
+from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.server.strategy import Strategy
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, Key
 from flwr.serverapp import Grid
@@ -29,13 +30,13 @@ from secede.flower.secure import legacy
 from secede.flower.secure.carrying import Carried, Carrying, Configured
 from secede.flower.secure.engine import Failures, Results
 from secede.flower.secure.legacy import Masked
+from secede.flower.secure.opened import Opened
 from secede.flower.store import Store
 from secede.state import State
 
 if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
 
-COARSE = 1e-4  # steps of the mean: with larger ones the reference is off
 _PAUSE = 0.5  # seconds between two looks for replies
 _SAME = 1e-5  # of a value's size: rounding makes less of a mean of equal states
 
@@ -45,7 +46,14 @@ class Shown(Carrying):
 
     def __init__(self, grid: Grid, store: Store, seconds: float, most: float) -> None:
         exchange = Exchange(grid=prompt(grid), tell=store.tell, pause=_PAUSE, now=store.clock)
-        super().__init__(exchange, like=store.like, home=store.identity, most=most, seconds=seconds)
+        super().__init__(
+            exchange,
+            Opened(store.path),
+            like=store.like,
+            home=store.identity,
+            most=most,
+            seconds=seconds,
+        )
         self.ended, self._grid, self._thread = False, exchange.grid, threading.get_ident()
 
     def admit(self, roster: Roster, refused: Callable[[Node, str], None]) -> Admitted:
@@ -111,7 +119,9 @@ class Recorded(Strategy):
         missing = {n: why for n, why in here.faults.items() if n not in (self._in_mean or ())}
         for node, why in missing.items():
             self._store.tell(f"left out of the round: client {self._asked[node].name!r}: {why}")
-        if self._in_mean is None:
+        if here.spoilt:
+            self._store.tell(f"round {number} is not recorded, all stays: {here.spoilt}")
+        elif self._in_mean is None:
             self._store.tell(f"round {number}: secure aggregation came to no end, all stays")
             wrong = missing.keys() - here.silent
             if len(wrong) > 1 and wrong == self._asked.keys():  # the app's fault, nobody's
@@ -134,7 +144,7 @@ class Recorded(Strategy):
             shown,
             self._wait_seconds,
             self._store.tell,
-            enough=self._masked.least(),
+            enough=max(self._masked.least(), len(self._shown.opened.before(self._start) or ())),
             hopeless=shown.hopeless,
         ).get_nodes()
         made = self._inner.configure_fit(server_round, parameters, client_manager)
@@ -144,10 +154,15 @@ class Recorded(Strategy):
                 f"strategy {type(self._inner).__name__!r} chose node {min(strangers)}, which takes "
                 "no part: choose among the client manager's"
             )
-        self._asked = {node: shown.seen[node] for node in chosen}
+        if made and self._shown.opened.before(self._start) is not None:
+            made = self._again(made, shown)
+        self._asked = {int(proxy.cid): shown.seen[int(proxy.cid)] for proxy, _ in made}
+        legacy.check_room(self._masked.workflow, len(made))
         self._config = told(made[0][1].config) if made else {}
         self._shown.round = Carried(
             names={node: who.name for node, who in self._asked.items()},
+            start=self._start,
+            without_fail=not self._inner.accept_failures,
             serving={n: self._digests.get(who.identity) for n, who in self._asked.items()},
         )
         self._made = made
@@ -157,10 +172,20 @@ class Recorded(Strategy):
         self, server_round: int, results: Results, failures: Failures
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Let the strategy take the mean that there is, and write down whose it is."""
+        here = self._shown.round
+        here.opening = False
         weights = {int(proxy.cid): int(found.num_examples) for proxy, found in results}
-        lost = [n for n in self._shown.round.faults if n not in weights]
-        failed = [*failures, *(RuntimeError(self._shown.round.faults[n]) for n in lost)]
-        mean = legacy.to_state(results[0][1].parameters, self._store.like)
+        counts = [*weights.values()]
+        try:
+            shown = legacy.opened(self._masked.workflow, results[0][1].parameters, counts)
+        except GuardError as error:
+            here.spoilt = str(error)
+            return None, {}
+        for _, found in results:
+            found.parameters = shown
+        lost = [n for n in here.faults if n not in weights]
+        failed = [*failures, *(RuntimeError(here.faults[n]) for n in lost)]
+        mean = legacy.to_state(shown, self._store.like)
         parameters, metrics = self._inner.aggregate_fit(server_round, results, failed)
         self._in_mean = set(weights)
         if parameters is None:
@@ -168,8 +193,16 @@ class Recorded(Strategy):
             return parameters, metrics
         state = legacy.to_state(parameters, self._store.like)
         _check_same(state, mean, type(self._inner).__name__)
-        self._tell_coarse(sum(weights.values()))
-        digests = self._shown.round.digests
+        for line in legacy.warnings(self._masked.workflow, counts):
+            self._tell_once(0, line.partition(" ")[0], line)
+        digests = here.digests
+        for node in weights.keys() - digests.keys():
+            self._tell_once(
+                node,
+                "nothing kept",
+                f"client {self._asked[node].name!r} says of no update that it kept it: it cannot "
+                "leave by a step of its own; is erasure.mod the second of its mods?",
+            )
         clients = [
             Contribution(
                 client=self._asked[node].name,
@@ -223,20 +256,28 @@ class Recorded(Strategy):
         roster = Roster(self._known.values(), self._store.erased())
         return self._shown.admit(roster, self._tell_refused)
 
-    def _tell_refused(self, node: Node, reason: str) -> None:
-        if (node.node, reason) not in self._said:
-            self._said.add((node.node, reason))
-            self._store.tell(f"stays out: client {node.name!r}: {reason}")
+    def _again(self, made: Configured, shown: Admitted) -> Configured:
+        """Return the messages of a round whose sum was opened before: to the same clients."""
+        names = [node.name for node in shown.seen.values()]
+        agreed = self._shown.opened.agreed(self._start, names)
+        self._store.tell(
+            f"a sum from this model was opened before: the round is taken again with the same "
+            f"clients, {', '.join(sorted(agreed))}"
+        )
+        given = {int(proxy.cid): ins for proxy, ins in made}
+        return [
+            (GridClientProxy(node, self._shown, run_id=0), given.get(node, made[0][1]))
+            for node, who in shown.seen.items()
+            if who.name in agreed
+        ]
 
-    def _tell_coarse(self, weight: float) -> None:
-        """Say it once if the mean is counted in steps that are too large for an erasure."""
-        step = legacy.step_size(self._masked.workflow, weight)
-        if step > COARSE and (0, "coarse") not in self._said:
-            self._said.add((0, "coarse"))
-            self._store.tell(
-                f"SecAgg+ counts this mean in steps of {step:.2g}, and a leaver's reference will "
-                "be off by as much: lower its max_weight to the largest client's samples"
-            )
+    def _tell_refused(self, node: Node, reason: str) -> None:
+        self._tell_once(node.node, reason, f"stays out: client {node.name!r}: {reason}")
+
+    def _tell_once(self, node: int, what: str, line: str) -> None:
+        if (node, what) not in self._said:
+            self._said.add((node, what))
+            self._store.tell(line)
 
 
 def _check_same(state: State, mean: State, name: str) -> None:

@@ -36,8 +36,8 @@ def secure_recording(
     """Return a workflow that does what `workflow` does and lets clients be erased later.
 
     It must be a DefaultWorkflow whose fit workflow is SecAgg+'s. `wait_seconds` is how long it
-    waits for clients before each round, `round_seconds` for an answer to each of its four
-    messages. Where a training begins, and when it goes on, is as with `recording`.
+    waits for clients before each round, `round_seconds` how long for answers in it. Where a
+    training begins, and when it goes on, is as with `recording`.
     """
     if isinstance(workflow, SecureRecording):
         return workflow
@@ -73,6 +73,11 @@ class SecureRecording:
         if not isinstance(context, LegacyContext):
             raise ConfigError(f"expected a LegacyContext, got a {type(context).__name__}")
         masked = legacy.check(context.strategy, self.workflow)
+        if type(context.client_manager) is not SimpleClientManager:
+            raise ConfigError(
+                f"client manager {type(context.client_manager).__name__!r} may wait for ever: "
+                "leave Flower's own, SimpleClientManager, in the LegacyContext"
+            )
         usual, manager, config = context.strategy, context.client_manager, context.config
         with self.store.held():
             given = self._given(masked, manager)
@@ -86,8 +91,7 @@ class SecureRecording:
             heard.run, heard.done = str(context.run_id), done
             context.strategy = heard
             context.config = replace(config, num_rounds=config.num_rounds - done)
-            if type(manager) is SimpleClientManager:
-                context.client_manager = Bounded(self._wait_seconds)
+            context.client_manager = Bounded(self._wait_seconds)
             try:
                 DefaultWorkflow(heard.round, self.inner.evaluate_workflow)(shown, context)
             finally:

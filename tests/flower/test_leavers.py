@@ -31,7 +31,8 @@ from secede.flower.updates import Updates
 LOOSE = Margins(overall=0.99, of_class=0.99)  # what is tested is the guard
 
 WRONG = [
-    ("site-1", "expected name:NAME, key:SHA-256 or node:ID"),
+    ("site-1", r"expected name:NAME, key:SHA-256 or node:ID; did you mean name:site-1\? the"),
+    ("site-9", "expected name:NAME, key:SHA-256 or node:ID; the"),
     ("name:", "expected name:NAME"),
     ("name:site", "matches 0 clients"),
     ("name:SITE-1", "matches 0 clients"),

@@ -94,9 +94,11 @@ def select(selector: str, nodes: Sequence[Node]) -> Node:
     kind, mark, value = selector.partition(":")
     listed = "; ".join(node.words() for node in nodes) or "none"
     if not mark or kind not in KINDS or not value:
+        meant = selector in {node.name for node in nodes}
+        hint = f"did you mean name:{selector}? " if meant else ""
         raise ConfigError(
-            f"leaver {selector[:100]!r}: expected name:NAME, key:SHA-256 or node:ID; the clients "
-            f"are {listed}"
+            f"leaver {selector[:100]!r}: expected name:NAME, key:SHA-256 or node:ID; {hint}the "
+            f"clients are {listed}"
         )
     found = [node for node in nodes if str(getattr(node, kind)) == value]
     if len(found) != 1:

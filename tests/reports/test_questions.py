@@ -34,6 +34,19 @@ def test_a_backdoor_far_rarer_than_after_retraining_is_forgotten(make_run: Make)
     assert forgotten(probed(make_run, 0.0, retrained=0.2), 2).reply is Reply.YES
 
 
+@pytest.mark.parametrize(("trained", "reply"), [(0.13, Reply.UNDETERMINED), (0.3, Reply.YES)])
+def test_where_nothing_was_learnt_nothing_is_said_to_be_forgotten(
+    make_run: Make, trained: float, reply: Reply
+) -> None:
+    curves = {"fedavg": [0.9] * 5, "retrain": [0.01] * 5, "projected-ascent": [0.0, 0.5, 0.02]}
+    clean = {"fedavg": [0.1, 0.1, 0.11, 0.12, trained]}
+    scores = {"attack_success": curves, "clean_accuracy": clean}
+    answer = forgotten(make_run(rounds=4, post_rounds=2, fixed=scores), 2)
+    assert answer.reply is reply
+    told = "10.0 % untrained and 13.0 % before" in answer.sentence.replace("\u00a0", " ")
+    assert told is (reply is Reply.UNDETERMINED)
+
+
 def test_the_sentence_holds_the_numbers(make_run: Make) -> None:
     answer = forgotten(probed(make_run, 0.02), 2)
     text = answer.sentence.replace("\u00a0", " ")

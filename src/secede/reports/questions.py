@@ -34,6 +34,7 @@ USEFUL = "Is the model still useful?"
 CHEAPER = "Is it cheaper than fair retraining?"
 
 _ALLOWED = FORGOTTEN_POINTS / 100
+_LEARNT = 0.05  # that training must have brought, for there to be anything to erase
 _FACTOR = math.log(LOSS_FACTOR)
 
 
@@ -43,6 +44,14 @@ def forgotten(run: Run, round: int) -> Answer:
         reply, numbers = _unmarked(run, round)
     else:
         reply, numbers = _marked(run, round)
+    first, last = (_usefulness(run, round) for round in (0, run.last_round(names.FEDAVG)))
+    if last.mean - first.mean < _LEARNT:
+        reply = Reply.UNDETERMINED
+        numbers += (
+            f"; but the federation hardly learnt anything: {names.SCORES[run.config.utility]} was "
+            f"{mean(first, 'share')} untrained and {mean(last, 'share')} before erasing. More "
+            "rounds (training.rounds) or smaller batches (training.batch_size) may help"
+        )
     if reply is not Reply.YES and _climb_ran_out(run):
         section = f"settings.{names.PROJECTED_ASCENT}"
         numbers += (
@@ -50,6 +59,10 @@ def forgotten(run: Run, round: int) -> Answer:
             f"batches ({section}.batch_size) let it go further"
         )
     return Answer(FORGOTTEN, reply, sentence(numbers))
+
+
+def _usefulness(run: Run, round: int) -> Estimate:
+    return of_shares(run.scores(names.FEDAVG, round, run.config.utility))
 
 
 def useful(run: Run, round: int) -> Answer:

@@ -47,12 +47,16 @@ from secede.errors import SecedeError
 from secede.federation.training import orders, train
 from secede.flower import ClientErasure, erase, secure_recording
 from secede.flower.secure import legacy
+from secede.flower.updates import Updates
 from secede.unlearning import tasks
 
 Mod = Callable[..., Message]
 LONGER = replace(TRAINING, epochs=4)  # so that two rounds are enough
 ALIKE = 0.5  # correlation that random masks do not have
 Sent = dict[int, dict[str, Tensor]]  # by partition
+EXACT = 1e-4  # that the reference may be off: SecAgg+ counts in steps of 16 / 2**22
+LEAVER = 1
+OTHERS = tuple(n for n in range(len(SIZES)) if n != LEAVER)
 
 
 def fit(arrays: Sequence[np.ndarray], client: int) -> list[np.ndarray]:
@@ -268,3 +272,24 @@ def one_line(error: pytest.ExceptionInfo[SecedeError], *words: str) -> None:
     text = str(error.value)
     assert "\n" not in text
     assert all(word in text for word in words), text
+
+
+def disk(federation: Federation, client: int) -> Updates:
+    """Return what a client keeps on its own disk."""
+    return Updates(federation.folder / f"disk-{client}" / f"partition-{client}")
+
+
+def reference_error(federation: SecureFederation, client: int, others: tuple[int, ...]) -> float:
+    """Return how far the leaver's reference is from the mean of what the others really sent."""
+    last, model = federation.store.last(), federation.store.model()
+    assert last is not None
+    assert model is not None
+    own = disk(federation, client).newest(federation.store.identity)
+    assert own is not None
+    sent = federation.sent[-1][1]
+    wanted = states.mean([sent[n] for n in others], [SIZES[n] for n in others])
+    found = states.reference(model, own, weight=last.share(f"site-{client}"))
+    return max(float((found[name] - wanted[name]).abs().max()) for name in wanted)
+
+
+# What is had

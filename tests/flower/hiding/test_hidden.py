@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -35,15 +33,6 @@ from secede.flower.updates import Updates
 
 INNER = small.load_model
 ALL = {f"site-{n}" for n in range(len(SIZES))}
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    log = logging.getLogger("flwr")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    yield
-    log.setLevel(before)
 
 
 @pytest.fixture

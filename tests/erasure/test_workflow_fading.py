@@ -1,0 +1,190 @@
+"""Fading inside a whole erasure: when it runs, what it tells, and what comes after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from erasure import small
+from secede import state as states
+from secede.erasure import fading, rounds
+from secede.erasure.guard import Guard, Guarded
+from secede.erasure.home import Home
+from secede.erasure.layers import layers
+from secede.erasure.plan import Margins
+from secede.erasure.planning import Wishes
+from secede.erasure.verifying import (
+    CLEARED,
+    FADED,
+    KEPT,
+    STAYED,
+    UNFADED,
+)
+from secede.experiments.simulated import Simulated
+from secede.state import State
+
+
+@pytest.mark.parametrize(
+    ("hidden", "mean", "shown"),
+    [("false", "mean", 3), ("false", "median", 1), ("true", "mean", 1)],
+)
+def test_what_the_retained_clients_do_not_use_fades_in_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str, mean: Any, shown: int
+) -> None:
+    home = small.make(tmp_path, f"situation.secure_aggregation = {hidden}\n{small.DEEP}")
+    seen: list[tuple[State, State, list[State]]] = []
+
+    def spy(state: State, start: State, updates: list[State], **how: Any) -> fading.Faded:
+        seen.append((state, start, updates))
+        return genuine(state, start, updates, **how)
+
+    genuine = fading.fade
+    monkeypatch.setattr(fading, "fade", spy)
+    small.erase(home, small.receive(home).id, how=small.wishes(least_rounds=2, mean=mean))
+    way = small.course(home).way
+    ((after, start, updates),) = seen  # once, though there were two rounds
+    (guarded,) = [t for t in way if t.state == "guarded"]
+    assert states.digest(start) == guarded.details["model"]
+    assert len(updates) == shown  # a robust mean believes nobody alone
+    weights = layers(small.build_deep((8, 8), 3), 3).weights
+    assert weights.keys() == {"1.weight"}
+    expected = genuine(after, start, updates, movable=after.keys(), weights=weights)
+    none, first, second = (t.details for t in way if t.state == "post-training")
+    assert first["model"] == states.digest(expected.state) != states.digest(after)
+    assert first["scalars"]["faded"] == expected.share > 0
+    assert "faded" not in none["scalars"] | second["scalars"]
+    told = FADED.format(share=expected.share, count=expected.zeroed)
+    assert told in small.told(home)["limits"]
+
+
+@pytest.mark.parametrize(("rounds", "taken"), [(5, 2), (1, 1)])
+def test_a_round_in_which_weights_faded_is_not_the_last(
+    tmp_path: Path, rounds: int, taken: int
+) -> None:
+    home = small.make(tmp_path, small.DEEP)
+    small.erase(home, small.receive(home).id, how=small.wishes(rounds=rounds, least_rounds=1))
+    done = [t.details for t in small.course(home).way if t.state == "post-training"]
+    assert [each["round"] for each in done][: taken + 1] == list(range(taken + 1))
+    assert len(done) > taken
+    assert ("faded" in done[1]["scalars"]) == (rounds > 1)  # one round alone stays a plain mean
+
+
+def test_an_erasure_that_is_cut_short_as_weights_fade_ends_with_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = small.make(tmp_path, small.DEEP)
+    entry = small.receive(whole)
+    cut = small.copy(whole, tmp_path / "cut")
+    small.erase(whole, entry.id)
+
+    def killed(*given: Any, **how: Any) -> fading.Faded:
+        genuine(*given, **how)
+        raise KeyboardInterrupt
+
+    genuine = fading.fade
+    monkeypatch.setattr(fading, "fade", killed)
+    with pytest.raises(KeyboardInterrupt):
+        small.erase(cut, entry.id)
+    monkeypatch.setattr(fading, "fade", genuine)
+    small.erase(cut, entry.id)
+    assert small.serving(cut) == small.serving(whole)
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> Home:
+    """A federation with a hidden layer, in which something can fade."""
+    return small.make(tmp_path, small.DEEP)
+
+
+def test_nothing_fades_if_the_leaver_is_trusted_and_the_receipt_says_so(
+    deep: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> fading.Faded:
+        raise AssertionError("nothing was to fade")
+
+    monkeypatch.setattr(fading, "fade", never)
+    small.erase(deep, small.receive(deep).id, how=small.wishes(fading=False, least_rounds=2))
+    told = small.told(deep)
+    assert (told["method"]["rung"], told["method"]["rounds"]) == ("local-step", 2)
+    assert told["method"]["settings"]["fading"] is False
+    assert KEPT in told["limits"]
+    assert "was kept as the leaver returned it, as asked" in KEPT
+    assert UNFADED not in told["limits"]
+    assert all("faded" not in done["scalars"] for done in small.course(deep).rounds)
+    assert deep.plan(small.course(deep).plan).fading is False
+
+
+def test_after_a_rung_without_the_leaver_values_that_nobody_moves_go_all_the_same(
+    deep: Home,
+) -> None:
+    ground = Simulated(deep, gone=["site-0"])
+    small.erase(deep, small.receive(deep).id, ground=ground, how=Wishes(fading=False))
+    done = [t.details for t in small.course(deep).way if t.state == "post-training"]
+    assert "zeroed" in done[1]["scalars"]
+    assert KEPT not in small.told(deep)["limits"]
+
+
+@pytest.mark.parametrize("how", ["kind", "size"])
+def test_what_cannot_fade_is_told_and_named_in_the_receipt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    normed = small.DEEP.replace("small:build_deep", "small:build_normed")
+    home = small.make(tmp_path, normed if how == "kind" else small.DEEP)
+    if how == "size":
+        monkeypatch.setattr(fading, "_BYTES", 1000)
+    lines = list[str]()
+    small.erase(home, small.receive(home).id, tell=lines.append)
+    names = {
+        "kind": ["1.parametrizations.weight.original0", "1.parametrizations.weight.original1"],
+        "size": ["1.weight"],
+    }[how]
+    (first,) = [t.details for t in small.course(home).way if "unfaded" in t.details]
+    assert (first["round"], first["unfaded"]) == (1, names)
+    assert first["scalars"]["unfaded"] == len(names)
+    assert any(f", these could not fade: {', '.join(names)}" in line for line in lines)
+    told = STAYED.format(count=len(names)) + ", ".join(names) + "."
+    assert told in small.told(home)["limits"]
+
+
+def test_what_nobody_reaches_is_set_to_zero_in_a_layer_written_by_hand(tmp_path: Path) -> None:
+    home = small.make(tmp_path, small.DEEP.replace("small:build_deep", "small:build_own"))
+    assert small.model(home)["1.weight"][:, -1].all()
+    lines = list[str]()
+    small.erase(home, small.receive(home).id, tell=lines.append)
+    assert not small.model(home)["1.weight"][:, -1].any()
+    (first,) = [t.details for t in small.course(home).way if "cleared" in t.details]
+    assert (first["cleared"], first["scalars"]["cleared"]) == (["1.weight"], 1)
+    assert first["scalars"]["zeroed"] >= 16
+    assert "unfaded" not in first["scalars"]
+    assert any(line.endswith(", these could not fade: 1.weight") for line in lines)
+    limits = small.told(home)["limits"]
+    assert CLEARED.format(count=1) + "1.weight." in limits
+    assert not any(limit.startswith(STAYED.format(count=1)) for limit in limits)
+
+
+def test_the_erasure_after_a_faded_one_takes_the_mean_of_the_others_as_reference(
+    deep: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "_pays", lambda *_: True)  # it ends as soon as it may
+    wide = small.wishes(margins=Margins(overall=0.9, of_class=0.99))
+    small.erase(deep, small.receive(deep).id, how=wide)
+    assert any(done["scalars"].get("faded") for done in small.course(deep).rounds)
+    ground = Simulated(deep)
+    seen = list[State]()
+    genuine = Guard.check
+
+    def spy(guard: Guard, state: State) -> tuple[State, Guarded]:
+        seen.append(guard._centre)
+        return genuine(guard, state)
+
+    monkeypatch.setattr(Guard, "check", spy)
+    own = [ground.last(f"site-{n}") for n in (1, 2, 3)]
+    assert all(one is not None for one in own)
+    serving = small.model(deep)
+    _, second, third = [one for one in own if one is not None]
+    small.erase(deep, small.receive(deep, "site-1").id, ground=ground)
+    (centre,) = seen
+    expected = states.mean([second.state, third.state], [second.weight, third.weight])
+    assert states.distance(centre, expected) < 1e-5 * states.distance(serving, expected)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from flower import forkserver
 from secede.flower.deploy import outcomes, programs, records, runs
 from secede.flower.deploy.outcomes import Erased
-from secede.flower.deploy.project import Project
+from secede.flower.deploy.project import SUPERLINK, Project
 from secede.flower.deploy.scaffold import write_project
 
 APP = Path(__file__).parent / "app"
@@ -21,6 +26,24 @@ def make(folder: Path, *, sites: int) -> Project:
     shutil.rmtree(project.app)
     shutil.copytree(APP, project.app, ignore=shutil.ignore_patterns("__pycache__"))
     return project
+
+
+@contextmanager
+def forked(project: Project) -> Iterator[None]:
+    """Have all of Flower's programs forked, which starts them at once, and its waits shortened."""
+    own, log = Project.environment, project.log("forks")
+    log.parent.mkdir(exist_ok=True)
+    with (
+        forkserver.serving(project.environment(SUPERLINK), log) as programs,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+
+        def environment(self: Project, name: str) -> dict[str, str]:
+            found = own(self, name)
+            return {**found, "PATH": f"{programs}{os.pathsep}{found['PATH']}"}
+
+        patch.setattr(Project, "environment", environment)
+        yield
 
 
 def train(project: Project, *, rounds: int, seconds: float = 240.0) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import threading
 import time
@@ -22,13 +23,16 @@ from secede.flower.deploy.project import MARK, SUPERLINK, Project
 from secede.flower.log import Log
 
 LEAVER, RETAINED, ROUNDS = "site-2", "site-1", 3
+METHOD = "projected-ascent"  # the first rung of the app's ladder
 PROCESSES = ("superlink", "serverapp", "leaver", "retained")
 STAGES = {  # how long after its beginning a stage may still last, in seconds
-    "training": 10.0,
-    "local-step": 8.0,
-    "post-training": 12.0,
-    "closing": 0.3,
+    "training": 11.0,
+    "local-step": 2.0,
+    "post-training": 20.0,
+    "closing": 0.2,
 }
+SLOW_SECONDS = 0.5  # that an app takes for each message, besides its work
+QUIET_SECONDS = 2.0  # without any app's process, after which none comes any more
 RUN_SECONDS, TRIES = 300.0, 5
 _BEGUN = {
     "local-step": ("planned",),
@@ -63,6 +67,27 @@ def has_ended(home: Path) -> bool:
     return state(home) == "rolled-back"
 
 
+def restore(project: Project) -> None:
+    """Give the sites back what they kept after training, once nothing is under way any more.
+
+    A leaver that was erased deletes its updates when it is told so, which may be after its trial.
+    """
+    local.up(project, print)
+    deadline = time.monotonic() + RUN_SECONDS
+    while runs.active(project):
+        assert time.monotonic() < deadline, "a run of an earlier trial does not end"
+        time.sleep(0.5)
+    quiet = time.monotonic()
+    while time.monotonic() - quiet < QUIET_SECONDS:
+        assert time.monotonic() < deadline, "an app of an earlier trial does not end"
+        alive = [process.command for process in processes.marked(MARK, str(project.folder))]
+        if any(name in told for told in alive for name in ("flwr-clientapp", "flwr-serverapp")):
+            quiet = time.monotonic()
+        time.sleep(0.05)
+    shutil.rmtree(project.folder / "sites")
+    shutil.copytree(project.folder / "sites-trained", project.folder / "sites")
+
+
 def victim(project: Project, process: str) -> int | None:
     """Return the id of the process to kill."""
     if process == "serverapp":
@@ -77,7 +102,7 @@ def victim(project: Project, process: str) -> int | None:
 class Trial:
     """One run with one kill in it, and as many runs after it as it takes to come to an end."""
 
-    def __init__(self, project: Project, home: Path, config: dict[str, str | int | bool]) -> None:
+    def __init__(self, project: Project, home: Path, config: runs.Config) -> None:
         self.project, self.home, self.config = project, home, config
         self.runs = 0
         self.killed: str | None = None

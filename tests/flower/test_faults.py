@@ -14,7 +14,7 @@ import pytest
 
 from flower import deployed, faults
 from flower.faults import PROCESSES, ROUNDS, STAGES, Trial
-from secede.flower.deploy import local, outcomes, processes
+from secede.flower.deploy import local, outcomes, processes, runs
 from secede.flower.deploy.project import MARK, Project
 from secede.flower.log import Log
 
@@ -30,14 +30,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A deployment that was trained once, for erasures to begin from."""
     project = deployed.make(tmp_path_factory.mktemp("faults") / "north", sites=3)
-    try:
-        project = local.up(project, print)
-        deployed.train(project, rounds=ROUNDS)
-        shutil.copytree(project.folder / "sites", project.folder / "sites-trained")
-        yield project
-    finally:
-        local.down(Project.load(project.folder), print)
-        assert processes.marked(MARK, str(project.folder)) == []
+    with deployed.forked(project):
+        try:
+            project = local.up(project, print)
+            deployed.train(project, rounds=ROUNDS)
+            shutil.copytree(project.folder / "sites", project.folder / "sites-trained")
+            yield project
+        finally:
+            local.down(Project.load(project.folder), print)
+    assert processes.marked(MARK, str(project.folder)) == []
 
 
 def delay(process: str, stage: str, timing: int) -> float:
@@ -49,10 +50,10 @@ def test_training_goes_on_after_its_last_completed_round(
     project: Project, process: str, timing: int
 ) -> None:
     home = project.folder / "homes" / f"training-{process}-{timing}"
-    config: dict[str, str | int | bool] = {
+    config: runs.Config = {
         "erasure.home": str(home),
         "num-server-rounds": ROUNDS,
-        "slow-seconds": 1,
+        "slow-seconds": faults.SLOW_SECONDS,
     }
     trial = Trial(project, home, config)
 
@@ -73,12 +74,11 @@ def test_an_erasure_comes_to_its_end(
 ) -> None:
     home = project.folder / "homes" / f"{stage}-{process}-{timing}"
     shutil.copytree(project.home, home)
-    shutil.rmtree(project.folder / "sites")
-    shutil.copytree(project.folder / "sites-trained", project.folder / "sites")
-    config: dict[str, str | int | bool] = {
+    faults.restore(project)
+    config: runs.Config = {
         "erasure.home": str(home),
         "erasure.leaver": f"name:{faults.LEAVER}",
-        "slow-seconds": 1,
+        "slow-seconds": faults.SLOW_SECONDS,
     }
     trial = Trial(project, home, config)
 
@@ -91,4 +91,6 @@ def test_an_erasure_comes_to_its_end(
         erased = outcomes.verified(home, f"name:{faults.LEAVER}")
         assert Log(home / "rounds.jsonl").rounds()[-1].model == erased.model
         told += f" by {erased.method}"
+    if (process, stage) != ("leaver", "local-step"):  # what the leaver had to do, it did
+        assert told == f"promoted by {faults.METHOD}"
     print(f"RESULT {stage} {process} {timing}: {told}, {trial.runs} runs, killed in {trial.killed}")

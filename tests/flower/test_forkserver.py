@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flower import forkserver
+from secede.flower.deploy import processes
+
+PROGRAM = """
+import os, sys, time
+def main():
+    print(os.getpid(), os.getcwd(), os.environ.get("A"), os.environ.get("B"), *sys.argv[1:])
+    print(input(), file=sys.stderr)
+    time.sleep(float(sys.argv[1]))
+    return 7
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "told.py").write_text(PROGRAM)
+    environment = {"PYTHONPATH": str(tmp_path), "A": "server", "MARK": str(tmp_path)}
+    log = tmp_path / "log"
+    with forkserver.serving(environment, log, {"tell": "told:main"}, apps=()) as folder:
+        yield folder
+    assert processes.marked("MARK", str(tmp_path)) == []
+
+
+def start(folder: Path, seconds: float) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(folder / "tell"), str(seconds)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={"B": "shim"},
+    )
+
+
+def test_a_child_is_the_process_that_was_asked_for(folder: Path) -> None:
+    process = start(folder, 0)
+    out, err = process.communicate("hello\n")
+    assert out.split()[1:] == [str(folder), "None", "shim", "0"]
+    assert err == "hello\n"
+    assert process.returncode == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_who_kills_the_shim_kills_the_child(folder: Path, number: signal.Signals) -> None:
+    process = start(folder, 60)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("hello\n")
+    process.stdin.flush()
+    pid = int(process.stdout.readline().split()[0])
+    os.kill(process.pid, number)
+    process.wait()
+    deadline = time.monotonic() + 10
+    while pid in processes.table():
+        assert time.monotonic() < deadline, "the child lives on"
+        time.sleep(0.01)
+
+
+def test_nothing_outlives_the_server(tmp_path: Path) -> None:
+    (tmp_path / "told.py").write_text(PROGRAM)
+    environment = {"PYTHONPATH": str(tmp_path), "MARK": str(tmp_path)}
+    log = tmp_path / "log"
+    with forkserver.serving(environment, log, {"tell": "told:main"}, apps=()) as folder:
+        process = start(folder, 60)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("hello\n")
+        process.stdin.flush()
+        pid = int(process.stdout.readline().split()[0])
+        assert pid in {each.pid for each in processes.marked("MARK", str(tmp_path))}
+    assert processes.marked("MARK", str(tmp_path)) == []
+    assert process.wait(5) == 128 + signal.SIGKILL

@@ -32,7 +32,8 @@ STAGES = {  # how long after its beginning a stage may still last, in seconds
     "closing": 0.2,
 }
 SLOW_SECONDS = 0.5  # that an app takes for each message, besides its work
-QUIET_SECONDS = 2.0  # without any app's process, after which none comes any more
+QUIET_SECONDS = 2.0  # without any app, after which none comes any more
+LATE_SECONDS = 15.0  # after which an app that is still there will not end
 RUN_SECONDS, TRIES = 300.0, 5
 _BEGUN = {
     "local-step": ("planned",),
@@ -71,15 +72,16 @@ def restore(project: Project) -> None:
     """Give the sites back what they kept after training, once nothing is under way any more.
 
     A leaver that was erased deletes its updates when it is told so, which may be after its trial.
+    An app whose message came only in part, before its SuperLink was killed, waits for the rest for
+    up to two hours, and is not waited for: sites must work beside it.
     """
     local.up(project, print)
     deadline = time.monotonic() + RUN_SECONDS
     while runs.active(project):
         assert time.monotonic() < deadline, "a run of an earlier trial does not end"
         time.sleep(0.5)
-    quiet = time.monotonic()
-    while time.monotonic() - quiet < QUIET_SECONDS:
-        assert time.monotonic() < deadline, "an app of an earlier trial does not end"
+    quiet, deadline = time.monotonic(), time.monotonic() + LATE_SECONDS
+    while time.monotonic() < min(quiet + QUIET_SECONDS, deadline):
         alive = [process.command for process in processes.marked(MARK, str(project.folder))]
         if any(name in told for told in alive for name in ("flwr-clientapp", "flwr-serverapp")):
             quiet = time.monotonic()

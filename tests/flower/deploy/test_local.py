@@ -142,6 +142,26 @@ def test_a_killed_superlinks_children_are_swept_and_its_port_is_kept(project: Pr
     assert len(of(project)) == 5  # the dead SuperLink's child among them
 
 
+def test_what_a_killed_site_left_behind_is_ended_when_it_is_started_again(
+    project: Project, flower: Flower
+) -> None:
+    flower.node = (
+        "import subprocess\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+    ).join(("import sys, time\n", NODE))
+    local.up(project, print)
+    before = pids(project)
+    killed(project, "site-1", before["site-1"] or 0)
+    (orphan,) = [p for p in of(project) if p.parent == 1 or p.parent not in processes.table()]
+    told: list[str] = []
+    local.up(project, told.append)
+    assert f"process {orphan.pid} was left behind by site-1 and is stopped" in told
+    assert orphan.pid not in {process.pid for process in of(project)}
+    after = pids(project)
+    assert {name for name in after if after[name] != before[name]} == {"site-1"}
+    assert len(told) == len(set(told))  # no other site's
+
+
 def test_an_id_that_another_process_got_is_left_alone(project: Project) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:

@@ -146,10 +146,20 @@ def _supernodes(project: Project, started: list[str], tell: Tell) -> dict[str, i
         if (process := records.running(project, site)) is not None:
             tell(f"{site} runs already, process {process.pid}")
             continue
+        _end_left_behind(project, site, tell)
         project.kept(site).mkdir(parents=True, exist_ok=True)
         started.append(site)
         fresh[site] = _start_site(project, site, tell)
     return fresh
+
+
+def _end_left_behind(project: Project, site: str, tell: Tell) -> None:
+    """End what a killed SuperNode had started: an app whose input it held waits for it for ever."""
+    strays = processes.marked("FLWR_HOME", project.environment(site)["FLWR_HOME"])
+    for stray in strays:
+        tell(f"process {stray.pid} was left behind by {site} and is stopped")
+    if left := processes.stop(strays, STOP_SECONDS / 4):
+        raise SecedeError(f"process {left[0].pid} cannot be ended")
 
 
 def _start_site(project: Project, site: str, tell: Tell) -> int:

@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Enough for the demo: secede and what it runs on. Then all that tests need.
+LIBRARY := $(VENV)/.library
 INSTALLED := $(VENV)/.installed
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 TIMINGS ?= 10  # of each fault
 
@@ -12,7 +15,7 @@ TIMINGS ?= 10  # of each fault
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
-demo: $(INSTALLED) ## Set up, then train, erase and compare with retraining on embedded data
+demo: $(LIBRARY) ## Set up, then train, erase and compare with retraining on embedded data
 	$(BIN)/secede demo
 
 test: $(INSTALLED) browser ## Set up, then run every test except those that need a GPU, and the longest
@@ -52,11 +55,17 @@ browser:
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; \
 	  else echo "no Chromium here: the browser tests will be skipped"; fi; }
 
-$(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "secede needs Python 3.11 or newer")'
+$(LIBRARY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "secede needs Python 3.11 or newer")'
+	@echo "setting up $(VENV): secede and what it runs on, mostly PyTorch (1.3 GB with its CPU build); some minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
+	$(PIP) -e .
+	@touch $@
+
+$(INSTALLED): pyproject.toml constraints.txt | $(LIBRARY)
+	@echo "adding what the tests need to $(VENV), Flower and NVFlare among it (1.6 GB more); some minutes"
+	$(PIP) -e '.[dev]'
+	@touch $@
 
 clean: ## Remove the environment and all caches (records in runs/ stay)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,79 @@
+"""What `make` would do in a fresh clone, and in one where some of it was done."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LIBRARY, TOOLS = "-c constraints.txt -e .\n", "-c constraints.txt -e '.[dev]'\n"
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+        os.utime(tmp_path / name, (0, 0))
+    return tmp_path
+
+
+def would(clone: Path, target: str) -> str:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    command = ["make", "--no-print-directory", "-n", target]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    ended = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=clone, env=plain
+    )
+    return ended.stdout
+
+
+def mark(clone: Path, *names: str) -> None:
+    (clone / ".venv").mkdir(exist_ok=True)
+    for name in names:
+        (clone / ".venv" / name).touch()
+
+
+def test_the_demo_installs_the_library_alone_and_says_so(clone: Path) -> None:
+    done = would(clone, "demo")
+    assert done.count("pip install") == 1
+    assert LIBRARY in done
+    assert "dev" not in done
+    assert done.index("setting up .venv") < done.index("pip install") < done.index("secede demo")
+
+
+@pytest.mark.parametrize("target", ["fast", "lint", "types", "test"])
+def test_tests_and_linters_add_the_rest_in_a_fresh_clone(clone: Path, target: str) -> None:
+    done = would(clone, target)
+    assert done.count("-m venv") == 1
+    assert done.index(LIBRARY) < done.index("adding what the tests need") < done.index(TOOLS)
+
+
+def test_what_is_installed_is_not_installed_again_in_either_order(clone: Path) -> None:
+    mark(clone, ".library")  # after the demo
+    assert "pip install" not in would(clone, "demo")
+    done = would(clone, "fast")
+    assert LIBRARY not in done
+    assert TOOLS in done
+    mark(clone, ".installed")  # after the tests
+    os.utime(clone / ".venv" / ".installed", (1, 1))
+    assert "pip install" not in would(clone, "fast")  # however much later the library came
+    assert "pip install" not in would(clone, "demo")
+
+
+def test_new_pins_are_installed_by_both(clone: Path) -> None:
+    mark(clone, ".library", ".installed")
+    later = (clone / ".venv" / ".installed").stat().st_mtime + 60
+    os.utime(clone / "constraints.txt", (later, later))
+    assert LIBRARY in would(clone, "demo")
+    done = would(clone, "fast")
+    assert done.index(LIBRARY) < done.index(TOOLS)
+
+
+def test_torch_is_pinned_for_the_demo() -> None:
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [pin for pin in pins if pin.startswith("torch==")]

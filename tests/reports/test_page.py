@@ -215,6 +215,25 @@ def test_the_page_never_scrolls_sideways(page: Page, report: Report, width: int)
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize(("width", "told"), [(390, True), (640, True), (768, False)])
+def test_a_figure_that_is_wider_than_the_screen_scrolls_and_says_so(
+    page: Page, report: Report, width: int, told: bool
+) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(report.page.as_uri())
+    figure = page.locator("figure.wide").first
+    assert figure.locator(".sideways").is_visible() == told
+    box = figure.locator(".scroll")
+    beyond = box.evaluate("e => e.scrollWidth - e.clientWidth")
+    assert (beyond > 1) == told
+    box.evaluate("e => e.scrollTo(e.scrollWidth, 0)")
+    drawn, edge = figure.locator("svg").bounding_box(), box.bounding_box()
+    assert drawn is not None
+    assert edge is not None
+    assert drawn["x"] + drawn["width"] <= edge["x"] + edge["width"] + 1  # its end can be reached
+
+
+@pytest.mark.browser
 def test_the_page_is_dark_where_the_reader_wants_it_and_light_on_paper(
     page: Page, report: Report
 ) -> None:

@@ -25,8 +25,6 @@ from secede.reports.tables import main_table
 if TYPE_CHECKING:
     from secede.reports.build import Report
 
-LONGEST_LABEL = 24  # that leaves room for the numbers in 80 columns
-
 
 def run_one(
     config: Config,
@@ -88,20 +86,14 @@ def _drawn(run: Run) -> Table:
     drawn = Table(
         title=run.config.title or run.config.name, title_justify="left", box=box.SIMPLE_HEAD
     )
-    drawn.add_column("", no_wrap=True)
+    drawn.add_column("", overflow="fold")  # where room is short, between words
     for index in shown:
         drawn.add_column(headings[table.columns[index].key], justify="right", no_wrap=True)
     for row in table.rows:
         cells = list(table.cells(row))
-        drawn.add_row(_short(row.label), *(brief(*cells[index]) for index in shown))
+        label = row.label.replace("before post-training", "0 rounds")
+        drawn.add_row(label, *(brief(*cells[index]) for index in shown))
     return drawn
-
-
-def _short(label: str) -> str:
-    label = label.replace("before post-training", "0 rounds")
-    if len(label) <= LONGEST_LABEL:
-        return label
-    return label.removesuffix("s").removesuffix(" round")  # the number of rounds stays
 
 
 def _run(

@@ -8,10 +8,12 @@ from flwr.app import ArrayRecord
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
+from torch import nn
 
 from flare.inprocess import Job
-from flare.small import MODEL, erasing, said
-from flower.small import SIZES, Federation, initial
+from flare.small import MODEL, WISHES, erasing, said
+from flower.small import CLASSES, SIZES, Federation, initial
+from secede.erasure import layers
 from secede.errors import ConfigError, SecedeError, SilentError
 from secede.nvflare.controller import FederationController
 
@@ -147,6 +149,8 @@ def test_training_that_was_cut_short_goes_on(job: Job) -> None:
     ("settings", "message"),
     [
         ({"home": "home"}, "home 'home': expected a whole path"),
+        ({"classes": 1}, "classes 1: expected a whole number of two or more"),
+        ({"classes": "3"}, "classes '3': expected a whole number"),
         ({"model": "flower.small:nothing"}, "has no 'nothing'"),
         ({"model": "flower.small:SEED"}, "is not callable"),
         ({"leaver": "name:site-1", "wishes": {"colour": 1}}, "wishes: unknown 'colour'"),
@@ -158,6 +162,35 @@ def test_a_wrong_setting_is_told(job: Job, settings: dict[str, Any], message: st
     job.run(rounds=1)
     with pytest.raises(ConfigError, match=message):
         job.run(**settings)
+
+
+@pytest.mark.parametrize("told", [None, CLASSES])
+def test_how_many_classes_there_are_reaches_the_erasure(
+    job: Job, monkeypatch: pytest.MonkeyPatch, told: int | None
+) -> None:
+    asked, found = list[int | None](), layers.layers
+
+    def read(model: nn.Module, classes: int | None = None) -> layers.Layers:
+        asked.append(classes)
+        return found(model, classes)
+
+    monkeypatch.setattr(layers, "layers", read)
+    job.run(rounds=3)
+    waits = {"answer_seconds": 0.3, "retained_seconds": 0.3}
+    job.run(leaver="name:site-1", trigger="other", wishes={**WISHES, **waits}, classes=told)
+    assert asked[0] == told
+    assert said(job.folder / "home")["method"]["rung"] == "local-step"
+
+
+def test_a_network_without_a_linear_layer_is_erased_from_where_its_classes_are_told(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "last", lambda _: None)  # as if it had none
+    job.run(rounds=2)
+    with pytest.raises(ConfigError, match=r"FederationController\(\.\.\., classes=\)"):
+        job.erase()
+    job.run(leaver="name:site-1", trigger="other", classes=CLASSES)
+    assert job.store.erased()
 
 
 def test_what_goes_wrong_ends_the_job_with_its_reason(

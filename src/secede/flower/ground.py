@@ -293,6 +293,6 @@ def _outputs(model: nn.Module) -> int:
     if not isinstance(found, nn.Linear):
         raise ConfigError(
             f"{type(model).__name__} has no linear layer to tell the number of classes from: give "
-            "it as Store(..., classes=)"
+            "it as Store(..., classes=), on NVFlare as FederationController(..., classes=)"
         )
     return found.out_features

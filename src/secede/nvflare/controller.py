@@ -37,7 +37,8 @@ class FederationController(Controller):
     folder. `wishes` are fields of `secede.erasure.planning.Wishes`, `request` the file that the
     client signed, `trigger` why it leaves where the operator asks for it. All waits are in
     seconds: `wait` for clients before a round of training, `gather` for those
-    that are offline during an erasure, `round` for each exchange.
+    that are offline during an erasure, `round` for each exchange. `classes` is how many the network
+    tells apart, where its last linear layer does not say it.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class FederationController(Controller):
         gather_seconds: float = 120.0,
         round_seconds: float = 3600.0,
         pause: float = 0.2,
+        classes: int | None = None,
     ) -> None:
         super().__init__()
         # NVFlare writes a job's configuration from attributes with the arguments' names.
@@ -62,7 +64,7 @@ class FederationController(Controller):
         self.leaver, self.request, self.trigger, self.wishes = leaver, request, trigger, wishes
         self.federation, self.seed, self.pause = federation, seed, pause
         self.wait_seconds, self.gather_seconds = wait_seconds, gather_seconds
-        self.round_seconds = round_seconds
+        self.round_seconds, self.classes = round_seconds, classes
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Nothing is to be set up."""
@@ -84,8 +86,12 @@ class FederationController(Controller):
                 f"home {self.home[:100]!r}: expected a whole path, since the folder that a job "
                 "works in does not outlive it"
             )
-        load_model = _factory(self.model)
-        store = Store(self.home, load_model, name=self.federation or None, tell=tell)
+        load_model, classes = _factory(self.model), self.classes
+        if classes is not None and (type(classes) is not int or classes < 2):
+            raise ConfigError(f"classes {classes!r}: expected a whole number of two or more")
+        store = Store(
+            self.home, load_model, name=self.federation or None, classes=classes, tell=tell
+        )
         strategy = recording(FedAvg(fraction_evaluate=0.0), store, wait_seconds=self.wait_seconds)
         if not self.leaver:
             strategy.start(

@@ -251,8 +251,14 @@ def test_the_terminal_table_fits_80_columns_uncut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    tiny.write(tmp_path, tiny.CONFIG.replace("backdoor", "flipped"))
+    methods = 'methods = ["second-choice", "projected-ascent"]\n'
+    tiny.write(tmp_path, tiny.CONFIG.replace("backdoor", "flipped") + methods)
     ended = secede("run", "tiny.toml", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "…" not in ended.stdout
+    assert max(map(len, ended.stdout.splitlines()[:12])) <= 80
+    # Folded, and not a word lost.
+    assert re.search(r"^  Projected ascent, 2 .*\n  rounds *$", ended.stdout, re.M)
     assert "Erased, 0 rounds" in ended.stdout
+    monkeypatch.setenv("COLUMNS", "100")
+    assert "  Projected ascent, 2 rounds  " in secede("run", "tiny.toml", cwd=tmp_path).stdout

@@ -78,7 +78,10 @@ def test_a_run_that_failed_by_a_roll_back_says_so(
         raise RolledBackError("a was not erased: rolled-back")
 
     monkeypatch.setattr(runs, "run", fails)
-    monkeypatch.setattr(readiness, "erasure", lambda *_, **__: None)
+    monkeypatch.setattr(runs, "check_running", lambda _: None)
+    for name in ("leaving", "erasure"):
+        monkeypatch.setattr(readiness, name, lambda *_, **__: None)
+    monkeypatch.setattr(outcomes, "already", lambda *_: None)
     monkeypatch.setattr(outcomes, "request", lambda *_: next(states, None))
     monkeypatch.setattr(outcomes, "verified", rolled_back)
     command = ["flower", "erase", str(folder), "name:a", "--trigger", "other"]
@@ -102,8 +105,11 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[di
         raise SecedeError("run 7 ended")
 
     monkeypatch.setattr(runs, "run", run)
-    monkeypatch.setattr(readiness, "erasure", lambda *_, **__: None)
-    monkeypatch.setattr(outcomes, "request", lambda *_: None)
+    monkeypatch.setattr(runs, "check_running", lambda _: None)
+    for name in ("leaving", "erasure"):
+        monkeypatch.setattr(readiness, name, lambda *_, **__: None)
+    for name in ("request", "already"):
+        monkeypatch.setattr(outcomes, name, lambda *_: None)
     return str(write_project(tmp_path / "p", sites=["a", "b"], port=9092).folder), given
 
 
@@ -127,7 +133,14 @@ def test_options_of_an_erasure_reach_the_run(
     assert told.keys() == {"wishes", "gone"}
     wishes = Wishes(methods=("retrain",), answer_seconds=60.0, least_rounds=2, fading=False)
     assert wishing.read(told["wishes"]) == wishes
-    CliRunner().invoke(app, ["flower", "erase", folder, "name:a", "--request", "r.json"])
+    path = tmp_path / "r.json"
+    path.write_text("{}")
+    no = CliRunner().invoke(app, ["flower", "erase", folder, "name:a", "--request", str(path)])
+    assert isinstance(no.exception, ConfigError)
+    assert "r.json is no request: give the file" in str(no.exception)
+    assert len(given) == 1
+    path.write_text('{"payload": "whether it holds is for the app to see"}')
+    CliRunner().invoke(app, ["flower", "erase", folder, "name:a", "--request", str(path)])
     assert Path(json.loads(str(given[-1]["erasure.options"]))["request"]).is_absolute()
     CliRunner().invoke(app, ["flower", "erase", folder, "name:a", "--trigger", "other"])
     assert "erasure.options" not in given[-1]  # the app may have its own
@@ -298,8 +311,17 @@ def test_an_app_of_an_older_version_is_told_before_anything_runs(
     assert given == []
 
 
-def test_an_app_of_an_older_version_leaves_a_training_that_was_cut_as_it_was(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("older", "has no erasure.trigger"),
+        ("trigger", "say why name:site-1 leaves"),
+        ("request", "is no request"),
+        ("down", "does not run: secede flower up"),
+    ],
+)
+def test_a_mistake_leaves_a_training_that_was_cut_as_it_was(
+    tmp_path: Path, mistake: str, words: str
 ) -> None:
     from flower.small import Federation
     from flower.test_store import dying
@@ -310,17 +332,51 @@ def test_an_app_of_an_older_version_leaves_a_training_that_was_cut_as_it_was(
     federation = Federation(project.folder)
     with pytest.raises(KeyboardInterrupt):
         federation.train(4, grid=dying(federation, 3))
-    path = project.app / "pyproject.toml"
-    path.write_text(path.read_text().replace(', trigger = "", options = ""', ""))
+    config = project.app / "pyproject.toml"
+    if mistake == "older":
+        config.write_text(config.read_text().replace(', trigger = "", options = ""', ""))
     before = {p: p.read_bytes() for p in project.home.rglob("*") if p.is_file()}
     cut = Trainings(project.home).cut()
     assert cut is not None
-    command = ["flower", "erase", str(project.folder), "name:site-1", "--trigger", "other"]
-    shown = CliRunner().invoke(app, [*command, "--as-it-is"])
-    assert isinstance(shown.exception, ConfigError)
-    assert "has no erasure.trigger" in str(shown.exception)
+    options = {"trigger": [], "request": ["--request", str(config)]}
+    more = options.get(mistake, ["--trigger", "other"])
+    command = ["flower", "erase", str(project.folder), "name:site-1", "--as-it-is", *more]
+    shown = CliRunner().invoke(app, command)
+    assert isinstance(shown.exception, SecedeError)
+    assert words in str(shown.exception)
     assert {p: p.read_bytes() for p in project.home.rglob("*") if p.is_file()} == before
     assert Trainings(project.home).cut() == cut
+
+
+def test_erasing_again_says_when_it_was_done_and_where_the_receipt_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flower.small import Federation
+    from secede.flower.deploy import runs
+    from secede.flower.deploy.scaffold import write_project
+
+    project = write_project(tmp_path / "p", sites=["a", "b"], port=9092)
+    federation = Federation(project.folder)
+    federation.train(2)
+    monkeypatch.setattr(runs, "check_running", lambda _: None)
+
+    def run(*_: object, **__: object) -> str:
+        federation.erase("name:site-1")
+        return "7"
+
+    monkeypatch.setattr(runs, "run", run)
+    command = ["flower", "erase", str(project.folder), "name:site-1"]
+    first = CliRunner().invoke(app, [*command, "--trigger", "other"])
+    assert first.exit_code == 0
+    assert "site-1 is erased: " in first.stdout
+    assert "already" not in first.output
+    again = CliRunner().invoke(app, command)  # nor is a reason asked for
+    assert again.exit_code == 0
+    assert "site-1 was erased already, at 20" in again.stdout
+    (receipt,) = (project.home / "receipts").glob("*.json")
+    assert f"{receipt}  receipt, verified" in again.stdout
+    assert str(receipt) in again.stderr
+    assert json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)["already"] is True
 
 
 def test_the_way_back_says_that_it_trains_at_once() -> None:

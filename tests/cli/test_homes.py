@@ -327,7 +327,7 @@ def test_rounds_of_retraining_are_called_so(
     ("content", "words"),
     [
         ("acknowledgement", "this is an acknowledgement, not a request"),
-        ("key", "not valid JSON"),
+        ("cut", "not valid JSON"),
         ("other's", "signed with site-2's key, expected site-0's"),
     ],
 )
@@ -338,14 +338,31 @@ def test_a_file_that_is_no_request_is_named_and_what_it_is(
     if content == "acknowledgement":
         entry = small.receive(home, "site-1")
         path.write_bytes(home.acknowledgement(entry.digest).read_bytes())
-    elif content == "key":
-        path.write_bytes((home.keys / "server.pub").read_bytes())
+    elif content == "cut":
+        path.write_bytes(path.read_bytes()[:-9])
     else:
         made = requests.unverified(path.read_bytes())
         key = keys.load_private(home.path / "sites" / "site-2.key")
         path.write_bytes(requests.sign(made, key))
     with pytest.raises(TrustError, match=f"{re.escape(str(path))}: .*{words}"):
         erase(home, path)
+
+
+@pytest.mark.parametrize("given", ["federation.json", "", "keys", "long.json", "server.key"])
+def test_what_is_plainly_no_request_is_told_with_what_to_give_instead(
+    asked: tuple[Home, Path], given: str
+) -> None:
+    home, path = asked
+    (home.path / "long.json").write_text(json.dumps({"clients": ["a" * 20_000]}))
+    before = {p: p.read_bytes() for p in home.path.rglob("*") if p.is_file()}
+    words = "is no request" if "." in given else "is a folder and no request"
+    for dry_run in (True, False):
+        with pytest.raises(ConfigError, match=f"{words}: give the file that `secede request`"):
+            erase(home, home.path / given, dry_run=dry_run)
+    assert {p: p.read_bytes() for p in home.path.rglob("*") if p.is_file()} == before
+    shown = shell(f"secede erase {home.path}/federation.json --home {home.path}", path.parent)
+    assert shown.returncode == 2
+    assert "federation.json is no request" in shown.stderr
 
 
 def test_a_request_is_checked_against_the_home_before_it_is_signed(

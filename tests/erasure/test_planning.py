@@ -185,6 +185,15 @@ def shown(found: Plan) -> str:
     return " ".join(found.text().split())
 
 
+def test_the_plan_says_how_updates_are_joined_and_what_the_leaver_gets(home: Home) -> None:
+    usual, other = shown(plan(home)), shown(plan(home, mean="median", measure_at_leaver=True))
+    assert "Updates are joined by their weighted mean (one malicious" in usual
+    assert "does not get the new model; nothing is measured on its samples." in usual
+    assert "Updates are joined by the median (it holds while" in other
+    assert "the leaver gets the new model, and tells how many of its own samples" in other
+    assert "a trimmed mean (it leaves out a fifth" in shown(plan(home, mean="trimmed"))
+
+
 def test_the_plan_says_whether_anything_fades(home: Home) -> None:
     found, kept = plan(home), plan(home, fading=False)
     assert (found.fading, kept.fading) == (True, False)

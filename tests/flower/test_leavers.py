@@ -132,6 +132,10 @@ def test_asking_again_tells_what_came_of_it(federation: Federation) -> None:
     first = federation.erase("name:site-1")
     again = federation.erase("name:site-1")
     assert (again.state, again.model, again.receipt) == (first.state, first.model, first.receipt)
+    assert federation.told.has("site-1 was erased already, at 20", f"receipt {first.receipt}")
+    assert federation.told.has("client 'site-1' has none of its updates left")
+    assert not federation.told.has(" 0 of them")
+    assert sum("is erased by" in line for line in federation.told) == 1
     assert len(federation.store.log.rounds()) == 3
 
 

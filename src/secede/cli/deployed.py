@@ -21,6 +21,7 @@ from secede.flower.deploy.scaffold import write_project
 
 if TYPE_CHECKING:
     from secede.erasure.planning import Wishes
+    from secede.flower.deploy.outcomes import Erased
 
 
 def init(
@@ -142,6 +143,7 @@ def erase(
     as_json: bool,
 ) -> None:
     """Erase with the project's app, and verify the receipt that came of it; or show the plan."""
+    from secede.cli.requests import signed
     from secede.erasure.planning import Wishes
     from secede.erasure.request import TRIGGERS, check_trigger
     from secede.erasure.wishing import kept
@@ -160,14 +162,25 @@ def erase(
     if asked := {name: value for name, value in options.items() if value}:
         config["erasure.options"] = json.dumps(asked)
     readiness.config(project.app, config)
+    readiness.leaving(project.home, leaver)
+    if request is not None:
+        signed(request)
+    before, earlier = None, None
+    if not dry_run:
+        before = outcomes.request(project.home, leaver)
+        earlier = outcomes.already(project.home, leaver)
+        fresh = earlier is None and (before is None or not before.open)
+        if fresh and not trigger and request is None:
+            raise ConfigError(
+                f"say why {leaver} leaves: --trigger {', '.join(TRIGGERS[:-1])} or other"
+            )
+    if earlier is not None:
+        _say(f"{_already(earlier)}; receipt {earlier.receipt}; nothing is erased again")
+    runs.check_running(project)
     readiness.erasure(project.home, leaver, as_it_is=as_it_is, tell=_say)
     if dry_run:
         _show_plan(project, config, seconds, as_json=as_json)
         return
-    before = outcomes.request(project.home, leaver)
-    fresh = before is None or (not before.open and before.state != "promoted")
-    if fresh and not trigger and request is None:
-        raise ConfigError(f"say why {leaver} leaves: --trigger {', '.join(TRIGGERS[:-1])} or other")
     try:
         number = runs.run(project, config, seconds=seconds, tell=_say)
     except SecedeError:
@@ -176,12 +189,18 @@ def erase(
             outcomes.verified(project.home, leaver)  # it failed because it was rolled back
         raise
     erased = outcomes.verified(project.home, leaver)
+    again = erased == earlier
     if as_json:
-        print(json.dumps({"run": number, **erased.as_dict()}, indent=2))
+        print(json.dumps({"run": number, "already": again, **erased.as_dict()}, indent=2))
         return
-    print(f"{erased.client} is erased: {erased.method} ({erased.rung})")
+    done = _already(erased) if again else f"{erased.client} is erased"
+    print(f"{done}: {erased.method} ({erased.rung})")
     print(f"{erased.receipt}  receipt, verified")
     print(f"{erased.page}  its page")
+
+
+def _already(erased: Erased) -> str:
+    return f"{erased.client} was erased already, at {erased.promoted}"
 
 
 def _show_plan(project: Project, config: runs.Config, seconds: float, *, as_json: bool) -> None:

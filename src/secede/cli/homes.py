@@ -13,10 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 from secede.cli.progress import telling
+from secede.cli.requests import signed
 from secede.cli.trust import about
 from secede.erasure import request as requests
 from secede.erasure import workflow
-from secede.erasure.canonical import read
 from secede.erasure.home import Home
 from secede.erasure.lineage import Lineage
 from secede.erasure.planning import Wishes
@@ -78,7 +78,7 @@ def erase(
 ) -> None:
     """Carry a signed request to its end; the same command again goes on after a kill."""
     home, now = Home(folder), datetime.now(UTC)
-    data, name = read(path, requests.LIMIT), home.federation.name
+    data, name = signed(path), home.federation.name
     with about(path):
         asked = requests.verify(data, home.client_keys(), federation=name)
     absent = (asked.client,) if gone else ()

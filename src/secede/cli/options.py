@@ -89,7 +89,10 @@ RetainedSeconds = Annotated[
 ]
 MeasureAtLeaver = Annotated[
     bool,
-    typer.Option("--measure-at-leaver", help="Send it the new model, to count on its samples."),
+    typer.Option(
+        "--measure-at-leaver",
+        help="Send the leaver the new model, and ask how many of its samples that gets right.",
+    ),
 ]
 NoFading = Annotated[
     bool,

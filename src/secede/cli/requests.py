@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from secede.erasure import keys
+from secede.erasure import envelope, keys
 from secede.erasure import request as erasure_requests
+from secede.erasure.canonical import parse, read
 from secede.erasure.entries import Listed
 from secede.erasure.fields import stamp
 from secede.erasure.journal import Journal
 from secede.erasure.newfile import write_new
-from secede.errors import ConfigError, RequestError
+from secede.errors import ConfigError, RequestError, TrustError
 
 
 def keygen(name: str, folder: Path, *, as_json: bool) -> None:
@@ -70,6 +72,30 @@ def request(
     print(f"{out}  {client} asks {federation} for erasure ({trigger})")
     print(f"request {made.digest()}")
     print(f"send it before {made.expires}")
+
+
+def signed(path: Path) -> bytes:
+    """Return a signed request's bytes, not verified; ConfigError if it plainly is something else.
+
+    What may be a damaged request is returned: verifying it says so.
+    """
+    found = "is a folder and" if path.is_dir() else "is"
+    other = ConfigError(
+        f"{path} {found} no request: give the file that `secede request` wrote, request.json "
+        "unless --out named another"
+    )
+    if path.is_dir():
+        raise other
+    try:
+        data = read(path, erasure_requests.LIMIT)
+    except TrustError as error:  # longer than any request
+        raise other from error
+    if not data.startswith(b"{"):
+        raise other
+    with suppress(TrustError):
+        if not envelope.FIELDS & parse(data, erasure_requests.LIMIT).keys():
+            raise other
+    return data
 
 
 def addressed(home: Path | None, federation: str | None, model: str | None) -> tuple[str, str]:

@@ -42,6 +42,9 @@ class _Form(Document):
     signatures: Annotated[list[_Signature], Field(min_length=1, max_length=_MOST_SIGNATURES)]
 
 
+FIELDS = frozenset(_Form.model_fields)
+
+
 def sign(payload: bytes, payload_type: str, *keys: PrivateKey) -> bytes:
     """Return `payload` in an envelope signed with each of `keys`."""
     if not keys:

@@ -41,6 +41,7 @@ _HIDDEN = (
     "update nor the others' mean."
 )
 Mean = Literal["mean", "trimmed", "median"]
+_MEANS = {"mean": "their weighted mean", "trimmed": "a trimmed mean", "median": "the median"}
 MEAN_LIMITS: dict[str, tuple[str, ...]] = {
     "mean": (
         "one malicious retained client can drag the mean anywhere, unless the gate sees it",
@@ -119,7 +120,7 @@ class Plan(Document):
     guard: Limits
     quorum: Share  # of the retained clients' samples that must take part; below, the next rung
     retained_seconds: Annotated[Number, Field(gt=0)]  # that a retained client has for one answer
-    measure_at_leaver: bool  # send it the new model in the end, to count on its own samples
+    measure_at_leaver: bool  # in the end: how many of its own samples does the new model get right?
     answer_seconds: Annotated[Number, Field(gt=0)]  # that the leaver has for one answer
     asked_until: Moment | None  # silence before is waited out; None: the next rung at once
     backups_until: Moment | None
@@ -229,7 +230,7 @@ class Plan(Document):
             + ("; the leaver on a local step only." if local else "."),
             f"Gate: a loss of at most {100 * margins.overall:g} points over all samples, "
             f"{100 * margins.of_class:g} of a class with {margins.minimum} or more.",
-            f"Mean of the updates: {self.mean} ({'; '.join(MEAN_LIMITS[self.mean])}).",
+            f"Updates are joined by {_MEANS[self.mean]} ({'; '.join(MEAN_LIMITS[self.mean])}).",
             f"Quorum: {100 * self.quorum:g} % of the retained clients' samples. Who is silent for "
             f"{self.retained_seconds:g} seconds, or sends what cannot be used, is left out of the "
             "rung and named.",
@@ -249,7 +250,11 @@ class Plan(Document):
                 else "Where no round is needed, what the leaver returned is what serves."
             )
             notes.append(self._fades())
-            sent = "is sent" if self.measure_at_leaver else "is not sent"
-            notes.append(f"The new model {sent} to the leaver, to count on its own samples.")
+            notes.append(
+                "In the end the leaver gets the new model, and tells how many of its own samples "
+                "that gets right."
+                if self.measure_at_leaver
+                else "The leaver does not get the new model; nothing is measured on its samples."
+            )
         notes += [f"Not possible: {left.rung}: {left.reason}." for left in self.omitted]
         return notes

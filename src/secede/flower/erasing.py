@@ -15,8 +15,9 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from secede import files
 from secede.erasure import keys, workflow
 from secede.erasure import request as requests
-from secede.erasure.course import PLANNED, RECEIVED
+from secede.erasure.course import PLANNED, PROMOTED, RECEIVED
 from secede.erasure.entries import Entry
+from secede.erasure.fields import stamp
 from secede.erasure.home import Home
 from secede.erasure.journal import Journal
 from secede.erasure.plan import Plan
@@ -92,7 +93,9 @@ def erase(
             by_operator=by_operator,
             gone=gone,
         )
-        store.tell(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
+        again = entry.state == PROMOTED
+        if not again:
+            store.tell(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
         if entry.state in (RECEIVED, PLANNED) and not gone and not wishes.distrust:
             _look_for(exchange, store, client)
         outcome = workflow.erase(
@@ -105,7 +108,7 @@ def erase(
             tell=store.tell,
             lock=lock,
         )
-    store.tell(_words(outcome, home))
+    store.tell(_told_again(outcome, home) if again else _words(outcome, home))
     if outcome.model is not None:
         _say_goodbye(exchange, store, client, min(round_seconds, _GOODBYE))
     return outcome
@@ -169,7 +172,9 @@ def _say_goodbye(exchange: Exchange, store: Store, client: Node, seconds: float)
         try:
             if reply is not None:
                 removed = wire.read_gone(reply)
-                store.tell(f"client {client.name!r} has deleted its own updates, {removed} of them")
+                deleted = f"deleted its own updates, {removed} of them"
+                what = deleted if removed else "none of its updates left"
+                store.tell(f"client {client.name!r} has {what}")
                 return
         except GuardError as error:
             store.tell(f"client {client.name!r}: {error}")
@@ -272,6 +277,15 @@ def _request(store: Store, client: str, trigger: str) -> Request:
         raise ConfigError(f"{store.path} has no serving model")
     return requests.new(
         federation=store.name, client=client, trigger=trigger, model=serving, now=store.clock()
+    )
+
+
+def _told_again(outcome: Outcome, home: Home) -> str:
+    with Journal(home.journal, read_only=True) as journal:
+        at = journal.transitions(outcome.request)[-1].at
+    return (
+        f"{outcome.client} was erased already, at {stamp(at)}, and is not erased again; receipt "
+        f"{outcome.receipt}"
     )
 
 

@@ -23,6 +23,8 @@ def test_a_selector_by_key_or_id_tells_of_its_own_client(tmp_path: Path) -> None
         node = federation.sites[number].node
         for leaver in (f"key:{key}", f"node:{node}", f"name:site-{number}"):
             assert outcomes.verified(home, leaver).client == f"site-{number}"
+            assert outcomes.already(home, leaver) == outcomes.verified(home, leaver)
+    assert outcomes.already(home, "name:site-0") is None
     with pytest.raises(RecordError, match="knows of no request to erase name:site-0"):
         outcomes.verified(home, "name:site-0")
     with pytest.raises(ConfigError, match="matches 0 clients"):

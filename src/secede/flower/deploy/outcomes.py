@@ -11,6 +11,7 @@ from secede.erasure.canonical import read
 from secede.erasure.entries import Entry
 from secede.erasure.home import Home
 from secede.erasure.journal import Journal
+from secede.erasure.lineage import Lineage
 from secede.errors import RecordError, RolledBackError
 from secede.flower.log import Log
 from secede.flower.nodes import select
@@ -26,6 +27,7 @@ class Erased:
     model: str  # the digest of the one that serves because of it
     receipt: str
     page: str
+    promoted: str  # when that model went into service
 
     def as_dict(self) -> dict[str, str]:
         """Return it for JSON."""
@@ -61,4 +63,15 @@ def verified(folder: Path, leaver: str) -> Erased:
         model=held.statement.subject[0].digest.sha256,
         receipt=str(path),
         page=str(path.with_suffix(".html")),
+        promoted=told.request.promoted,
     )
+
+
+def already(folder: Path, leaver: str) -> Erased | None:
+    """Return how `leaver` was erased, None if it is not, or takes part again since."""
+    entry = request(folder, leaver)
+    if entry is None or entry.state != "promoted":
+        return None
+    with Lineage(Home(folder).registry, read_only=True) as registry:
+        gone = entry.client in registry.erased()
+    return verified(folder, leaver) if gone else None

@@ -112,15 +112,24 @@ def _written(value: object) -> str:
     return repr(value) if isinstance(value, float) else json.dumps(value, default=str)
 
 
-def erasure(folder: Path, leaver: str, *, as_it_is: bool, tell: Tell) -> None:
-    """Raise if `leaver` cannot be erased by a run; `as_it_is` takes a training that was cut."""
-    log, trainings = Log(folder / "rounds.jsonl"), Trainings(folder)
+def leaving(folder: Path, leaver: str) -> None:
+    """Raise if there is nothing to erase from, or `leaver` is not one client of it."""
+    log = Log(folder / "rounds.jsonl")
     if log.last() is None:
         raise ConfigError(
             f"{folder} holds no completed round, there is nothing to erase from: secede flower "
             f"train {folder.parent} first"
         )
     select(leaver, log.clients())
+
+
+def erasure(folder: Path, leaver: str, *, as_it_is: bool, tell: Tell) -> None:
+    """Raise if `leaver` cannot be erased by a run; `as_it_is` takes a training that was cut.
+
+    That is written down: whatever else may be wrong is to be looked at before.
+    """
+    leaving(folder, leaver)
+    trainings = Trainings(folder)
     cut = trainings.cut()
     if cut is not None and as_it_is:
         known, done = cut

@@ -6,6 +6,7 @@ the shim's arguments, environment, folder and output. When the shim is killed, t
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -16,7 +17,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -216,7 +219,9 @@ def main() -> None:
     folder, told = sys.argv[1], json.load(sys.stdin)
     programs = {name: load(reference) for name, reference in told["programs"].items()}
     for app in told["apps"]:
-        importlib.import_module(app)
+        module = importlib.import_module(app)
+        for name in getattr(module, "__all__", ()):
+            getattr(module, name)  # where a package imports its parts on demand
     if "flwr" in sys.modules:
         hurry()
     threads = os.listdir("/proc/self/task")
@@ -225,7 +230,23 @@ def main() -> None:
     gc.freeze()
     request = Server(os.path.join(folder, "socket")).serve()
     become(request)
-    sys.exit(programs[os.path.basename(sys.argv[0])]())
+    leave(programs[os.path.basename(sys.argv[0])])
+
+
+def leave(program: Callable[[], int | None]) -> None:
+    """Run a program and end as it does, without tidying up torch's libraries."""
+    code: Any = 1
+    try:
+        code = program()
+    except SystemExit as error:
+        code = error.code
+    except BaseException:
+        traceback.print_exc()
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 if __name__ == "__main__":

@@ -318,6 +318,7 @@ def test_an_app_of_an_older_version_is_told_before_anything_runs(
         ("trigger", "say why name:site-1 leaves"),
         ("request", "is no request"),
         ("down", "does not run: secede flower up"),
+        ("plan", "--dry-run writes nothing"),
     ],
 )
 def test_a_mistake_leaves_a_training_that_was_cut_as_it_was(
@@ -338,7 +339,7 @@ def test_a_mistake_leaves_a_training_that_was_cut_as_it_was(
     before = {p: p.read_bytes() for p in project.home.rglob("*") if p.is_file()}
     cut = Trainings(project.home).cut()
     assert cut is not None
-    options = {"trigger": [], "request": ["--request", str(config)]}
+    options = {"trigger": [], "request": ["--request", str(config)], "plan": ["--dry-run"]}
     more = options.get(mistake, ["--trigger", "other"])
     command = ["flower", "erase", str(project.folder), "name:site-1", "--as-it-is", *more]
     shown = CliRunner().invoke(app, command)
@@ -377,6 +378,15 @@ def test_erasing_again_says_when_it_was_done_and_where_the_receipt_is(
     assert f"{receipt}  receipt, verified" in again.stdout
     assert str(receipt) in again.stderr
     assert json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)["already"] is True
+
+    def down(*_: object) -> None:
+        raise SecedeError("the SuperLink does not run")
+
+    monkeypatch.setattr(runs, "check_running", down)
+    offline = CliRunner().invoke(app, [*command, "--json"])
+    assert offline.exit_code == 0
+    assert json.loads(offline.stdout)["run"] is None
+    assert "is not asked once more to delete its updates: the SuperLink does" in offline.stderr
 
 
 def test_the_way_back_says_that_it_trains_at_once() -> None:

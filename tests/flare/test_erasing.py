@@ -185,12 +185,13 @@ def test_how_many_classes_there_are_reaches_the_erasure(
 def test_a_network_without_a_linear_layer_is_erased_from_where_its_classes_are_told(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layers, "last", lambda _: None)  # as if it had none
+    monkeypatch.setattr(layers, "last", lambda *_: None)  # as if it had none
     job.run(rounds=2)
     with pytest.raises(ConfigError, match=r"FederationController\(\.\.\., classes=\)"):
         job.erase()
     job.run(leaver="name:site-1", trigger="other", classes=CLASSES)
     assert job.store.erased()
+    assert said(job.folder / "home")["method"]["rung"] == "local-step"
 
 
 def test_what_goes_wrong_ends_the_job_with_its_reason(

@@ -137,7 +137,7 @@ class Trial:
         while not has_begun(stage, self.home):
             if not worker.is_alive() or time.monotonic() > deadline:
                 return
-            time.sleep(0.005)
+            time.sleep(0.02)
         time.sleep(delay)
         pid = victim(self.project, process)
         self.killed = f"{stage}, now {state(self.home) or 'training'}"

@@ -41,7 +41,7 @@ HEARTBEATS = {  # seconds; where Flower takes 30, so that a killed process count
     "HEARTBEAT_CALL_TIMEOUT": 2,
 }
 HURRY = 5  # times as often a SuperNode looks for messages
-START_SECONDS, STOP_SECONDS = 60.0, 10.0
+START_SECONDS, STOP_SECONDS = 180.0, 10.0
 
 
 @contextmanager
@@ -78,7 +78,11 @@ def serving(
             yield folder
         finally:
             server.terminate()
-            server.wait(STOP_SECONDS)
+            try:
+                server.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                raise
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from flower import forkserver
 from secede.flower.deploy import processes
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it watches /proc and pidfds")
 PROGRAM = """
 import os, sys, time
 def main():

@@ -50,7 +50,7 @@ def updates(project: Project) -> dict[str, bytes]:
 
 
 def seen(project: Project, wanted: dict[str, bytes]) -> list[str]:
-    """Tell what of `wanted` is in any file that does not lie at a site: SuperLink, home, logs."""
+    """Tell what of `wanted` is in any file that lies at no site; hiding/ looks at what arrives."""
     found = []
     for path in project.folder.rglob("*"):
         if path.is_file() and project.folder / "sites" not in path.parents:

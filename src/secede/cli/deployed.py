@@ -149,14 +149,20 @@ def erase(
     from secede.erasure.wishing import kept
     from secede.flower.deploy import outcomes, readiness
 
+    if dry_run and as_it_is:
+        raise ConfigError(
+            "--dry-run writes nothing, and --as-it-is writes down that a training that was cut "
+            "short is taken as it is: give one of them"
+        )
     project = Project.load(folder)
     config = {"erasure.home": str(project.home), "erasure.leaver": leaver}
     if trigger:
         config["erasure.trigger"] = check_trigger(trigger)
+    earlier = None if dry_run else outcomes.already(project.home, leaver)
     options = {
         "wishes": {} if wishes == Wishes() else kept(wishes),
         "gone": gone,
-        "request": str(request.absolute()) if request else "",
+        "request": str(request.absolute()) if request and earlier is None else "",
         "dry_run": dry_run,
     }
     if asked := {name: value for name, value in options.items() if value}:
@@ -165,19 +171,21 @@ def erase(
     readiness.leaving(project.home, leaver)
     if request is not None:
         signed(request)
-    before, earlier = None, None
-    if not dry_run:
-        before = outcomes.request(project.home, leaver)
-        earlier = outcomes.already(project.home, leaver)
-        fresh = earlier is None and (before is None or not before.open)
-        if fresh and not trigger and request is None:
-            raise ConfigError(
-                f"say why {leaver} leaves: --trigger {', '.join(TRIGGERS[:-1])} or other"
-            )
+    before = outcomes.request(project.home, leaver)
+    if not (dry_run or earlier or trigger or request or (before is not None and before.open)):
+        raise ConfigError(f"say why {leaver} leaves: --trigger {', '.join(TRIGGERS[:-1])} or other")
     if earlier is not None:
         _say(f"{_already(earlier)}; receipt {earlier.receipt}; nothing is erased again")
-    runs.check_running(project)
-    readiness.erasure(project.home, leaver, as_it_is=as_it_is, tell=_say)
+    try:
+        runs.check_running(project)
+        taken = as_it_is and earlier is None
+        readiness.erasure(project.home, leaver, as_it_is=taken, tell=_say)
+    except SecedeError as error:
+        if earlier is None:
+            raise
+        _say(f"{earlier.client} is not asked once more to delete its updates: {error}")
+        _show(earlier, None, again=True, as_json=as_json)
+        return
     if dry_run:
         _show_plan(project, config, seconds, as_json=as_json)
         return
@@ -188,10 +196,13 @@ def erase(
         if after != before and after is not None and not after.open:
             outcomes.verified(project.home, leaver)  # it failed because it was rolled back
         raise
-    erased = outcomes.verified(project.home, leaver)
-    again = erased == earlier
+    erased = outcomes.already(project.home, leaver) or outcomes.verified(project.home, leaver)
+    _show(erased, number, again=erased == earlier, as_json=as_json)
+
+
+def _show(erased: Erased, run: str | None, *, again: bool, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"run": number, "already": again, **erased.as_dict()}, indent=2))
+        print(json.dumps({"run": run, "already": again, **erased.as_dict()}, indent=2))
         return
     done = _already(erased) if again else f"{erased.client} is erased"
     print(f"{done}: {erased.method} ({erased.rung})")

@@ -267,7 +267,7 @@ def _known(store: Store, journal: Journal, client: str) -> Entry | None:
     known = [row.entry for row in journal.requests(store.clock()) if row.entry.client == client]
     fitting = [entry for entry in known if entry.open]
     if not fitting and client in store.erased():
-        fitting = known
+        fitting = [entry for entry in known if entry.state == PROMOTED]
     return fitting[-1] if fitting else None
 
 

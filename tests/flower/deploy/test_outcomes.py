@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
 
-from flower.small import Federation
-from secede.errors import ConfigError, RecordError
+from flower.small import NOW, Federation
+from secede.erasure import keys, receipt
+from secede.erasure import request as requests
+from secede.erasure.home import Home
+from secede.errors import ConfigError, RecordError, RolledBackError
 from secede.flower.deploy import outcomes
 
 
@@ -29,3 +33,39 @@ def test_a_selector_by_key_or_id_tells_of_its_own_client(tmp_path: Path) -> None
         outcomes.verified(home, "name:site-0")
     with pytest.raises(ConfigError, match="matches 0 clients"):
         outcomes.verified(home, "key:" + "0" * 64)
+
+
+def test_what_an_auditor_signed_too_still_holds(tmp_path: Path) -> None:
+    federation = Federation(tmp_path)
+    federation.train(2)
+    federation.erase("name:site-1")
+    home = Home(tmp_path / "home")
+    key, _ = keys.generate(home.keys / "auditors", "office")
+    before = outcomes.verified(home.path, "name:site-1")
+    path = Path(before.receipt)
+    path.write_bytes(receipt.countersign(path.read_bytes(), keys.load_private(key)))
+    assert outcomes.already(home.path, "name:site-1") == before
+    assert outcomes.verified(home.path, "name:site-1") == before
+
+
+def test_a_request_that_was_refused_later_hides_no_erasure(tmp_path: Path) -> None:
+    federation = Federation(tmp_path)
+    federation.train(2)
+    first, home = federation.erase("name:site-1"), Home(tmp_path / "home")
+    key, public = keys.generate(tmp_path / "theirs", "site-1")
+    shutil.copy(public, home.keys)
+    made = requests.new(
+        federation=federation.store.name,
+        client="site-1",
+        trigger="other",
+        model=str(federation.store.serving()),
+        now=NOW,
+    )
+    signed = requests.sign(made, keys.load_private(key))
+    assert federation.erase("name:site-1", request=signed).state == "refused"
+    with pytest.raises(RolledBackError, match="was not erased: refused"):
+        outcomes.verified(home.path, "name:site-1")
+    found = outcomes.already(home.path, "name:site-1")
+    assert found is not None
+    assert found.receipt == str(first.receipt)
+    assert federation.erase("name:site-1") == first  # and it is not asked for a third time

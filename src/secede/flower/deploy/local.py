@@ -154,12 +154,23 @@ def _supernodes(project: Project, started: list[str], tell: Tell) -> dict[str, i
 
 
 def _end_left_behind(project: Project, site: str, tell: Tell) -> None:
-    """End what a killed SuperNode had started: an app whose input it held waits for it for ever."""
-    strays = processes.marked("FLWR_HOME", project.environment(site)["FLWR_HOME"])
-    for stray in strays:
-        tell(f"process {stray.pid} was left behind by {site} and is stopped")
-    if left := processes.stop(strays, STOP_SECONDS / 4):
-        raise SecedeError(f"process {left[0].pid} cannot be ended")
+    """End what a killed SuperNode had started: an app whose input it held waits for it for ever.
+
+    Only what `up` once started: a SuperNode that was started by hand bears no mark.
+    """
+    here = project.environment(site)["FLWR_HOME"]
+
+    def strays() -> list[processes.Process]:
+        ours = {process.pid for process in processes.marked(MARK, str(project.folder))}
+        return [process for process in processes.marked("FLWR_HOME", here) if process.pid in ours]
+
+    for process in strays():
+        if str(project.key(site)) in process.command:
+            raise SecedeError(
+                f"{site} runs as process {process.pid}, but its record is lost: secede flower down "
+                f"{project.folder} ends it"
+            )
+    _end(strays, f"was left behind by {site}", tell)
 
 
 def _start_site(project: Project, site: str, tell: Tell) -> int:
@@ -224,15 +235,20 @@ def _stop(project: Project, names: Iterable[str], tell: Tell) -> None:
 
 def _sweep(project: Project, tell: Tell) -> None:
     """End what a killed process left behind; one that is just being started shows a bit later."""
+    _end(lambda: processes.marked(MARK, str(project.folder)), "was left behind", tell)
+
+
+def _end(find: Callable[[], list[processes.Process]], why: str, tell: Tell) -> None:
+    """End what is found, until nothing is."""
     deadline = time.monotonic() + SWEEP_SECONDS
-    while strays := processes.marked(MARK, str(project.folder)):
+    while strays := find():
         if time.monotonic() > deadline:
             raise SecedeError(
                 f"process {strays[0].pid} was started anew, {SWEEP_SECONDS:g} seconds after all "
                 "were stopped: who starts it?"
             )
         for stray in strays:
-            tell(f"process {stray.pid} was left behind and is stopped")
+            tell(f"process {stray.pid} {why} and is stopped")
         if left := processes.stop(strays, STOP_SECONDS / 4):
             raise SecedeError(f"process {left[0].pid} cannot be ended")
         time.sleep(_POLL)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from secede.erasure import receipt as receipts
 from secede.erasure.canonical import read
+from secede.erasure.course import PROMOTED
 from secede.erasure.entries import Entry
 from secede.erasure.home import Home
 from secede.erasure.journal import Journal
@@ -36,25 +37,46 @@ class Erased:
 
 def request(folder: Path, leaver: str) -> Entry | None:
     """Return the last request to erase `leaver`, None if there is none."""
-    path = Home(folder).journal
-    known = Log(folder / "rounds.jsonl").clients()
-    if not path.exists() or not known:
-        return None
-    name = select(leaver, known).name
-    with Journal(path, read_only=True) as journal:
-        found = [listed.entry for listed in journal.requests(datetime.now(UTC))]
-    return next((entry for entry in reversed(found) if entry.client == name), None)
+    found = _requests(folder, leaver)
+    return found[-1] if found else None
 
 
 def verified(folder: Path, leaver: str) -> Erased:
     """Return how the erasure of `leaver` ended; its receipt must hold, the ledger agree."""
-    home, entry = Home(folder), request(folder, leaver)
+    entry = request(folder, leaver)
     if entry is None:
         raise RecordError(f"{folder} knows of no request to erase {leaver}")
-    if entry.state != "promoted":
+    if entry.state != PROMOTED:
         raise RolledBackError(f"{entry.client} was not erased: {entry.state}")
-    path = home.receipt(entry.digest)
-    held = receipts.verify(read(path, receipts.LIMIT), home.keyring(), ledger=home.ledger)
+    return _held(Home(folder), entry)
+
+
+def already(folder: Path, leaver: str) -> Erased | None:
+    """Return how `leaver` was erased, None if it is not, or takes part again since."""
+    done = [entry for entry in _requests(folder, leaver) if entry.state == PROMOTED]
+    if not done:
+        return None
+    home = Home(folder)
+    with Lineage(home.registry, read_only=True) as registry:
+        gone = done[-1].client in registry.erased()
+    return _held(home, done[-1]) if gone else None
+
+
+def _requests(folder: Path, leaver: str) -> list[Entry]:
+    path = Home(folder).journal
+    known = Log(folder / "rounds.jsonl").clients()
+    if not path.exists() or not known:
+        return []
+    name = select(leaver, known).name
+    with Journal(path, read_only=True) as journal:
+        found = [listed.entry for listed in journal.requests(datetime.now(UTC))]
+    return [entry for entry in found if entry.client == name]
+
+
+def _held(home: Home, entry: Entry) -> Erased:
+    path, signers = home.receipt(entry.digest), home.signers()
+    data = read(path, receipts.LIMIT)
+    held = receipts.verify(data, signers.keys, auditors=signers.auditors, ledger=home.ledger)
     told = held.statement.predicate
     return Erased(
         client=told.request.client,
@@ -65,13 +87,3 @@ def verified(folder: Path, leaver: str) -> Erased:
         page=str(path.with_suffix(".html")),
         promoted=told.request.promoted,
     )
-
-
-def already(folder: Path, leaver: str) -> Erased | None:
-    """Return how `leaver` was erased, None if it is not, or takes part again since."""
-    entry = request(folder, leaver)
-    if entry is None or entry.state != "promoted":
-        return None
-    with Lineage(Home(folder).registry, read_only=True) as registry:
-        gone = entry.client in registry.erased()
-    return verified(folder, leaver) if gone else None

@@ -46,6 +46,16 @@ def start(folder: Path, seconds: float) -> subprocess.Popen[str]:
     )
 
 
+def running(folder: Path) -> tuple[subprocess.Popen[str], int]:
+    """Return a shim, and the process id of the child that runs for it."""
+    process = start(folder, 60)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("hello\n")
+    process.stdin.flush()
+    return process, int(process.stdout.readline().split()[0])
+
+
 def test_a_child_is_the_process_that_was_asked_for(folder: Path) -> None:
     process = start(folder, 0)
     out, err = process.communicate("hello\n")
@@ -56,12 +66,7 @@ def test_a_child_is_the_process_that_was_asked_for(folder: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_who_kills_the_shim_kills_the_child(folder: Path, number: signal.Signals) -> None:
-    process = start(folder, 60)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("hello\n")
-    process.stdin.flush()
-    pid = int(process.stdout.readline().split()[0])
+    process, pid = running(folder)
     os.kill(process.pid, number)
     process.wait()
     deadline = time.monotonic() + 10
@@ -75,12 +80,7 @@ def test_nothing_outlives_the_server(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": str(tmp_path), "MARK": str(tmp_path)}
     log = tmp_path / "log"
     with forkserver.serving(environment, log, {"tell": "told:main"}, apps=()) as folder:
-        process = start(folder, 60)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("hello\n")
-        process.stdin.flush()
-        pid = int(process.stdout.readline().split()[0])
+        process, pid = running(folder)
         assert pid in {each.pid for each in processes.marked("MARK", str(tmp_path))}
     assert processes.marked("MARK", str(tmp_path)) == []
     assert process.wait(5) == 128 + signal.SIGKILL

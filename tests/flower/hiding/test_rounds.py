@@ -27,6 +27,7 @@ from secede.erasure import receipt
 from secede.erasure.keys import Keyring
 from secede.erasure.ledger import Ledger
 from secede.errors import ConfigError, GuardError
+from secede.flower.log import Round
 from secede.flower.secure import legacy
 
 
@@ -85,31 +86,31 @@ def test_a_training_that_is_cut_short_goes_on_after_its_last_round(
     assert federation.erase("name:site-1").state == "promoted"
 
 
-def test_who_drops_out_before_its_masked_update_came_is_not_in_the_mean(
-    federation: SecureFederation,
-) -> None:
+def drop_out(federation: SecureFederation, stage: str) -> Round:
+    """Train a round that site-3 leaves at a stage; return it."""
+
     def lost(message: Message, reply: Message) -> Message | None:
-        return None if stage_of(reply) == Stage.COLLECT_MASKED_VECTORS else reply
+        return None if stage_of(reply) == stage else reply
 
     federation.site("site-3").answer = lost
     federation.secure.timeout = 0.1
     federation.train(1)
     last = federation.store.last()
     assert last is not None
+    return last
+
+
+def test_who_drops_out_before_its_masked_update_came_is_not_in_the_mean(
+    federation: SecureFederation,
+) -> None:
+    last = drop_out(federation, Stage.COLLECT_MASKED_VECTORS)
     assert {c.client for c in last.clients} == {"site-0", "site-1", "site-2"}
     assert federation.told.has("left out of the round", "'site-3'", "collect masked vectors")
     assert reference_error(federation, 1, (0, 2)) < EXACT
 
 
 def test_who_drops_out_afterwards_is_in_the_mean(federation: SecureFederation) -> None:
-    def lost(message: Message, reply: Message) -> Message | None:
-        return None if stage_of(reply) == Stage.UNMASK else reply
-
-    federation.site("site-3").answer = lost
-    federation.secure.timeout = 0.1
-    federation.train(1)
-    last = federation.store.last()
-    assert last is not None
+    last = drop_out(federation, Stage.UNMASK)
     assert len(last.clients) == len(SIZES)
     assert not federation.told.has("left out of the round")
     assert reference_error(federation, LEAVER, OTHERS) < EXACT

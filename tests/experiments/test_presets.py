@@ -57,6 +57,24 @@ def test_a_suite_changes_the_methods_of_a_cell_and_nothing_else(cell: str) -> No
     assert paper.model_dump(exclude=changed) == compared.model_dump(exclude=changed)
 
 
+def test_suites_joined_by_a_plus_train_a_cell_once_for_all_their_methods() -> None:
+    names = ("natural", "ablation")
+    one, two = (presets.load(f"{suite}/mnist-backdoor-half") for suite in names)
+    both = presets.load("natural+ablation/mnist-backdoor-half")
+    assert both.methods == (*one.methods, *two.methods)
+    assert both.settings == {**one.settings, **two.settings}
+    changed = {"name", "methods", "settings"}
+    assert both.model_dump(exclude=changed) == one.model_dump(exclude=changed)
+    assert presets.load("natural+natural/mnist-backdoor-half").methods == one.methods
+    assert presets.cells("natural+ablation") == presets.UNEVEN
+    with pytest.raises(ConfigError, match="no cell is in all of the suites paper, natural"):
+        presets.cells("paper+natural")
+    with pytest.raises(ConfigError, match="no suite 'foo'; expected one of: paper, compare"):
+        presets.cells("paper+foo")
+    with pytest.raises(ConfigError, match="no preset 'paper\\+foo/mnist-backdoor-5'"):
+        presets.load("paper+foo/mnist-backdoor-5")
+
+
 def test_every_method_is_in_a_suite_over_the_papers_cells() -> None:
     run = {
         plain(method)
@@ -81,7 +99,7 @@ def test_ablations_are_ours_without_one_part_each() -> None:
         config = presets.load(f"ablation/{cell}")
         assert {plain(method) for method in config.methods} == {"second-choice"}
         assert set(config.settings) == set(config.methods)
-        assert [len(config.settings[method]) for method in config.methods] == [1, 1, 2]
+        assert [len(config.settings[method]) for method in config.methods] == [1, 1, 1, 1, 2, 1]
     assert all(("half" in c) or ("small" in c) or ("skewed" in c) for c in presets.UNEVEN)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -32,6 +33,30 @@ def test_the_way_back_is_taken_out_of_a_step_and_nothing_else() -> None:
     torch.testing.assert_close(away["w"], after["w"])
 
 
+def test_by_neuron_each_rows_way_back_is_taken_out() -> None:
+    before = {"w": torch.zeros(3, 2), "b": torch.zeros(2), "s": torch.tensor(0.0)}
+    back = {
+        "w": torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 0.0]]),
+        "b": torch.tensor([1.0, 1.0]),
+        "s": torch.tensor(4.0),
+    }
+    after = {
+        "w": torch.tensor([[3.0, 4.0], [-9.0, 1.0], [5.0, 6.0]]),
+        "b": torch.tensor([3.0, -1.0]),
+        "s": torch.tensor(1.0),
+    }
+    # Half of the way back: (3, 4) has 3/2 of (2, 0) in it and keeps (1.5, 4); (-9, 1) leads away
+    # and stays, and so does a row without a way back. The bias (3, -1) is one row, with (1, 1) in
+    # it once; the scalar has a quarter of its way in it. All rows together lead away.
+    held = without_return(after, before, back=back, share=0.5, by="neuron")
+    expected = torch.tensor([[1.5, 4.0], [-9.0, 1.0], [5.0, 6.0]])
+    torch.testing.assert_close(held["w"], expected)
+    torch.testing.assert_close(held["b"], torch.tensor([2.5, -1.5]))
+    torch.testing.assert_close(held["s"], torch.tensor(0.5))
+    whole = without_return({"w": after["w"]}, before, back={"w": back["w"]})
+    torch.testing.assert_close(whole["w"], after["w"])
+
+
 @pytest.mark.parametrize("step", STEPS, ids=named)
 def test_held_post_training_never_moves_back(step: Holding) -> None:
     server = servers.server()
@@ -53,7 +78,7 @@ def test_held_post_training_never_moves_back(step: Holding) -> None:
 
 
 def test_later_rounds_hold_in_full_the_way_that_the_first_began_from() -> None:
-    server, step = servers.server(), SecondChoice()
+    server, step = servers.server(), SecondChoice(hold_by="model")
     start = step.start(server)
     back = states.difference(server.global_state, start.state)
     first = step.recover(server, start.state, start.memory, 1)
@@ -61,6 +86,26 @@ def test_later_rounds_hold_in_full_the_way_that_the_first_began_from() -> None:
     assert second.memory.keys() == first.memory.keys() == start.memory.keys()
     step_two = states.difference(second.state, first.state)
     assert states.inner(step_two, back) == pytest.approx(0, abs=1e-4)
+
+
+def test_later_rounds_hold_each_neuron_and_the_first_one_all_together() -> None:
+    server, step = servers.server(), SecondChoice()
+    start = step.start(server)
+    back = states.difference(server.global_state, start.state)
+    first = step.recover(server, start.state, start.memory, 1)
+    together = replace(step, hold_by="model").recover(server, start.state, start.memory, 1)
+    assert states.digest(first.state) == states.digest(together.state)
+    second = step.recover(server, first.state, first.memory, 2)
+    together = replace(step, hold_by="model").recover(server, first.state, first.memory, 2)
+    assert states.digest(second.state) != states.digest(together.state)
+
+    def furthest_back(after: states.State) -> float:
+        moved = states.difference(after, first.state)
+        rows = [(moved[n] * back[n]).flatten(1).sum(dim=1) for n in back if back[n].ndim > 1]
+        return float(torch.cat(rows).max())
+
+    assert furthest_back(together.state) > 1e-5
+    assert furthest_back(second.state) == pytest.approx(0, abs=1e-6)
 
 
 def test_a_state_that_the_guard_moved_is_held_where_it_was_let_in() -> None:
@@ -106,9 +151,10 @@ def test_the_server_believes_its_own_record_of_the_weight() -> None:
     [
         ({"hold": 1.5}, "hold must be within 0 and 1, got 1.5"),
         ({"hold_first": -0.1}, "hold_first must be within 0 and 1, got -0.1"),
+        ({"hold_by": "layer"}, "hold_by must be model or neuron, got 'layer'"),
     ],
 )
 @pytest.mark.parametrize("step", STEPS, ids=named)
-def test_bad_settings_are_refused(step: Holding, settings: dict[str, float], told: str) -> None:
+def test_bad_settings_are_refused(step: Holding, settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         replace(step, **settings)

@@ -14,6 +14,7 @@ from secede.errors import ConfigError, StateError
 from secede.federation.engine import Batch
 from secede.federation.training import LocalTraining
 from secede.unlearning.beyond import REACH, Teacher, second_choice
+from secede.unlearning.floor import natural_floor
 from secede.unlearning.local import LocalTask
 from secede.unlearning.method import Server
 from secede.unlearning.second_choice import SecondChoice
@@ -87,7 +88,56 @@ def test_the_more_the_leaver_weighs_the_further_back_it_goes(
 ) -> None:
     own = {"weight": three_class_task.reference["weight"] + torch.tensor([[0.0], [0.0], [2.0]])}
     task = replace(three_class_task, own_state=own, own_weight=weight)
-    assert once().unlearn(task).report.reach == pytest.approx(first)
+    assert once(labels="own").unlearn(task).report.reach == pytest.approx(first)
+
+
+@pytest.mark.parametrize(
+    ("weight", "keep"), [(None, 1.0), (0.1, 1.0), (0.2, 1.0), (0.35, 0.5), (0.5, 0.0), (0.7, 0.0)]
+)
+def test_the_heavier_the_leaver_the_less_a_label_keeps(
+    three_class_task: LocalTask, weight: float | None, keep: float
+) -> None:
+    # Taken back, the label's logit is lower by 0.1 for each of the steps back: 16 p / (1 - p), or 1
+    # where the weight is not known. It keeps a part of the probability that it has there.
+    own = {"weight": three_class_task.reference["weight"] + torch.tensor([[0.0], [0.0], [0.1]])}
+    task = replace(three_class_task, own_state=own, own_weight=weight)
+    result = once(share=0.01).unlearn(task)
+    reach = REACH * weight / (1 - weight) if weight else 1.0
+    beyond = 3 * math.exp(-0.1 * reach)
+    m = keep * beyond / (3 + beyond)
+    step = torch.tensor([[(1 - m) / 3 - 1 / 6], [2 * (1 - m) / 3 - 1 / 3], [m - 1 / 2]])
+    torch.testing.assert_close(result.state["weight"], task.reference["weight"] + step)
+    assert (result.report.reach is None) == (keep == 0)
+
+
+def test_no_label_is_lowered_below_what_it_has_by_nature(three_class_task: LocalTask) -> None:
+    # Beside the sample of class 2 one of class 1, with the same answers: (1, 2, 3) / 6. Class 2 has
+    # 1/2 on the sample of another class; as much towards both classes would be 1, more than half,
+    # so all of 1/2 is kept. Class 1 has 1/3 there, 2/3 towards both: kept, too.
+    batch = (torch.ones(2, 1), torch.tensor([2, 1]))
+    task = replace(three_class_task, batches=lambda _size, _number: [batch])
+    result = once(labels="all").unlearn(task)
+    torch.testing.assert_close(result.state["weight"], task.reference["weight"])
+    sunk = once(labels="all", floor=False).unlearn(task)  # targets (1/3, 2/3, 0) and (1/4, 0, 3/4)
+    step = torch.tensor([[7 / 24 - 1 / 6], [1 / 3 - 1 / 3], [3 / 8 - 1 / 2]])
+    torch.testing.assert_close(sunk.state["weight"], task.reference["weight"] + step)
+
+
+def test_a_network_that_hardly_errs_keeps_hardly_anything() -> None:
+    # Three samples of class 0 with logits (4, 0, 0) and one of class 1 with (0, 4, 0): each other
+    # class has r = 1 / (e^4 + 2), 2r towards both, and keeps 2r / (1/2) of r.
+    model = nn.Linear(2, 3, bias=False)
+    states.load_into(model, {"weight": torch.tensor([[4.0, 0.0], [0.0, 4.0], [0.0, 0.0]])})
+    inputs = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    samples = [(inputs[:3], torch.tensor([0, 0, 0])), (inputs[3:], torch.tensor([1]))]
+    r = 1 / (math.exp(4) + 2)
+    torch.testing.assert_close(natural_floor(model, samples, 3), torch.full((3,), 4 * r * r))
+
+
+def test_who_has_one_label_only_has_no_floor_for_it() -> None:
+    model = nn.Linear(1, 2)
+    samples = [(torch.ones(5, 1), torch.ones(5, dtype=torch.long))]
+    assert natural_floor(model, samples, 2)[1] == 0
 
 
 def test_it_looks_further_where_the_last_round_changed_little(three_class_task: LocalTask) -> None:

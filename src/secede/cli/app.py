@@ -146,7 +146,8 @@ def reproduce(
         typer.Option(
             help="paper: its own method. compare: ours and others. controls: our hold on others' "
             "steps. ablation: ours without one of its parts. history: those that keep updates, or "
-            "cost like retraining. natural: other leavers, ours and others."
+            "cost like retraining. natural: other leavers, ours and others. Joined by +, as in "
+            "compare+controls, they train each cell once."
         ),
     ] = "paper",
     method: Methods = None,

@@ -22,6 +22,7 @@ from secede.errors import StateError
 from secede.federation.engine import Batch
 from secede.state import State
 from secede.unlearning.descent import frozen
+from secede.unlearning.floor import natural_floor
 from secede.unlearning.local import LocalTask
 
 REACH = 16.0  # times p / (1 - p): near where MNIST, EMNIST and CIFAR-10 had it
@@ -34,15 +35,25 @@ class Teacher:
     def __init__(self, model: nn.Module, begin: State) -> None:
         self._near = frozen(model, begin)
         self._far: nn.Module | None = None  # None: all labels are its own
+        self._keep = 1.0
+        self._floor: Tensor | None = None
         self.reach: float | None = None
         self.own_share = 1.0
 
-    def look_beyond(self, task: LocalTask, samples: Sequence[Batch], share: float) -> bool:
+    def lower_no_further(self, samples: Sequence[Batch], classes: int) -> None:
+        """Lower no label below what it has by nature (`floor.py`)."""
+        self._floor = natural_floor(self._near, samples, classes)
+
+    def look_beyond(
+        self, task: LocalTask, samples: Sequence[Batch], share: float, *, keep: float = 1.0
+    ) -> bool:
         """Take the own state back, further each time, until `share` of the labels has gone.
 
-        False if that did not happen within reason: then nothing is its own. Where the network's
-        numbers end before, what was lost up to there must do.
+        Of what a label has there it keeps the part `keep`. False if too little went within reason:
+        then nothing is its own. Where the network's numbers end before, what was lost up to there
+        must do.
         """
+        self._keep = keep
         near = states.live(self._near)
         own = states.without_aliases(task.own_state, self._near)
         states.check_schema(own, near)
@@ -97,21 +108,23 @@ class Teacher:
         known = of_label(near.softmax(dim=1), labels)
         kept = torch.zeros_like(known)
         if self._far is not None:
-            kept = of_label(self._far(inputs).softmax(dim=1), labels)
-        return Lesson(second_choice(near, labels), known, kept)
+            kept = self._keep * of_label(self._far(inputs).softmax(dim=1), labels)
+        floor = torch.zeros_like(known) if self._floor is None else self._floor[labels]
+        return Lesson(second_choice(near, labels), known, kept, floor)
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """For a batch: the second choices, and the labels' probabilities at w_ref and beyond it."""
+    """For a batch: second choices; the labels' probabilities at w_ref, beyond it, and at least."""
 
     second: Tensor
     known: Tensor
     kept: Tensor
+    floor: Tensor
 
     def target(self, labels: Tensor, now: Tensor) -> Tensor:
-        """Lower each label to the least it has anywhere; `now` is where it stands already."""
-        least = torch.minimum(torch.minimum(self.known, self.kept), now)
+        """Lower each label to the least it has anywhere, `now` included, not below its floor."""
+        least = torch.minimum(self.known, torch.maximum(torch.minimum(self.kept, now), self.floor))
         return (self.second * (1 - least).unsqueeze(1)).scatter(
             1, labels.unsqueeze(1), least.unsqueeze(1)
         )

@@ -1,13 +1,15 @@
 """Holding on: post-training may not lead back to the old model.
 
 Of each averaged round, the part that leads from where the leaver's step ended back towards the old
-model is left out. That is done on the mean, so it works under secure aggregation, and after any
-local step.
+model is left out: in the first one, which has most to repair, of all weights together, later of
+each neuron's if told so. That is done on the mean, so it works under secure aggregation, and after
+any local step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,12 +29,15 @@ class Holding(LocalMethod):
 
     hold: float = 0.0  # share of the way back to the old model that post-training may not go
     hold_first: float | None = None  # the same in its first round; None: as in the others
+    hold_by: Literal["model", "neuron"] = "model"  # whose way back it is, after the first round
 
     def check_hold(self) -> None:
-        """Raise unless both are shares."""
+        """Raise unless shares are shares."""
         for name, share in (("hold", self.hold), ("hold_first", self.hold_first)):
             if share is not None and not 0 <= share <= 1:
                 raise ConfigError(f"{name} must be within 0 and 1, got {share}")
+        if self.hold_by not in ("model", "neuron"):
+            raise ConfigError(f"hold_by must be model or neuron, got {self.hold_by!r}")
 
     def start(self, server: Server) -> Start:
         """Ask the leaver, and remember the old model."""
@@ -59,7 +64,14 @@ class Holding(LocalMethod):
         after = average_round(server, state, memory, number)
         first = self.hold if self.hold_first is None else self.hold_first
         share *= first if number == 1 else self.hold
-        return replace(after, state=without_return(after.state, state, back=back, share=share))
+        held = without_return(
+            after.state,
+            state,
+            back=back,
+            share=share,
+            by="model" if number == 1 else self.hold_by,
+        )
+        return replace(after, state=held)
 
 
 def held_share(weight: float | None) -> float:
@@ -72,14 +84,35 @@ def held_share(weight: float | None) -> float:
 
 
 def without_return(
-    after: State, before: State, *, back: State, share: float = 1.0
+    after: State,
+    before: State,
+    *,
+    back: State,
+    share: float = 1.0,
+    by: Literal["model", "neuron"] = "model",
 ) -> dict[str, Tensor]:
-    """Return `after` without `share` of the part of its step from `before` that goes `back`."""
-    length = states.inner(back, back)
-    if not (length and share):
-        return dict(after)  # nothing was done, so nothing can be undone
+    """Return `after` without `share` of the part of its step from `before` that goes `back`.
+
+    By model: that part of all weights together. By neuron: of each row of a weight, and each bias.
+    """
     step = {name: after[name] - before[name] for name in back}
-    along = share * max(0.0, states.inner(step, back) / length)
+    along: dict[str, float | Tensor]
+    if by == "neuron":
+        along = {name: _along(step[name], way) for name, way in back.items()}
+    else:
+        length = states.inner(back, back)
+        whole = max(0.0, states.inner(step, back) / length) if length else 0.0
+        along = dict.fromkeys(back, whole)
     return {
-        name: value - along * back[name] if name in back else value for name, value in after.items()
+        name: value - (share * along[name] * back[name]).to(value) if name in back else value
+        for name, value in after.items()
     }
+
+
+def _along(step: Tensor, way: Tensor) -> Tensor:
+    """Return how much of each row's way is in its step, 0 if that leads away; a bias is one row."""
+    rows = len(way) if way.ndim > 1 else 1
+    steps, ways = (value.double().reshape(rows, -1) for value in (step, way))
+    length = (ways * ways).sum(dim=1)
+    along = ((steps * ways).sum(dim=1) / length.where(length > 0, 1.0)).clamp(min=0)
+    return along.reshape(rows, *[1] * (way.ndim - 1)) if way.ndim > 1 else along.squeeze(0)

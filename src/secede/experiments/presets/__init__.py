@@ -1,16 +1,20 @@
 """Ready experiments: the demo, and cells of which each belongs to one suite or several.
 
-A cell's file says what is trained; a suite's file says which methods then erase. Imports no torch.
+A cell's file says what is trained; a suite's file says which methods then erase. Suites joined by a
+plus train a cell once for all their methods. Imports no torch.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from secede.errors import ConfigError, did_you_mean
-from secede.experiments.config import Config, parse, resolve_data_path
+from secede.experiments.config import Config, build, parse, resolve_data_path
 
 _ROOT = resources.files("secede.experiments.presets")
 
@@ -49,10 +53,11 @@ NAMES = ("demo", *(f"{suite}/{cell}" for suite, cells in SUITES.items() for cell
 
 def load(name_or_path: str) -> Config:
     """Return a preset by name, or the config in a TOML file."""
-    if name_or_path in NAMES:
-        suite, _, cell = name_or_path.rpartition("/")
-        files = (f"cells/{cell}", suite) if suite else (name_or_path,)
-        return parse("\n".join(map(_read, files)), name=name_or_path)
+    suite, _, cell = name_or_path.rpartition("/")
+    if name_or_path in NAMES and not suite:
+        return parse(_read(name_or_path), name=name_or_path)
+    if suite and all(cell in SUITES.get(part, ()) for part in suite.split("+")):
+        return build({"name": name_or_path.replace("+", "-"), **_joined(cell, suite.split("+"))})
     path = Path(name_or_path)
     if not name_or_path.endswith(".toml"):
         raise ConfigError(
@@ -65,6 +70,31 @@ def load(name_or_path: str) -> Config:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     name = re.sub(r"[^A-Za-z0-9._ -]+", "-", path.stem)[:80] or "run"
     return resolve_data_path(parse(text, name=name, file=str(path)), path.parent)
+
+
+def cells(suite: str) -> tuple[str, ...]:
+    """Return the cells of a suite, or those that all suites joined by a plus have."""
+    parts = suite.split("+")
+    if unknown := [part for part in parts if part not in SUITES]:
+        raise ConfigError(f"no suite {unknown[0]!r}; expected one of: {', '.join(SUITES)}")
+    if not (common := tuple(c for c in SUITES[parts[0]] if all(c in SUITES[p] for p in parts))):
+        raise ConfigError(
+            f"no cell is in all of the suites {', '.join(parts)}: run them one by one"
+        )
+    return common
+
+
+def _joined(cell: str, suites: Sequence[str]) -> dict[str, Any]:
+    """Return a cell's values with the suites' laid over it: the methods of all, once each."""
+    values = tomllib.loads(_read(f"cells/{cell}"))
+    methods: dict[str, None] = {}
+    settings: dict[str, Any] = {}
+    for suite in suites:
+        laid = tomllib.loads(_read(suite))
+        methods |= dict.fromkeys(laid.pop("methods", ()))
+        settings |= laid.pop("settings", {})
+        values |= laid
+    return values | {"methods": list(methods), "settings": settings}
 
 
 def _read(name: str) -> str:

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -29,6 +30,12 @@ def main() -> None:
     folder = (chosen.folder or Path(f"hospitals-{chosen.way}")).absolute()
     if folder.exists():
         sys.exit(f"{folder} exists: remove it, or take another --folder")
+    if chosen.way == "simulation" and find_spec("ray") is None:
+        # Flower would say so only after it had made the folder.
+        sys.exit(
+            "a simulation needs Ray, which is not installed: "
+            "pip install 'flwr[simulation]>=1.41,<1.42'"
+        )
     os.environ.update(QUIET)  # before Flower is imported
     sys.path.insert(0, str(HERE))
     begun = time.monotonic()

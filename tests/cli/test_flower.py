@@ -84,6 +84,45 @@ def test_runs_under_way_are_shown_and_stopped(
     assert (told, stopped) == ({"stopped": ["7"]}, ["7"])
 
 
+@pytest.mark.parametrize(
+    ("only", "cut"), [((), True), (("superlink",), True), (("a",), False)], ids=str
+)
+def test_a_run_that_is_cut_short_is_told(
+    asked: tuple[str, list[dict[str, object]]],
+    monkeypatch: pytest.MonkeyPatch,
+    only: tuple[str, ...],
+    cut: bool,
+) -> None:
+    from secede.flower.deploy import local, records, runs
+    from secede.flower.deploy.processes import Process
+
+    monkeypatch.setattr(records, "running", lambda *_: Process(1, 0, "then", "superlink"))
+    monkeypatch.setattr(runs, "active", lambda *_, **__: [runs.Active("7", "running", 12.3)])
+    monkeypatch.setattr(local, "down", lambda *_: None)
+    options = [word for name in only for word in ("--only", name)]
+    shown = CliRunner().invoke(app, ["flower", "down", asked[0], *options])
+    assert shown.exit_code == 0
+    told = "run 7 is cut short; the command that began it goes on when it is given again"
+    assert (told in shown.stderr) is cut
+
+
+def test_a_superlink_that_does_not_answer_is_taken_down_all_the_same(
+    asked: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from secede.flower.deploy import local, records, runs
+    from secede.flower.deploy.processes import Process
+
+    def silent(*_: object, **__: object) -> None:
+        raise SecedeError("no answer")
+
+    ended = list[str]()
+    monkeypatch.setattr(records, "running", lambda *_: Process(1, 0, "then", "superlink"))
+    monkeypatch.setattr(runs, "active", silent)
+    monkeypatch.setattr(local, "down", lambda *_: ended.append("all"))
+    assert CliRunner().invoke(app, ["flower", "down", asked[0]]).exit_code == 0
+    assert ended == ["all"]
+
+
 def test_without_flower_one_line_says_what_to_install(tmp_path: Path) -> None:
     program = (
         "import sys, importlib.util as u\nfind = u.find_spec\n"
@@ -94,7 +133,7 @@ def test_without_flower_one_line_says_what_to_install(tmp_path: Path) -> None:
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, cwd=tmp_path
     )
     assert ended.returncode == 2
-    assert "pip install secede[flower]" in ended.stderr
+    assert "pip install '.[flower]' in a checkout" in " ".join(ended.stderr.split())
     assert "Traceback" not in ended.stderr
 
 

@@ -133,6 +133,24 @@ def test_the_outcome_is_told_in_json_and_progress_on_the_other_stream(
         )
 
 
+def test_a_live_federations_home_is_left_to_its_engine(
+    asked: tuple[Home, Path], tmp_path: Path
+) -> None:
+    home, path = asked
+    (home.path / "recipe.json").write_text('{"engine":"flower","strategy":"FedAvg"}\n')
+    before = {p: p.read_bytes() for p in home.path.rglob("*") if p.is_file()}
+    with pytest.raises(ConfigError, match="home of a live federation: erase with `secede flower"):
+        erase(home, path)
+    assert {p: p.read_bytes() for p in home.path.rglob("*") if p.is_file()} == before
+    trained = tmp_path / "trained"  # nobody was erased there yet
+    trained.mkdir()
+    (trained / "rounds.jsonl").touch()
+    with pytest.raises(ConfigError, match="home already"):
+        homes.federation_init(
+            trained, small_config(tmp_path), name="n", seed=0, search=None, as_json=True
+        )
+
+
 def small_config(folder: Path) -> Any:
     from secede.experiments import presets
 

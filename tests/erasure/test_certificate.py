@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page
 
 from erasure import papers
 from secede.erasure import certificate, receipt
-from secede.erasure.predicate import LIMITS, Attempt
+from secede.erasure.predicate import BY_OPERATOR, LIMITS, Attempt
 from secede.erasure.receipt import Verified
 from secede.erasure.scores import Score, Verification
 from secede.errors import ConfigError
@@ -87,6 +87,13 @@ def test_a_receipt_that_nobody_countersigned_says_so() -> None:
     data = receipt.sign(papers.statement(), papers.private("server"))
     found = receipt.verify(data, papers.publics("server"))
     assert "nobody has countersigned it" in certificate.render(found, "receipt.json")
+
+
+def test_who_asked_is_said_where_one_looks_for_it() -> None:
+    own = certificate.render(verified(), "receipt.json")
+    assert "<dt>By</dt><dd>clinic-north</dd>" in own
+    other = certificate.render(verified(further_limits=(BY_OPERATOR,)), "receipt.json")
+    assert "<dt>By</dt><dd>the server&#39;s operator, on behalf of clinic-north</dd>" in other
 
 
 def test_what_was_not_forgotten_or_has_no_reference_is_not_made_to_look_better() -> None:

@@ -12,7 +12,7 @@ def needs_nvflare() -> None:
     """Skip with a reason; in CI, where it must be installed, fail."""
     if find_spec("nvflare") is not None:
         return
-    message = "NVFlare is not installed: pip install secede[nvflare]"
+    message = "NVFlare is not installed: pip install '.[nvflare]' in a checkout"
     if os.environ.get("CI"):
         pytest.fail(message)
     pytest.skip(message)

@@ -59,6 +59,21 @@ def test_a_hospital_leaves_in_one_process(apps: tuple[ModuleType, ...], tmp_path
     assert "river" in Path(erased.page).read_text()
 
 
+def test_without_ray_nothing_is_written(tmp_path: Path) -> None:
+    program = (
+        "import runpy, sys, importlib.util as u\nfind = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'ray' else find(name, *rest)\n"
+        "sys.modules['ray'] = None\nsys.argv = ['run.py', 'simulation', '--folder', 'run']\n"
+        f"runpy.run_path({str(EXAMPLE / 'run.py')!r}, run_name='__main__')\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("a simulation needs Ray, which is not installed: pip install")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_the_command_runs_the_simulation_to_its_receipt(tmp_path: Path) -> None:
     folder = str(tmp_path / "run")

@@ -152,5 +152,5 @@ def test_without_flower_the_error_says_what_to_install() -> None:
     assert found.returncode == 1
     assert found.stderr.strip().splitlines()[-1] == (
         "ImportError: secede.flower needs Flower, which is not installed: "
-        "pip install secede[flower]"
+        "pip install '.[flower]' in a checkout, or 'secede[flower]' from a release"
     )

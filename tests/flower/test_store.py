@@ -1,15 +1,18 @@
-"""Where a training may start, where it goes on, and what becomes of models that led elsewhere."""
+"""Whose a folder is, where a training may start and go on, and what becomes of other models."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from flwr.app import ArrayRecord, Message
 
+from erasure import small
 from flower.inprocess import InProcess
-from flower.small import Federation, initial, strategy
+from flower.small import Federation, initial, load_model, strategy
 from secede import state as states
-from secede.errors import ConfigError, GuardError
-from secede.flower import recording
+from secede.errors import ConfigError, GuardError, RecordError
+from secede.flower import Store, founding, recording
 
 
 def dying(federation: Federation, number: int, *, empty: int = 0) -> InProcess:
@@ -31,6 +34,55 @@ def model_of(federation: Federation, place: int) -> ArrayRecord:
     digest = federation.store.log.rounds()[place].model
     state, _ = states.load(federation.store.home.model(digest))
     return ArrayRecord({name: state[name] for name in federation.store.like})
+
+
+class Foreign(Store):
+    """A store of another engine."""
+
+    engine = "nvflare"
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_home_of_the_simulator_is_not_taken_over(tmp_path: Path) -> None:
+    home = small.make(tmp_path)
+    before = contents(home.path)
+    with pytest.raises(ConfigError) as refused:
+        Store(home.path, load_model)
+    assert str(refused.value) == (
+        f"{home.path} is the home of a federation of `secede federation init`, not of one on "
+        "flower: take another folder"
+    )
+    assert contents(home.path) == before
+
+
+def test_a_home_of_another_engine_is_not_taken_over(federation: Federation) -> None:
+    federation.train(2)
+    federation.erase("name:site-1")
+    with pytest.raises(ConfigError, match="of a federation on flower, not of one on nvflare: take"):
+        Foreign(federation.store.path, load_model)
+    assert federation.store.engine == "flower"  # its own goes on
+
+
+def test_a_home_whose_engine_cannot_be_told_is_left_alone(federation: Federation) -> None:
+    federation.train(1)
+    path = federation.store.path / "recipe.json"
+    path.write_text("{")
+    with pytest.raises(RecordError, match=r"recipe\.json: damaged"):
+        _ = federation.store
+
+
+def test_a_home_under_another_name_stays_as_it_is(federation: Federation) -> None:
+    federation.train(2)
+    federation.erase("name:site-1")
+    federation.train(1)
+    other = Store(federation.store.path, load_model, name="south")
+    before = contents(other.path)
+    with pytest.raises(RecordError, match="is the home of 'north', not of 'south'"):
+        founding.found(other)
+    assert contents(other.path) == before
 
 
 def test_a_model_of_a_round_before_an_erasure_is_not_trained_from(federation: Federation) -> None:

@@ -43,6 +43,17 @@ def test_flowers_own_line_each_second_is_not_heard(
     assert "Waiting for nodes" not in caplog.text
 
 
+def test_a_late_look_at_which_enough_are_there_says_nothing(tmp_path: Path) -> None:
+    now, told = [0.0], Told()
+    grid = Awaiting(InProcess(sites(2, tmp_path)), 60, told, enough=2, clock=lambda: now[0])
+    now[0] = 5.0
+    assert len(list(grid.get_nodes())) == 2
+    assert told == []
+    now[0] = 8.0
+    list(grid.get_nodes())  # sampling was not content
+    assert told == ["waiting for more clients, 2 are there: 52 seconds left"]
+
+
 def test_a_training_waits_for_as_many_as_its_strategy_and_says_so_once(
     federation: Federation,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from secede.errors import ConfigError, SecedeError
-from secede.flower.deploy import local, runs
+from secede.flower.deploy import local, records, runs
 from secede.flower.deploy.project import SUPERLINK, Project
 from secede.flower.deploy.scaffold import write_project
 
 if TYPE_CHECKING:
     from secede.erasure.planning import Wishes
     from secede.flower.deploy.outcomes import Erased
+
+_ASKED = 15.0  # seconds that a SuperLink which is to be stopped has to tell its runs
 
 
 def init(
@@ -100,8 +103,16 @@ def stop(folder: Path, number: str | None, *, as_json: bool) -> None:
 
 
 def down(folder: Path, only: Sequence[str] | None) -> None:
-    """Stop all, or only some, processes."""
-    local.down(Project.load(folder), _say, only)
+    """Stop all, or only some, processes; runs end with the SuperLink, and are told."""
+    project, cut = Project.load(folder), list[runs.Active]()
+    if (only is None or SUPERLINK in only) and records.running(project, SUPERLINK) is not None:
+        with suppress(SecedeError):  # one that does not answer is to go all the same
+            cut = runs.active(project, seconds=_ASKED)
+    local.down(project, _say, only)
+    for run in cut:
+        _say(
+            f"run {run.run} is cut short; the command that began it goes on when it is given again"
+        )
     _say("nothing of it runs any more" if only is None else "stopped")
 
 

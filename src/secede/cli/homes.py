@@ -24,7 +24,7 @@ from secede.erasure.workflow import Outcome
 from secede.errors import RecordError, RequestError, RolledBackError, StoppedError
 from secede.experiments.config import Config
 from secede.experiments.founding import found
-from secede.experiments.simulated import Simulated
+from secede.experiments.simulated import Recipe, Simulated
 
 
 def federation_init(
@@ -90,6 +90,7 @@ def erase(
             Console().print(plan.show())
         return
     key = home.server_key()  # before any work is done
+    Recipe.load(home)
     entry = workflow.receive(home, data, now)
     say(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
     say(f"acknowledgement for {entry.client}: {home.acknowledgement(entry.digest)}")

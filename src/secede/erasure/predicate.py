@@ -34,6 +34,9 @@ LIMITS = (
     "What was destroyed and when backups end is the server's own statement.",
     "Signatures show who stated this and that it was not altered since, not that it is true.",
 )
+BY_OPERATOR = (
+    "The request was made by the server's operator on the client's behalf, unsigned by it."
+)
 
 Setting = bool | Whole | Number | Text | None
 Settings = Annotated[dict[Name, Setting], Field(max_length=128)]
@@ -193,6 +196,14 @@ class Predicate(Document):
     def own_limits(self) -> tuple[str, ...]:
         """The limits of this erasure, without those that stand in every receipt."""
         return tuple(limit for limit in self.limits if limit not in LIMITS)
+
+    @property
+    def asked_by(self) -> str:
+        """Who made the request: the client, or the operator for it, which a limit says."""
+        client = self.request.client
+        if BY_OPERATOR in self.limits:
+            return f"the server's operator, on behalf of {client}"
+        return client
 
     @model_validator(mode="after")
     def _destroyed_in_time(self) -> Self:

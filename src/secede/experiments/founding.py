@@ -65,7 +65,8 @@ def _found(
     tell: Tell,
 ) -> Home:
     path = home.path
-    if (path / "federation.json").exists():
+    # A live federation has a log of its rounds before its first erasure makes it a home.
+    if any((path / name).exists() for name in ("federation.json", "rounds.jsonl")):
         raise ConfigError(f"{path} is a federation's home already: take another folder")
     try:
         files.make_folder(path)

@@ -25,7 +25,7 @@ from secede.erasure.lineage import Lineage
 from secede.erasure.predicate import Scope, Setting, Software
 from secede.erasure.scores import Score
 from secede.erasure.verifying import score
-from secede.errors import RecordError
+from secede.errors import ConfigError, RecordError
 from secede.experiments.config import Config
 from secede.experiments.setup import Federation, federate, load_dataset, make_deterministic
 from secede.experiments.sites import HomeEngine, Sites
@@ -53,9 +53,17 @@ class Recipe(BaseModel):
         """Read the recipe of a home."""
         path = home.path / "recipe.json"
         try:
-            return cls.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise RecordError(f"{path}: missing or damaged; restore it from a backup") from error
+            content = path.read_bytes()
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            if b'"engine":' in content:  # a live federation's names it
+                raise ConfigError(
+                    f"{home.path} is the home of a live federation: erase with `secede flower "
+                    "erase`, or with the job on NVFlare (docs/flower.md, docs/nvflare.md)"
+                ) from None
+            raise RecordError(f"{path}: damaged; restore it from a backup") from error
+        except OSError as error:
+            raise RecordError(f"{path}: missing; restore it from a backup") from error
 
     def put_up(self) -> Federation:
         """Return the federation, untrained."""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 if find_spec("flwr") is None:
     raise ImportError(
-        "secede.flower needs Flower, which is not installed: pip install secede[flower]"
+        "secede.flower needs Flower, which is not installed: pip install '.[flower]' in a "
+        "checkout, or 'secede[flower]' from a release"
     )
 
 if TYPE_CHECKING:

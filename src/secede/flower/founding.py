@@ -43,6 +43,10 @@ def found(store: Store) -> Home:
     if len(clients) < 2:
         raise ConfigError(f"only {clients[0].name!r} ever contributed: nobody would be left")
     home = store.home
+    if (home.path / "federation.json").exists() and home.federation.name != store.name:
+        raise RecordError(
+            f"{home.path} is the home of {home.federation.name!r}, not of {store.name!r}"
+        )
     home.make_server_key()
     recipe = {"engine": store.engine, "strategy": made[-1].strategy, "weights": "weighted mean"}
     files.write_bytes(home.path / "recipe.json", canonical(recipe) + b"\n")
@@ -53,10 +57,6 @@ def found(store: Store) -> Home:
         clients=clients,
         recipe=files.digest(home.path / "recipe.json"),
     )
-    if (home.path / "federation.json").exists() and home.federation.name != store.name:
-        raise RecordError(
-            f"{home.path} is the home of {home.federation.name!r}, not of {store.name!r}"
-        )
     home.describe(described)
     return home
 

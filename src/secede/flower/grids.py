@@ -198,11 +198,13 @@ class Awaiting(Passing):
         self._until, self._seconds = clock() + seconds, seconds
         self._enough, self._hopeless = enough, hopeless
         self._say_so = Rarely(tell, clock=clock)
+        self._returned: float | None = None  # when enough were there for the first time
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Return who is there; SilentError once the time is over."""
         while True:
-            found, left = list(self.inner.get_nodes()), self._until - self._clock()
+            found, now = list(self.inner.get_nodes()), self._clock()
+            left = self._until - now
             lacking = len(found) < self._enough
             if lacking and (why := self._hopeless(found, self._enough)):
                 raise SilentError(why)
@@ -212,11 +214,13 @@ class Awaiting(Passing):
                     "there; start the others, or lower the strategy's min_available_nodes"
                 )
             wanted = f" of {self._enough}" if lacking else ""
-            if lacking or self._seconds - left > 1:  # sampling that is content looks no more
+            # Sampling that is content looks no more; who looks twice at once does not wait.
+            if lacking or (self._returned is not None and now - self._returned > 1):
                 self._say_so(
                     f"waiting for more clients, {len(found)}{wanted} are there: {left:.0f} "
                     "seconds left"
                 )
             if not lacking:
+                self._returned = now if self._returned is None else self._returned
                 return found
             time.sleep(min(self._pause, left))

@@ -23,7 +23,7 @@ from secede.erasure import gate, layers
 from secede.erasure.gate import Tally
 from secede.erasure.ground import Ground
 from secede.erasure.keys import is_name
-from secede.erasure.predicate import Scope, Setting, Software
+from secede.erasure.predicate import BY_OPERATOR, Scope, Setting, Software
 from secede.erasure.replies import SAMPLES
 from secede.erasure.trace import Trace
 from secede.errors import ConfigError
@@ -44,9 +44,6 @@ from secede.unlearning.method import Server
 from secede.unlearning.methods import Situation
 from secede.unlearning.tasks import CountRight
 
-BY_OPERATOR = (
-    "The request was made by the server's operator on the client's behalf, unsigned by it."
-)
 IN_DATABASE = (
     "Flower's SuperLink keeps messages in its own database, where pieces of updates may stay "
     "after they were deleted: this receipt says nothing of it."

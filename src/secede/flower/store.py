@@ -26,20 +26,29 @@ from torch import Tensor, nn
 
 from secede import files
 from secede import state as states
-from secede.erasure.canonical import canonical
+from secede.erasure.canonical import canonical, parse, read
 from secede.erasure.fields import Document, stamp
 from secede.erasure.hold import Lock
 from secede.erasure.home import Home
 from secede.erasure.keys import check_name, is_name
 from secede.erasure.lineage import Lineage
 from secede.erasure.registry import Model
-from secede.errors import GuardError, RecordError, StateError, StorageError
+from secede.errors import (
+    ConfigError,
+    GuardError,
+    RecordError,
+    StateError,
+    StorageError,
+    TrustError,
+)
 from secede.flower import arrays, holding, saving
 from secede.flower.grids import Tell, say
 from secede.flower.log import Contribution, Log, Notes, Round
 from secede.flower.nodes import Node
 from secede.flower.trainings import Trainings
 from secede.state import State
+
+_LIMIT = 1 << 20  # bytes of a recipe
 
 
 class Identity(Document):
@@ -74,12 +83,30 @@ class Store:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.path, self.load_model = Path(path).absolute(), load_model
+        self._check_engine()
         self.home, self.log = Home(self.path), Log(self.path / "rounds.jsonl")
         self.trainings = Trainings(self.path)
         self.name = check_name(name or self._called(), "federation")
         self.tell, self.clock = tell, clock
         self.classes = classes  # that the network tells apart; None: its last layer's outputs
         self.notes = Notes(self.path / "noted")
+
+    def _check_engine(self) -> None:
+        """Raise if another engine founded this home: its model would be replaced by ours."""
+        path = self.path / "recipe.json"
+        if not path.exists():
+            return
+        try:
+            engine = parse(read(path, _LIMIT), _LIMIT).get("engine")
+        except TrustError as error:
+            raise RecordError(f"{path}: damaged; restore it from a backup") from error
+        if engine != self.engine:
+            # The simulator's recipe names no engine.
+            whose = "of `secede federation init`" if engine is None else f"on {engine}"
+            raise ConfigError(
+                f"{self.path} is the home of a federation {whose}, not of one on {self.engine}: "
+                "take another folder"
+            )
 
     def _called(self) -> str:
         """Return the name that the home has, else what its folder is called.

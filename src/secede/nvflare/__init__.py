@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 for _name in ("nvflare", "flwr"):
     if find_spec(_name) is None:
         raise ImportError(
-            f"secede.nvflare needs {_name}, which is not installed: pip install secede[nvflare]"
+            f"secede.nvflare needs {_name}, which is not installed: pip install '.[nvflare]' in a "
+            "checkout, or 'secede[nvflare]' from a release"
         )
 
 if TYPE_CHECKING:

@@ -192,5 +192,8 @@ def program(name: str, environment: Mapping[str, str]) -> str:
     """Return where one of Flower's programs lies."""
     found = shutil.which(name, path=environment["PATH"])
     if found is None:
-        raise ConfigError(f"{name} is not installed: pip install secede[flower]")
+        raise ConfigError(
+            f"{name} is not installed: pip install '.[flower]' in a checkout, or "
+            "'secede[flower]' from a release"
+        )
     return found

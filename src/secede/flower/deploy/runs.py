@@ -81,9 +81,9 @@ class Active:
     seconds: float  # that it has run
 
 
-def active(project: Project) -> list[Active]:
+def active(project: Project, *, seconds: float = programs.SECONDS) -> list[Active]:
     """Return the runs that have not ended."""
-    found = programs.flwr(project, "list")["runs"]
+    found = programs.flwr(project, "list", seconds=seconds)["runs"]
     return [
         Active(str(one["run-id"]), str(one["status"]), float(one.get("elapsed") or 0.0))
         for one in found

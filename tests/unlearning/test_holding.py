@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from secede import state as states
 from secede.errors import ConfigError
-from secede.unlearning.holding import Holding, held_share, without_return
+from secede.unlearning.holding import SHORTEST, Holding, held_share, without_return
 from secede.unlearning.projected_ascent import ProjectedAscent
 from secede.unlearning.second_choice import SecondChoice
 from secede.unlearning.virtual_teacher import VirtualTeacher
@@ -33,15 +34,20 @@ def test_the_way_back_is_taken_out_of_a_step_and_nothing_else() -> None:
     torch.testing.assert_close(away["w"], after["w"])
 
 
+def rows(*firsts: tuple[float, float], length: int = SHORTEST) -> Tensor:
+    """Return rows that begin with two numbers each; the rest is zero."""
+    return nn.functional.pad(torch.tensor(firsts), (0, length - 2))
+
+
 def test_by_neuron_each_rows_way_back_is_taken_out() -> None:
-    before = {"w": torch.zeros(3, 2), "b": torch.zeros(2), "s": torch.tensor(0.0)}
     back = {
-        "w": torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 0.0]]),
+        "w": rows((2.0, 0.0), (2.0, 0.0), (0.0, 0.0)),
         "b": torch.tensor([1.0, 1.0]),
         "s": torch.tensor(4.0),
     }
+    before = {name: torch.zeros_like(value) for name, value in back.items()}
     after = {
-        "w": torch.tensor([[3.0, 4.0], [-9.0, 1.0], [5.0, 6.0]]),
+        "w": rows((3.0, 4.0), (-9.0, 1.0), (5.0, 6.0)),
         "b": torch.tensor([3.0, -1.0]),
         "s": torch.tensor(1.0),
     }
@@ -49,12 +55,19 @@ def test_by_neuron_each_rows_way_back_is_taken_out() -> None:
     # and stays, and so does a row without a way back. The bias (3, -1) is one row, with (1, 1) in
     # it once; the scalar has a quarter of its way in it. All rows together lead away.
     held = without_return(after, before, back=back, share=0.5, by="neuron")
-    expected = torch.tensor([[1.5, 4.0], [-9.0, 1.0], [5.0, 6.0]])
-    torch.testing.assert_close(held["w"], expected)
+    torch.testing.assert_close(held["w"], rows((1.5, 4.0), (-9.0, 1.0), (5.0, 6.0)))
     torch.testing.assert_close(held["b"], torch.tensor([2.5, -1.5]))
     torch.testing.assert_close(held["s"], torch.tensor(0.5))
     whole = without_return({"w": after["w"]}, before, back={"w": back["w"]})
     torch.testing.assert_close(whole["w"], after["w"])
+
+
+def test_short_rows_are_held_together() -> None:
+    # (3, 4) and (1, 1) have (3 + 1) · 2 / 8 = 1 of the way back (2, 0), (2, 0) in them.
+    back, after = rows((2.0, 0.0), (2.0, 0.0), length=2), rows((3.0, 4.0), (1.0, 1.0), length=2)
+    before = {"w": torch.zeros(2, 2)}
+    held = without_return({"w": after}, before, back={"w": back}, by="neuron")
+    torch.testing.assert_close(held["w"], rows((1.0, 4.0), (-1.0, 1.0), length=2))
 
 
 @pytest.mark.parametrize("step", STEPS, ids=named)
@@ -101,8 +114,8 @@ def test_later_rounds_hold_each_neuron_and_the_first_one_all_together() -> None:
 
     def furthest_back(after: states.State) -> float:
         moved = states.difference(after, first.state)
-        rows = [(moved[n] * back[n]).flatten(1).sum(dim=1) for n in back if back[n].ndim > 1]
-        return float(torch.cat(rows).max())
+        long = [n for n in back if back[n].ndim > 1 and back[n].shape[1:].numel() >= SHORTEST]
+        return float(torch.cat([(moved[n] * back[n]).flatten(1).sum(dim=1) for n in long]).max())
 
     assert furthest_back(together.state) > 1e-5
     assert furthest_back(second.state) == pytest.approx(0, abs=1e-6)

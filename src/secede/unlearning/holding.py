@@ -20,6 +20,7 @@ from secede.state import State
 from secede.unlearning.method import LocalMethod, Recovered, Server, Start, average_round
 
 LIGHT, HEAVY = 0.02, 0.1  # weights of a leaver: nothing is held up to the one, all from the other
+SHORTEST = 16  # weights of a neuron that is held by itself
 _HELD = "share that is held"  # in memory, beside names of parameters
 
 
@@ -110,9 +111,12 @@ def without_return(
 
 
 def _along(step: Tensor, way: Tensor) -> Tensor:
-    """Return how much of each row's way is in its step, 0 if that leads away; a bias is one row."""
-    rows = len(way) if way.ndim > 1 else 1
+    """Return how much of each row's way is in its step, 0 if that leads away.
+
+    A bias is one row, and so is a weight with short ones: of few weights one way is a large part.
+    """
+    rows = len(way) if way.ndim > 1 and way.shape[1:].numel() >= SHORTEST else 1
     steps, ways = (value.double().reshape(rows, -1) for value in (step, way))
     length = (ways * ways).sum(dim=1)
     along = ((steps * ways).sum(dim=1) / length.where(length > 0, 1.0)).clamp(min=0)
-    return along.reshape(rows, *[1] * (way.ndim - 1)) if way.ndim > 1 else along.squeeze(0)
+    return along.reshape(rows, *[1] * (way.ndim - 1)) if rows > 1 else along.squeeze(0)

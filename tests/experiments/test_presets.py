@@ -57,7 +57,9 @@ def test_a_suite_changes_the_methods_of_a_cell_and_nothing_else(cell: str) -> No
     assert paper.model_dump(exclude=changed) == compared.model_dump(exclude=changed)
 
 
-def test_suites_joined_by_a_plus_train_a_cell_once_for_all_their_methods() -> None:
+def test_suites_joined_by_a_plus_train_a_cell_once_for_all_their_methods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     names = ("natural", "ablation")
     one, two = (presets.load(f"{suite}/mnist-backdoor-half") for suite in names)
     both = presets.load("natural+ablation/mnist-backdoor-half")
@@ -67,6 +69,9 @@ def test_suites_joined_by_a_plus_train_a_cell_once_for_all_their_methods() -> No
     assert both.model_dump(exclude=changed) == one.model_dump(exclude=changed)
     assert presets.load("natural+natural/mnist-backdoor-half").methods == one.methods
     assert presets.cells("natural+ablation") == presets.UNEVEN
+    monkeypatch.setattr(presets, "_read", lambda name: f'settings.x = {{ of = "{name}" }}')
+    with pytest.raises(ConfigError, match="the suite ablation has another x: run it by itself"):
+        presets.load("natural+ablation/mnist-backdoor-half")
     with pytest.raises(ConfigError, match="no cell is in all of the suites paper, natural"):
         presets.cells("paper+natural")
     with pytest.raises(ConfigError, match="no suite 'foo'; expected one of: paper, compare"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -60,6 +61,14 @@ def test_by_neuron_each_rows_way_back_is_taken_out() -> None:
     torch.testing.assert_close(held["s"], torch.tensor(0.5))
     whole = without_return({"w": after["w"]}, before, back={"w": back["w"]})
     torch.testing.assert_close(whole["w"], after["w"])
+
+
+def test_nothing_held_is_nothing_done_and_no_rows_are_no_fault() -> None:
+    after, before = {"w": torch.ones(2, 16)}, {"w": torch.zeros(2, 16)}
+    free = without_return(after, before, back={"w": torch.full((2, 16), math.inf)}, share=0.0)
+    assert free["w"] is after["w"]
+    none = {"w": torch.zeros(0, 16)}
+    assert without_return(none, none, back=none, by="neuron")["w"].shape == (0, 16)
 
 
 def test_short_rows_are_held_together() -> None:

@@ -13,7 +13,7 @@ from secede.data.samples import Samples
 from secede.errors import ConfigError, StateError
 from secede.federation.engine import Batch
 from secede.federation.training import LocalTraining
-from secede.unlearning.beyond import REACH, Teacher, second_choice
+from secede.unlearning.beyond import REACH, Lesson, Teacher, second_choice
 from secede.unlearning.floor import natural_floor
 from secede.unlearning.local import LocalTask
 from secede.unlearning.method import Server
@@ -110,33 +110,79 @@ def test_the_heavier_the_leaver_the_less_a_label_keeps(
     assert (result.report.reach is None) == (keep == 0)
 
 
+def test_what_a_heavy_leaver_gives_up_is_no_evidence_that_it_is_its_own(
+    three_class_task: LocalTask,
+) -> None:
+    own = {"weight": three_class_task.reference["weight"] + torch.tensor([[0.0], [0.0], [1e-6]])}
+    report = once().unlearn(replace(three_class_task, own_state=own, own_weight=0.4)).report
+    assert report.ended_by == "nothing-own"
+    assert report.own_share == pytest.approx(0, abs=1e-3)
+
+
 def test_no_label_is_lowered_below_what_it_has_by_nature(three_class_task: LocalTask) -> None:
-    # Beside the sample of class 2 one of class 1, with the same answers: (1, 2, 3) / 6. Class 2 has
-    # 1/2 on the sample of another class; as much towards both classes would be 1, more than half,
-    # so all of 1/2 is kept. Class 1 has 1/3 there, 2/3 towards both: kept, too.
-    batch = (torch.ones(2, 1), torch.tensor([2, 1]))
+    # 60 samples of class 2 and 60 of class 1, all answered (1, 2, 3) / 6. On the others' samples
+    # class 2 has 1/2, more than chance, and class 1 has 1/3: both floors are 1/3, as twice 1/3 of
+    # the answers would be more than half. Label 2 is lowered from 1/2 to 1/3, which leaves (2, 4)
+    # / 9 to the others; label 1 has 1/3 and stays. The mean of (1/18, 1/9, -1/6) and 0 is the step.
+    batch = (torch.ones(120, 1), torch.tensor([2, 1] * 60))
     task = replace(three_class_task, batches=lambda _size, _number: [batch])
-    result = once(labels="all").unlearn(task)
-    torch.testing.assert_close(result.state["weight"], task.reference["weight"])
+    found = once(labels="all").unlearn(task).state["weight"] - task.reference["weight"]
+    torch.testing.assert_close(found, torch.tensor([[1 / 36], [1 / 18], [-1 / 12]]))
     sunk = once(labels="all", floor=False).unlearn(task)  # targets (1/3, 2/3, 0) and (1/4, 0, 3/4)
     step = torch.tensor([[7 / 24 - 1 / 6], [1 / 3 - 1 / 3], [3 / 8 - 1 / 2]])
     torch.testing.assert_close(sunk.state["weight"], task.reference["weight"] + step)
 
 
-def test_a_network_that_hardly_errs_keeps_hardly_anything() -> None:
-    # Three samples of class 0 with logits (4, 0, 0) and one of class 1 with (0, 4, 0): each other
-    # class has r = 1 / (e^4 + 2), 2r towards both, and keeps 2r / (1/2) of r.
+def test_a_floor_raises_what_fell_below_it_and_nothing_above_what_was_known() -> None:
+    # Known, beyond, floor, now: lowered to the floor; raised to it; the floor is above what was
+    # known; beyond is above the floor; it stands below beyond, and above the floor.
+    table = [
+        (0.9, 0.0, 0.2, 0.5, 0.2),
+        (0.9, 0.0, 0.2, 0.1, 0.2),
+        (0.1, 0.0, 0.2, 0.05, 0.1),
+        (0.9, 0.4, 0.2, 0.5, 0.4),
+        (0.9, 0.4, 0.2, 0.3, 0.3),
+    ]
+    known, kept, floor, now, expected = torch.tensor(table).T
+    second = torch.tensor([[0.0, 0.25, 0.75]]).expand(5, 3)
+    lesson = Lesson(second, known, kept, floor)
+    target = lesson.target(torch.zeros(5, dtype=torch.long), now)
+    torch.testing.assert_close(target[:, 0], expected)
+    torch.testing.assert_close(target[:, 1:], torch.outer(1 - expected, torch.tensor([0.25, 0.75])))
+    lost = torch.tensor([0.7, 0.7, 0.0, 0.5, 0.6])
+    torch.testing.assert_close(lesson.lost(now), lost)
+    torch.testing.assert_close(lesson.lost(), torch.tensor([0.9, 0.9, 0.1, 0.5, 0.5]))
+
+
+def two_classes(first: int, second: int, size: float = 4.0) -> tuple[nn.Module, list[Batch]]:
+    """A network with logits (size, 0, 0) and (0, size, 0) for samples of class 0 and 1."""
     model = nn.Linear(2, 3, bias=False)
-    states.load_into(model, {"weight": torch.tensor([[4.0, 0.0], [0.0, 4.0], [0.0, 0.0]])})
-    inputs = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    samples = [(inputs[:3], torch.tensor([0, 0, 0])), (inputs[3:], torch.tensor([1]))]
+    states.load_into(model, {"weight": torch.tensor([[size, 0.0], [0.0, size], [0.0, 0.0]])})
+    inputs = torch.eye(2).repeat_interleave(torch.tensor([first, second]), dim=0)
+    labels = torch.tensor([0] * first + [1] * second)
+    return model, [(inputs[:7], labels[:7]), (inputs[7:], labels[7:])]
+
+
+def test_a_network_that_hardly_errs_keeps_hardly_anything() -> None:
+    # Each other class has r = 1 / (e^4 + 2), 2r towards both, and keeps 2r / (1/2) of r.
+    model, samples = two_classes(150, 50)
     r = 1 / (math.exp(4) + 2)
     torch.testing.assert_close(natural_floor(model, samples, 3), torch.full((3,), 4 * r * r))
 
 
+def test_a_floor_is_never_above_chance_and_lower_where_few_samples_tell() -> None:
+    # With logits (-4, 0, 0) a sample of class 0 is answered with the other two: almost 1/2 each.
+    model, samples = two_classes(100, 100, size=-4.0)
+    torch.testing.assert_close(natural_floor(model, samples, 3), torch.full((3,), 1 / 3))
+    # 5 samples that are not of class 1 count as if 45 more were answered rightly.
+    model, samples = two_classes(5, 100, size=-4.0)
+    rate = 5 / 50 * 1 / (math.exp(-4) + 2)
+    assert natural_floor(model, samples, 3)[1] == pytest.approx(rate * 4 * rate)
+
+
 def test_who_has_one_label_only_has_no_floor_for_it() -> None:
     model = nn.Linear(1, 2)
-    samples = [(torch.ones(5, 1), torch.ones(5, dtype=torch.long))]
+    samples = [(torch.ones(60, 1), torch.ones(60, dtype=torch.long))]
     assert natural_floor(model, samples, 2)[1] == 0
 
 

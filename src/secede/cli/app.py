@@ -147,7 +147,7 @@ def reproduce(
             help="paper: its own method. compare: ours and others. controls: our hold on others' "
             "steps. ablation: ours without one of its parts. history: those that keep updates, or "
             "cost like retraining. natural: other leavers, ours and others. Joined by +, as in "
-            "compare+controls, they train each cell once."
+            "compare+controls, they train each cell once; the first one's first method is judged."
         ),
     ] = "paper",
     method: Methods = None,

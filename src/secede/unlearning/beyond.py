@@ -49,11 +49,10 @@ class Teacher:
     ) -> bool:
         """Take the own state back, further each time, until `share` of the labels has gone.
 
-        Of what a label has there it keeps the part `keep`. False if too little went within reason:
-        then nothing is its own. Where the network's numbers end before, what was lost up to there
-        must do.
+        Of what a label has there it keeps the part `keep` then. False if too little went within
+        reason: then nothing is its own. Where the network's numbers end before, what was lost up
+        to there must do.
         """
-        self._keep = keep
         near = states.live(self._near)
         own = states.without_aliases(task.own_state, self._near)
         states.check_schema(own, near)
@@ -68,18 +67,22 @@ class Teacher:
         for raised in range(RAISES + 1):
             reach = first * 2 ** (raised / 2)
             if not self._look(near, away, reach, samples):
-                return self._look_nearer(near, away, reach, samples)
+                self._look_nearer(near, away, reach, samples)
+                break
             if self.own_share >= share:
-                return True
-        return False
+                break
+        else:
+            return False
+        self._keep = keep  # what is its own was told by what labels have there, all of it
+        return True
 
     def _look_nearer(
         self, near: State, away: State, reach: float, samples: Sequence[Batch]
-    ) -> bool:
-        """Look from as far away as there are numbers; True, since that is all that can be told."""
+    ) -> None:
+        """Look from as far away as there are numbers: that is all that can be told."""
         for lowered in range(1, RAISES + 1):
             if self._look(near, away, reach / 2 ** (lowered / 2), samples):
-                return True
+                return
         raise StateError(
             "second-choice: taken back, the network gives no finite numbers, so the leaver cannot "
             "tell which labels are its own: take labels = 'all'"
@@ -124,15 +127,18 @@ class Lesson:
 
     def target(self, labels: Tensor, now: Tensor) -> Tensor:
         """Lower each label to the least it has anywhere, `now` included, not below its floor."""
-        least = torch.minimum(self.known, torch.maximum(torch.minimum(self.kept, now), self.floor))
+        least = torch.minimum(self.known, self._least(now))
         return (self.second * (1 - least).unsqueeze(1)).scatter(
             1, labels.unsqueeze(1), least.unsqueeze(1)
         )
 
     def lost(self, now: Tensor | None = None) -> Tensor:
         """Return how much probability each label loses on the way, or has lost by `now`."""
-        least = self.kept if now is None else torch.minimum(self.kept, now)
+        least = self.kept if now is None else self._least(now)
         return (self.known - least).clamp(min=0)
+
+    def _least(self, now: Tensor) -> Tensor:
+        return torch.maximum(torch.minimum(self.kept, now), self.floor)
 
 
 def of_label(values: Tensor, labels: Tensor) -> Tensor:

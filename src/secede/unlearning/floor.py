@@ -1,8 +1,10 @@
-"""How far a label falls at most: to what a network that never saw the leaver would give it.
+"""How far a label falls at most: to what a network that never saw the leaver might give it.
 
 On samples with other labels the reference errs towards a class at a rate that the leaver can
-measure. One whose errors are common keeps that rate: less would tell that something was erased. One
-that hardly errs keeps next to nothing: it forgets past its rate, since post-training leads back.
+measure; retraining is taken to err about as often. A network whose errors are common keeps that
+rate: less would tell that something was erased. One that hardly errs keeps next to nothing: it
+forgets past its rate, since post-training leads back. Never more than chance, and where few
+samples have other labels, less: they could be the leaver's own doing, too.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from secede.federation.engine import Batch
 
 WHOLE = 0.5  # all of the rate is kept where so many answers, or more, would be wrong
+ENOUGH = 50  # samples with other labels; of fewer, the missing ones count as right
 
 
 @torch.no_grad()
@@ -29,6 +32,6 @@ def natural_floor(model: nn.Module, samples: Sequence[Batch], classes: int) -> T
         elsewhere = torch.ones_like(answers).scatter(1, labels, 0.0)
         wrong += (answers * elsewhere).sum(dim=0)
         others += elsewhere.sum(dim=0)
-    rate = wrong / others.clamp(min=1)
+    rate = (wrong / others.clamp(min=ENOUGH)).clamp(max=1 / classes)
     errors = rate * (classes - 1)  # if it erred towards every class as often
     return (rate * (errors / WHOLE).clamp(max=1)).float()

@@ -96,6 +96,8 @@ def without_return(
 
     By model: that part of all weights together. By neuron: of each row of a weight, and each bias.
     """
+    if not share:
+        return dict(after)
     step = {name: after[name] - before[name] for name in back}
     along: dict[str, float | Tensor]
     if by == "neuron":
@@ -116,7 +118,9 @@ def _along(step: Tensor, way: Tensor) -> Tensor:
     A bias is one row, and so is a weight with short ones: of few weights one way is a large part.
     """
     rows = len(way) if way.ndim > 1 and way.shape[1:].numel() >= SHORTEST else 1
-    steps, ways = (value.double().reshape(rows, -1) for value in (step, way))
+    steps, ways = (
+        value.double().reshape(rows, way.numel() // max(1, rows)) for value in (step, way)
+    )
     length = (ways * ways).sum(dim=1)
     along = ((steps * ways).sum(dim=1) / length.where(length > 0, 1.0)).clamp(min=0)
-    return along.reshape(rows, *[1] * (way.ndim - 1)) if rows > 1 else along.squeeze(0)
+    return along.squeeze(0) if rows == 1 else along.reshape(rows, *[1] * (way.ndim - 1))

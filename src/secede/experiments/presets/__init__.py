@@ -85,16 +85,25 @@ def cells(suite: str) -> tuple[str, ...]:
 
 
 def _joined(cell: str, suites: Sequence[str]) -> dict[str, Any]:
-    """Return a cell's values with the suites' laid over it: the methods of all, once each."""
+    """Return a cell's values with the suites' laid over it: the methods of all, once each.
+
+    The first suite's first method is the one that a report judges.
+    """
     values = tomllib.loads(_read(f"cells/{cell}"))
     methods: dict[str, None] = {}
     settings: dict[str, Any] = {}
     for suite in suites:
         laid = tomllib.loads(_read(suite))
         methods |= dict.fromkeys(laid.pop("methods", ()))
-        settings |= laid.pop("settings", {})
-        values |= laid
+        _lay(settings, laid.pop("settings", {}), suite)
+        _lay(values, laid, suite)
     return values | {"methods": list(methods), "settings": settings}
+
+
+def _lay(values: dict[str, Any], over: dict[str, Any], suite: str) -> None:
+    for key, value in over.items():
+        if values.setdefault(key, value) != value:
+            raise ConfigError(f"the suite {suite} has another {key}: run it by itself")
 
 
 def _read(name: str) -> str:

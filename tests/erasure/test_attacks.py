@@ -7,7 +7,7 @@ import torch
 
 from erasure import attacks, places
 from erasure.attacks import Row
-from erasure.lab import SMUGGLED, SMUGGLED_INSIDE, Lab
+from erasure.lab import SMUGGLED, SMUGGLED_INSIDE, USUAL, Lab
 from secede import state as states
 from secede.erasure.gate import Failed, Gate, Passed
 from secede.erasure.message import limit_bytes, pack, unpack
@@ -35,7 +35,7 @@ def test_the_federation_works_and_carries_the_planted_backdoor(lab: Lab) -> None
 
 
 def test_an_honest_erasure_passes_guard_and_gate(lab: Lab) -> None:
-    outcome = lab.erase(lab.honest)
+    outcome = lab.erase(lab.honest, rounds=USUAL)
     assert outcome.stopped_by == ""
     assert lab.accuracy(outcome.served) > 0.85
     assert lab.success(outcome.served) < 0.25
@@ -123,7 +123,7 @@ def test_what_fades_costs_an_honest_erasure_little(lab: Lab) -> None:
     plain = lab.post_train(lab.honest)
     assert lab.accuracy(lab.erased) > lab.accuracy(plain) - 0.02
     assert lab.success(lab.erased) < 0.03
-    assert isinstance(lab.gate(lab.erased), Passed)
+    assert isinstance(lab.gate(lab.post_train(lab.honest, USUAL, fade=True)), Passed)
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_robust_means_stop_one_malicious_client_in_five_and_the_median_two(lab: 
         assert row.without < 0.3
         assert row.defended > 0.85
     for row in only(rows, "malicious retained client, boosted"):
-        assert row.without > 0.8
+        assert row.without > 0.6
         assert row.defended < 0.05
     trimmed, median = only(rows, "two malicious")
     assert trimmed.defended < 0.5  # known and documented: it leaves out one at each end
@@ -171,8 +171,9 @@ def test_an_oversized_message_is_not_parsed(lab: Lab) -> None:
 
 def test_a_retained_client_that_lies_can_stop_an_erasure(lab: Lab) -> None:
     # Known and documented: sums of counts do not tell who lied.
-    assert isinstance(lab.gate(lab.erased), Passed)
-    denied, _ = attacks.lied(lab, lab.erased)
+    erased = lab.post_train(lab.honest, USUAL, fade=True)
+    assert isinstance(lab.gate(erased), Passed)
+    denied, _ = attacks.lied(lab, erased)
     assert isinstance(Gate().decide(lab.before, denied), Failed)
 
 

@@ -100,7 +100,7 @@ def test_held_post_training_never_moves_back(step: Holding) -> None:
 
 
 def test_later_rounds_hold_in_full_the_way_that_the_first_began_from() -> None:
-    server, step = servers.server(), SecondChoice(hold_by="model")
+    server, step = servers.server(), SecondChoice()
     start = step.start(server)
     back = states.difference(server.global_state, start.state)
     first = step.recover(server, start.state, start.memory, 1)
@@ -111,7 +111,7 @@ def test_later_rounds_hold_in_full_the_way_that_the_first_began_from() -> None:
 
 
 def test_later_rounds_hold_each_neuron_and_the_first_one_all_together() -> None:
-    server, step = servers.server(), SecondChoice()
+    server, step = servers.server(), SecondChoice(hold_by="neuron")
     start = step.start(server)
     back = states.difference(server.global_state, start.state)
     first = step.recover(server, start.state, start.memory, 1)

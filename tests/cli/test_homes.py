@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import tiny
 from erasure import small
-from secede.cli import homes, wishes
+from secede.cli import homes
 from secede.cli import requests as commands
 from secede.cli.app import app
 from secede.erasure import acknowledging, keys, workflow
@@ -217,60 +217,6 @@ def test_a_founding_that_is_interrupted_says_that_nothing_was_written(
     assert caught.value.exit_code == 130
     assert path.exists() == there_before
     assert not there_before or (path / "mine.txt").read_text() == "stays"
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"mean": "middle"}, "mean is 'middle', expected mean, trimmed or median"),
-        ({"settings": ["epochs=3"]}, "give METHOD.KEY=VALUE"),
-        ({"methods": ["fine-tune"]}, "method 'fine-tune' hardly forgets"),
-        ({"methods": ["second-choise"]}, "unknown method 'second-choise'; did you mean 'second-ch"),
-        ({"settings": ["second-choice.epoch=3"]}, "did you mean 'epochs'"),
-        ({"settings": ["a.b=3"]}, "unknown method 'a'"),
-        ({"backups_until": datetime(2020, 1, 1)}, "2020-01-01 is past"),
-    ],
-)
-def test_options_that_cannot_be_used_are_named(changes: dict[str, Any], words: str) -> None:
-    options: dict[str, Any] = {
-        "methods": (),
-        "settings": (),
-        "distrust": False,
-        "rounds": None,
-        "least_rounds": 0,
-        "mean": "mean",
-        "answer_seconds": None,
-        "wait": timedelta(0),
-        "backups_until": None,
-    }
-    with pytest.raises(ConfigError, match=words):
-        wishes.of(**(options | changes))
-    given = ["projected-ascent.epochs=3", 'second-choice.labels="all"', "second-choice.epochs=1"]
-    found = wishes.of(**(options | {"settings": given}))
-    assert found.settings == {
-        "projected-ascent": {"epochs": 3},
-        "second-choice": {"labels": "all", "epochs": 1},
-    }
-
-
-def test_options_that_are_not_given_leave_the_usual_wishes() -> None:
-    plain: dict[str, Any] = {"methods": (), "settings": (), "distrust": False, "mean": "mean"}
-    plain |= dict.fromkeys(("rounds", "least_rounds", "answer_seconds", "backups_until"))
-    assert wishes.of(**plain, wait=timedelta(0)) == Wishes()
-    found = wishes.of(
-        **{**plain, "least_rounds": 0},
-        wait=timedelta(0),
-        nearest=0.5,
-        quorum=0.9,
-        retained_seconds=9.0,
-        measure_at_leaver=True,
-        fading=False,
-    )
-    assert (found.least_rounds, found.guard.nearest, found.quorum) == (0, 0.5, 0.9)
-    assert (found.retained_seconds, found.measure_at_leaver) == (9.0, True)
-    assert (Wishes().fading, found.fading) == (True, False)
-    with pytest.raises(ConfigError, match="--nearest -1 cannot be used"):
-        wishes.of(**plain, wait=timedelta(0), nearest=-1)
 
 
 def test_a_request_is_extended_closed_and_a_client_given_a_quota(

@@ -49,7 +49,6 @@ class SecondChoice(Holding):
     radius: float | None = None  # of an L2 ball around the reference; None: no ball
     hold: float = 1.0  # see holding.py
     hold_first: float | None = 0.75
-    hold_by: Literal["model", "neuron"] = "model"
 
     def __post_init__(self) -> None:
         for name in ("epochs", "least_steps", "learning_rate", "batch_size", "clip", "radius"):

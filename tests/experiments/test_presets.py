@@ -104,7 +104,7 @@ def test_ablations_are_ours_without_one_part_each() -> None:
         config = presets.load(f"ablation/{cell}")
         assert {plain(method) for method in config.methods} == {"second-choice"}
         assert set(config.settings) == set(config.methods)
-        assert [len(config.settings[method]) for method in config.methods] == [1, 1, 2]
+        assert [len(config.settings[method]) for method in config.methods] == [1, 1, 1, 1, 2, 1, 1]
     assert all(("half" in c) or ("small" in c) or ("skewed" in c) for c in presets.UNEVEN)
 
 

@@ -100,7 +100,7 @@ def test_held_post_training_never_moves_back(step: Holding) -> None:
 
 
 def test_later_rounds_hold_in_full_the_way_that_the_first_began_from() -> None:
-    server, step = servers.server(), SecondChoice()
+    server, step = servers.server(), SecondChoice(hold_by="model")
     start = step.start(server)
     back = states.difference(server.global_state, start.state)
     first = step.recover(server, start.state, start.memory, 1)
@@ -111,7 +111,7 @@ def test_later_rounds_hold_in_full_the_way_that_the_first_began_from() -> None:
 
 
 def test_later_rounds_hold_each_neuron_and_the_first_one_all_together() -> None:
-    server, step = servers.server(), SecondChoice(hold_by="neuron")
+    server, step = servers.server(), SecondChoice()
     start = step.start(server)
     back = states.difference(server.global_state, start.state)
     first = step.recover(server, start.state, start.memory, 1)
@@ -149,6 +149,19 @@ def test_a_light_leaver_holds_less(weight: float | None, held: float) -> None:
     assert held_share(weight) == pytest.approx(held)
 
 
+@pytest.mark.parametrize(
+    ("weight", "share"), [(0.2, 0.75), (0.35, 0.875), (0.5, 1.0), (0.9, 1.0), (0.0, 0.75)]
+)
+def test_the_first_round_holds_the_more_the_heavier_the_leaver(weight: float, share: float) -> None:
+    server = replace(servers.server(), weight=weight)
+    start = SecondChoice().start(server)
+    weighed = SecondChoice().recover(server, start.state, start.memory, 1)
+    told = SecondChoice(hold_first=share).recover(server, start.state, start.memory, 1)
+    torch.testing.assert_close(weighed.state, told.state)
+    other = SecondChoice(hold_first=share - 0.1).recover(server, start.state, start.memory, 1)
+    assert states.digest(other.state) != states.digest(told.state)
+
+
 def test_post_training_after_a_light_leaver_is_free() -> None:
     clients = [servers.blobs(4 if i == 0 else 200, seed=i) for i in range(3)]
     server = servers.server(clients=clients)
@@ -173,6 +186,7 @@ def test_the_server_believes_its_own_record_of_the_weight() -> None:
     [
         ({"hold": 1.5}, "hold must be within 0 and 1, got 1.5"),
         ({"hold_first": -0.1}, "hold_first must be within 0 and 1, got -0.1"),
+        ({"hold_first": "heavy"}, "hold_first must be weighed or a share, got 'heavy'"),
         ({"hold_by": "layer"}, "hold_by must be model or neuron, got 'layer'"),
     ],
 )

@@ -101,7 +101,7 @@ def test_the_heavier_the_leaver_the_less_a_label_keeps(
     # where the weight is not known. It keeps a part of the probability that it has there.
     own = {"weight": three_class_task.reference["weight"] + torch.tensor([[0.0], [0.0], [0.1]])}
     task = replace(three_class_task, own_state=own, own_weight=weight)
-    result = once(labels="weighed", share=0.01).unlearn(task)
+    result = once(share=0.01).unlearn(task)
     reach = REACH * weight / (1 - weight) if weight else 1.0
     beyond = 3 * math.exp(-0.1 * reach)
     m = keep * beyond / (3 + beyond)
@@ -114,8 +114,7 @@ def test_what_a_heavy_leaver_gives_up_is_no_evidence_that_it_is_its_own(
     three_class_task: LocalTask,
 ) -> None:
     own = {"weight": three_class_task.reference["weight"] + torch.tensor([[0.0], [0.0], [1e-6]])}
-    task = replace(three_class_task, own_state=own, own_weight=0.4)
-    report = once(labels="weighed").unlearn(task).report
+    report = once().unlearn(replace(three_class_task, own_state=own, own_weight=0.4)).report
     assert report.ended_by == "nothing-own"
     assert report.own_share == pytest.approx(0, abs=1e-3)
 
@@ -127,9 +126,9 @@ def test_no_label_is_lowered_below_what_it_has_by_nature(three_class_task: Local
     # / 9 to the others; label 1 has 1/3 and stays. The mean of (1/18, 1/9, -1/6) and 0 is the step.
     batch = (torch.ones(120, 1), torch.tensor([2, 1] * 60))
     task = replace(three_class_task, batches=lambda _size, _number: [batch])
-    found = once(labels="all", floor=True).unlearn(task).state["weight"] - task.reference["weight"]
+    found = once(labels="all").unlearn(task).state["weight"] - task.reference["weight"]
     torch.testing.assert_close(found, torch.tensor([[1 / 36], [1 / 18], [-1 / 12]]))
-    sunk = once(labels="all").unlearn(task)  # targets (1/3, 2/3, 0) and (1/4, 0, 3/4)
+    sunk = once(labels="all", floor=False).unlearn(task)  # targets (1/3, 2/3, 0) and (1/4, 0, 3/4)
     step = torch.tensor([[7 / 24 - 1 / 6], [1 / 3 - 1 / 3], [3 / 8 - 1 / 2]])
     torch.testing.assert_close(sunk.state["weight"], task.reference["weight"] + step)
 

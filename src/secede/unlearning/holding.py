@@ -20,8 +20,10 @@ from secede.state import State
 from secede.unlearning.method import LocalMethod, Recovered, Server, Start, average_round
 
 LIGHT, HEAVY = 0.02, 0.1  # weights of a leaver: nothing is held up to the one, all from the other
+SOME, HALF = 0.2, 0.5  # weights of a leaver between which it grows heavy
+FIRST = 0.75  # of the hold in the first round, which has most to repair; all for half of the data
 SHORTEST = 16  # weights of a neuron that is held by itself
-_HELD = "share that is held"  # in memory, beside names of parameters
+_HELD, _HEAVY = "share that is held", "how heavy the leaver is"  # in memory, beside parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +31,20 @@ class Holding(LocalMethod):
     """A local step whose post-training leaves out a share of what leads back."""
 
     hold: float = 0.0  # share of the way back to the old model that post-training may not go
-    hold_first: float | None = None  # the same in its first round; None: as in the others
+    # The same in its first round; weighed: by how heavy the leaver is; None: as in the others.
+    hold_first: float | Literal["weighed"] | None = None
     hold_by: Literal["model", "neuron"] = "model"  # whose way back it is, after the first round
 
     def check_hold(self) -> None:
         """Raise unless shares are shares."""
-        for name, share in (("hold", self.hold), ("hold_first", self.hold_first)):
-            if share is not None and not 0 <= share <= 1:
-                raise ConfigError(f"{name} must be within 0 and 1, got {share}")
+        if not 0 <= self.hold <= 1:
+            raise ConfigError(f"hold must be within 0 and 1, got {self.hold}")
+        first = self.hold_first
+        if isinstance(first, str):
+            if first != "weighed":
+                raise ConfigError(f"hold_first must be weighed or a share, got {first!r}")
+        elif first is not None and not 0 <= first <= 1:
+            raise ConfigError(f"hold_first must be within 0 and 1, got {first}")
         if self.hold_by not in ("model", "neuron"):
             raise ConfigError(f"hold_by must be model or neuron, got {self.hold_by!r}")
 
@@ -48,23 +56,23 @@ class Holding(LocalMethod):
         weight: object = server.weight
         if weight is None:  # then the leaver's word must do
             weight = (start.report or {}).get("own_weight")
-        held = held_share(weight if isinstance(weight, float) else None)
+        weight = weight if isinstance(weight, float) else None
+        kept = {_HELD: held_share(weight), _HEAVY: heaviness(weight)}
         movable = {n for n, p in server.fresh_model().named_parameters() if p.requires_grad}
         old = {n: value for n, value in server.global_state.items() if n in movable}
-        return replace(start, memory={**old, _HELD: torch.tensor(held)})
+        return replace(start, memory=old | {name: torch.tensor(kept[name]) for name in kept})
 
     def recover(self, server: Server, state: State, memory: State, number: int) -> Recovered:
         """Take a round of post-training without its way back to the old model."""
         if not memory:
             return average_round(server, state, memory, number)
         share = float(memory[_HELD])
-        back = {name: value for name, value in memory.items() if name != _HELD}
+        share *= self._first(float(memory[_HEAVY])) if number == 1 else self.hold
+        back = {name: value for name, value in memory.items() if name not in (_HELD, _HEAVY)}
         if number == 1:  # from where the step was let in: a guard may have moved it
             back = states.difference(back, {name: state[name] for name in back})
-            memory = {**back, _HELD: memory[_HELD]}
+            memory = {**memory, **back}
         after = average_round(server, state, memory, number)
-        first = self.hold if self.hold_first is None else self.hold_first
-        share *= first if number == 1 else self.hold
         held = without_return(
             after.state,
             state,
@@ -73,6 +81,20 @@ class Holding(LocalMethod):
             by="model" if number == 1 else self.hold_by,
         )
         return replace(after, state=held)
+
+    def _first(self, heavy: float) -> float:
+        """Return how much of the hold the first round has.
+
+        The heavier a leaver, the more of what the others would repair is the way back to it.
+        """
+        if self.hold_first == "weighed":
+            return FIRST + (1 - FIRST) * heavy
+        return self.hold if self.hold_first is None else self.hold_first
+
+
+def heaviness(weight: float | None) -> float:
+    """Return 0 for a leaver that is one of several, or of unknown weight, 1 from half of all on."""
+    return min(1.0, max(0.0, ((weight or 0.0) - SOME) / (HALF - SOME)))
 
 
 def held_share(weight: float | None) -> float:

@@ -1,10 +1,10 @@
 """Second choice: the leaver teaches the others' mean to answer as if it had never been there.
 
 Which of its labels are its own doing it finds by going the other way (`beyond.py`). Each of them is
-lowered to what it has there, if told so not below what it has by nature (`floor.py`); what it loses
-goes to the second choice, w_ref's answer without it. What has fallen on the way does not rise
-again, so forgetting spreads to labels that rest on the same. One upload, no history. Post-training
-may not undo it (`holding.py`). Descends from FedQUIT's virtual teacher.
+lowered to what it has there, but not below what it has by nature (`floor.py`); what it loses goes
+to the second choice, w_ref's answer without it. What has fallen on the way does not rise again, so
+forgetting spreads to labels that rest on the same. One upload, no history. Post-training may not
+undo it (`holding.py`). Descends from FedQUIT's virtual teacher.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from secede.errors import ConfigError
 from secede.federation.engine import Batch
 from secede.unlearning.beyond import Lesson, Teacher, of_label
 from secede.unlearning.descent import Descent, own_samples, without_dropout
-from secede.unlearning.holding import Holding
+from secede.unlearning.holding import Holding, heaviness
 from secede.unlearning.local import LocalResult, LocalTask
 
 WINDOWS = 8  # of an epoch; after each the leaver looks at its accuracy
-FEW, MOST = 0.2, 0.5  # weights of a leaver: up to the one own labels go, from the other on all
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecondChoice(Holding):
     """Distil the reference's answers, with the leaver's own labels lowered, until they are gone."""
 
-    labels: Literal["weighed", "own", "all"] = "own"  # which are lowered; see _keep
-    floor: bool = False  # no label is lowered below what it has by nature
+    labels: Literal["weighed", "own", "all"] = "weighed"  # which are lowered; see _keep
+    floor: bool = True  # no label is lowered below what it has by nature
     share: float = (
         0.1  # of its labels' probability that must be its own; it looks further until it is
     )
@@ -48,7 +47,8 @@ class SecondChoice(Holding):
     clip: float = 5.0
     radius: float | None = None  # of an L2 ball around the reference; None: no ball
     hold: float = 1.0  # see holding.py
-    hold_first: float | None = 0.75
+    hold_first: float | Literal["weighed"] | None = "weighed"
+    hold_by: Literal["model", "neuron"] = "neuron"
 
     def __post_init__(self) -> None:
         for name in ("epochs", "least_steps", "learning_rate", "batch_size", "clip", "radius"):
@@ -101,9 +101,9 @@ class SecondChoice(Holding):
 
         Weighed: the heavier a leaver, the less the others had a part in its labels.
         """
-        if self.labels == "weighed" and weight:
-            return 1 - min(1.0, max(0.0, (weight - FEW) / (MOST - FEW)))
-        return float(self.labels != "all")
+        if self.labels == "weighed":
+            return 1 - heaviness(weight)
+        return float(self.labels == "own")
 
     def _within_ball(
         self, task: LocalTask, result: LocalResult, samples: Sequence[Batch]

@@ -36,6 +36,7 @@ NATURAL = (
     "mnist-class-5",
     "mnist-backdoor-small",
     "mnist-backdoor-half",
+    "mnist-clean-half",
     "mnist-backdoor-skewed",
     "mnist-flipped-skewed",
 )

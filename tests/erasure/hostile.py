@@ -136,7 +136,8 @@ def table(lab: HomeLab) -> Iterable[attacks.Row]:
     yield row(lab, threat, inside, SMUGGLED_INSIDE)
     yield row(lab, "the same, boosted to the guard's limit", lab.boosted(), SMUGGLED_INSIDE)
     yield row(lab, f"{threat}, `--distrust`", inside, SMUGGLED_INSIDE, distrust)
-    yield row(lab, "nothing: an honest leaver", None)
+    enough = Wishes(server_rounds=ROUNDS_OF_NEXT_RUNG)  # rounds as by default: three may be too few
+    yield row(lab, "nothing: an honest leaver", None, wishes=enough)
 
 
 def main() -> None:

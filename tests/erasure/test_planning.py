@@ -18,7 +18,7 @@ from secede.erasure import workflow
 from secede.erasure.canonical import canonical, digest
 from secede.erasure.home import Home
 from secede.erasure.plan import MEAN_LIMITS, Limits, Plan
-from secede.erasure.planning import Wishes, parameters, rung_of
+from secede.erasure.planning import Wishes, parameters, planned, rung_of
 from secede.errors import ConfigError, RecordError
 from secede.experiments.simulated import Simulated
 from secede.federation.robust import MEANS
@@ -113,6 +113,27 @@ def test_every_method_has_a_rung_and_tells_its_parameters(name: str) -> None:
     found = parameters(method)
     made: Any = getattr(method, "step", method)
     assert found.keys() == {field.name for field in fields(made) if field.init}
+
+
+def test_a_rung_is_taken_as_it_was_planned_though_defaults_have_changed(home: Home) -> None:
+    step = plan(home, settings={"second-choice": {"epochs": 3}}).ladder[0]
+    assert parameters(planned(step)) == step.parameters
+    before = {"labels": "own", "floor": False, "hold_first": 0.75, "hold_by": "model"}
+    older = step.model_copy(update={"parameters": step.parameters | before})
+    assert parameters(planned(older)) == older.parameters != step.parameters
+    assert older.parameters["epochs"] == 3
+
+
+@pytest.mark.parametrize("change", [{"strength": 2}, {"labels": "some"}], ids=["name", "value"])
+def test_what_this_version_cannot_do_as_planned_is_refused(
+    home: Home, change: dict[str, Any]
+) -> None:
+    step = plan(home).ladder[0]
+    with pytest.raises(ConfigError, match=next(iter(change))):
+        planned(step.model_copy(update={"parameters": step.parameters | change}))
+    fewer = {key: value for key, value in step.parameters.items() if key != "floor"}
+    with pytest.raises(ConfigError, match=r"\(floor\): go on with the version that planned it"):
+        planned(step.model_copy(update={"parameters": fewer}))
 
 
 def test_robust_means_state_their_limits_and_their_needs(home: Home, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.errors import ConfigError
-from secede.unlearning.holding import SHORTEST, Holding, held_share, without_return
+from secede.unlearning.holding import _HEAVY, _HELD, SHORTEST, Holding, held_share, without_return
+from secede.unlearning.method import LocalMethod
 from secede.unlearning.projected_ascent import ProjectedAscent
 from secede.unlearning.second_choice import SecondChoice
 from secede.unlearning.virtual_teacher import VirtualTeacher
@@ -162,6 +163,37 @@ def test_the_first_round_holds_the_more_the_heavier_the_leaver(weight: float, sh
     assert states.digest(other.state) != states.digest(told.state)
 
 
+def test_without_a_hold_the_first_round_is_free_too() -> None:
+    assert not SecondChoice(hold=0.0).start(servers.server()).memory
+    server = replace(servers.server(), weight=0.5)
+    start = SecondChoice(hold=0.5).start(server)
+    half = SecondChoice(hold=0.5).recover(server, start.state, start.memory, 1)
+    told = SecondChoice(hold_first=0.5).recover(server, start.state, start.memory, 1)
+    assert states.digest(half.state) == states.digest(told.state)
+
+
+@pytest.mark.parametrize(("told", "held"), [(1, 1.0), (0.02, 0.0), (math.nan, 1.0), (None, 1.0)])
+def test_where_the_server_knows_no_weight_the_leaver_s_word_counts_if_it_is_one(
+    monkeypatch: pytest.MonkeyPatch, told: float | None, held: float
+) -> None:
+    server, step = servers.server(), SecondChoice()
+    begun = LocalMethod.start(step, server)
+    lied = replace(begun, report={**(begun.report or {}), "own_weight": told})
+    monkeypatch.setattr(LocalMethod, "start", lambda *_: lied)
+    memory = step.start(server).memory
+    assert float(memory[_HELD]) == held
+
+
+def test_an_erasure_that_an_older_version_began_goes_on_as_there() -> None:
+    server = replace(servers.server(), weight=0.5)
+    start = SecondChoice().start(server)
+    older = {name: value for name, value in start.memory.items() if name != _HEAVY}
+    assert len(older) == len(start.memory) - 1
+    resumed = SecondChoice().recover(server, start.state, older, 1)
+    there = SecondChoice(hold_first=0.75).recover(server, start.state, start.memory, 1)
+    assert states.digest(resumed.state) == states.digest(there.state)
+
+
 def test_post_training_after_a_light_leaver_is_free() -> None:
     clients = [servers.blobs(4 if i == 0 else 200, seed=i) for i in range(3)]
     server = servers.server(clients=clients)
@@ -187,6 +219,7 @@ def test_the_server_believes_its_own_record_of_the_weight() -> None:
         ({"hold": 1.5}, "hold must be within 0 and 1, got 1.5"),
         ({"hold_first": -0.1}, "hold_first must be within 0 and 1, got -0.1"),
         ({"hold_first": "heavy"}, "hold_first must be weighed or a share, got 'heavy'"),
+        ({"hold_first": math.nan}, "hold_first must be within 0 and 1, got nan"),
         ({"hold_by": "layer"}, "hold_by must be model or neuron, got 'layer'"),
     ],
 )

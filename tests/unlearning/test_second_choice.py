@@ -341,11 +341,13 @@ def accuracy(server: Server, state: states.State) -> float:
         ({"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
         ({"radius": -1.0}, "radius must be positive, got -1.0"),
         ({"least_steps": 0}, "least_steps must be positive, got 0"),
+        ({"labels": "Own"}, "labels must be one of weighed, own, all, got 'Own'"),
+        ({"begin": "here"}, "begin must be one of reference, global, got 'here'"),
     ],
 )
-def test_bad_settings_are_refused(settings: dict[str, float], told: str) -> None:
+def test_bad_settings_are_refused(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        SecondChoice(**settings)  # type: ignore[arg-type]
+        SecondChoice(**settings)
 
 
 def test_a_leaver_that_changed_nothing_uploads_the_reference(three_class_task: LocalTask) -> None:

@@ -144,6 +144,24 @@ def parameters(method: Method) -> dict[str, Setting]:
     return {name: _plain(value) for name, value in values.items()}
 
 
+def planned(step: Step) -> Method:
+    """Return a rung's method with the parameters of its plan, though defaults may have changed."""
+    _, method = create(step.method, step.settings)
+    now = parameters(method)
+    changed = {key: value for key, value in step.parameters.items() if now.get(key) != value}
+    if changed and changed.keys() <= now.keys():
+        _, method = create(step.method, {**step.settings, **changed})
+        now = parameters(method)
+    if now != step.parameters:
+        stated, absent = step.parameters, object()
+        differing = [k for k in {**stated, **now} if stated.get(k, absent) != now.get(k, absent)]
+        raise ConfigError(
+            f"this erasure was planned with other parameters of {step.method} than this version "
+            f"of secede has ({', '.join(differing)}): go on with the version that planned it"
+        )
+    return method
+
+
 def _least(rung: Rung, rounds: int, wishes: Wishes) -> int:
     """Return the rounds to take however good the model is before them."""
     if rung == "retraining":

@@ -24,13 +24,13 @@ from secede.erasure.counting import counted
 from secede.erasure.desk import Desk
 from secede.erasure.gate import Counts
 from secede.erasure.plan import Plan, Step
+from secede.erasure.planning import planned
 from secede.erasure.roll import Roll
 from secede.erasure.rungs import attempted, escalate
 from secede.erasure.verifying import verify
 from secede.federation.cost import Cost
 from secede.federation.robust import by_name
 from secede.state import State
-from secede.unlearning.create import create
 from secede.unlearning.worth import rounds_that_pay
 
 _NAMED = 256  # weights that stay as they are, in the journal
@@ -66,7 +66,7 @@ def go_on(desk: Desk) -> None:
 
 def _round(desk: Desk, step: Step, last: Mapping[str, Any]) -> None:
     state, memory = desk.kept(last["state"])
-    _, method = create(step.method, step.settings)
+    method = planned(step)
     number = last["round"] + 1
     roll = Roll.call(desk)
 

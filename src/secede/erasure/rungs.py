@@ -15,6 +15,7 @@ from secede.erasure.desk import Desk
 from secede.erasure.fields import moment
 from secede.erasure.guard import Guard
 from secede.erasure.keys import is_name
+from secede.erasure.planning import planned
 from secede.erasure.roll import QuorumError, Roll
 from secede.erasure.sketches import Sketches
 from secede.errors import (
@@ -26,7 +27,6 @@ from secede.errors import (
     StateError,
 )
 from secede.federation.cost import Cost
-from secede.unlearning.create import create
 from secede.unlearning.method import AtLeaver, Method, Server, Start
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ _REASON = 500  # characters of a reason that the journal keeps
 def take(desk: Desk) -> None:
     """Take the next rung: ask the leaver, or let the server start."""
     plan, step = desk.plan, desk.step
-    _, method = create(step.method, step.settings)
+    method = planned(step)
     local = step.rung == "local-step"
     desk.tell(f"asking {plan.client} for a local step" if local else f"starting {step.method}")
     remember(desk)
@@ -116,7 +116,7 @@ def guard(desk: Desk) -> None:
     """Hold what the leaver returned against what the server knows."""
     plan, step, found = desk.plan, desk.step, desk.course.last.details
     state, memory = desk.kept(found["state"])
-    _, method = create(step.method, step.settings)
+    method = planned(step)
     guard = Guard(
         global_state=desk.model(plan.model),
         fresh_model=desk.ground.fresh_model,

@@ -2,12 +2,13 @@
 
 Of each averaged round, the part that leads from where the leaver's step ended back towards the old
 model is left out: in the first one, which has most to repair, of all weights together, later of
-each neuron's if told so. That is done on the mean, so it works under secure aggregation, and after
-any local step.
+each neuron's if told so. In the first round a part of it may be let by, the less the heavier the
+leaver. That is done on the mean, so it works under secure aggregation, and after any local step.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,7 +22,7 @@ from secede.unlearning.method import LocalMethod, Recovered, Server, Start, aver
 
 LIGHT, HEAVY = 0.02, 0.1  # weights of a leaver: nothing is held up to the one, all from the other
 SOME, HALF = 0.2, 0.5  # weights of a leaver between which it grows heavy
-FIRST = 0.75  # of the hold in the first round, which has most to repair; all for half of the data
+FIRST = 0.75  # of the hold, in the first round, which has most to repair; all for half of the data
 SHORTEST = 16  # weights of a neuron that is held by itself
 _HELD, _HEAVY = "share that is held", "how heavy the leaver is"  # in memory, beside parameters
 
@@ -31,7 +32,7 @@ class Holding(LocalMethod):
     """A local step whose post-training leaves out a share of what leads back."""
 
     hold: float = 0.0  # share of the way back to the old model that post-training may not go
-    # The same in its first round; weighed: by how heavy the leaver is; None: as in the others.
+    # The share in its first round; weighed: most of hold, all for a heavy leaver; None: as hold.
     hold_first: float | Literal["weighed"] | None = None
     hold_by: Literal["model", "neuron"] = "model"  # whose way back it is, after the first round
 
@@ -51,12 +52,11 @@ class Holding(LocalMethod):
     def start(self, server: Server) -> Start:
         """Ask the leaver, and remember the old model."""
         start = LocalMethod.start(self, server)
-        if not (self.hold or self.hold_first):
+        if not (self.hold or self._first(1.0)):
             return start
-        weight: object = server.weight
+        weight = server.weight
         if weight is None:  # then the leaver's word must do
-            weight = (start.report or {}).get("own_weight")
-        weight = weight if isinstance(weight, float) else None
+            weight = _share((start.report or {}).get("own_weight"))
         kept = {_HELD: held_share(weight), _HEAVY: heaviness(weight)}
         movable = {n for n, p in server.fresh_model().named_parameters() if p.requires_grad}
         old = {n: value for n, value in server.global_state.items() if n in movable}
@@ -66,8 +66,8 @@ class Holding(LocalMethod):
         """Take a round of post-training without its way back to the old model."""
         if not memory:
             return average_round(server, state, memory, number)
-        share = float(memory[_HELD])
-        share *= self._first(float(memory[_HEAVY])) if number == 1 else self.hold
+        heavy = float(memory[_HEAVY]) if _HEAVY in memory else 0.0  # absent: an older one began
+        share = float(memory[_HELD]) * (self._first(heavy) if number == 1 else self.hold)
         back = {name: value for name, value in memory.items() if name not in (_HELD, _HEAVY)}
         if number == 1:  # from where the step was let in: a guard may have moved it
             back = states.difference(back, {name: state[name] for name in back})
@@ -83,13 +83,17 @@ class Holding(LocalMethod):
         return replace(after, state=held)
 
     def _first(self, heavy: float) -> float:
-        """Return how much of the hold the first round has.
+        """Return how much the first round may not go back.
 
         The heavier a leaver, the more of what the others would repair is the way back to it.
         """
         if self.hold_first == "weighed":
-            return FIRST + (1 - FIRST) * heavy
+            return self.hold * (FIRST + (1 - FIRST) * heavy)
         return self.hold if self.hold_first is None else self.hold_first
+
+
+def _share(told: object) -> float | None:
+    return float(told) if isinstance(told, int | float) and math.isfinite(told) else None
 
 
 def heaviness(weight: float | None) -> float:

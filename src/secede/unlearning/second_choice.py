@@ -25,6 +25,7 @@ from secede.unlearning.descent import Descent, own_samples, without_dropout
 from secede.unlearning.holding import Holding, heaviness
 from secede.unlearning.local import LocalResult, LocalTask
 
+LABELS, BEGINNINGS = ("weighed", "own", "all"), ("reference", "global")
 WINDOWS = 8  # of an epoch; after each the leaver looks at its accuracy
 
 
@@ -61,6 +62,9 @@ class SecondChoice(Holding):
             raise ConfigError(f"share must be above 0 and below 1, got {self.share}")
         if self.level is not None and not 0 <= self.level < 1:
             raise ConfigError(f"level must be at least 0 and below 1, got {self.level}")
+        for name, known in (("labels", LABELS), ("begin", BEGINNINGS)):
+            if (told := getattr(self, name)) not in known:
+                raise ConfigError(f"{name} must be one of {', '.join(known)}, got {told!r}")
         self.check_hold()
 
     def unlearn(self, task: LocalTask) -> LocalResult:

@@ -14,15 +14,18 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 
 from secede.experiments import presets
-from secede.reports import compared, overview, paired
+from secede.reports import compared, names, overview, paired
 from secede.reports.figures import plots
+from secede.reports.formats import number
 from secede.reports.load import load_runs
-from secede.reports.records import Run
+from secede.reports.records import Attack, Run
 from secede.reports.render import draw_plot
+from secede.reports.statistics import over_seeds
 from secede.reports.table import markdown, markdown_rows
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +34,15 @@ PAGES = tuple(
     ROOT / name for name in ("README.md", "docs/comparison.md", "docs/comparison-tables.md")
 )
 
-FIGURES = ("backdoor-methods-n5", "flipped-methods-n10")  # of the paper's cells, in docs/images
+COMPARED = tuple(presets.load(f"compare/{presets.PAPER[0]}").methods)
+FIGURES = {  # in docs/images: which figure of the paper's cells, with which methods
+    "second-choice-rounds-n5": (
+        "backdoor-rounds-n5",
+        ("second-choice", "projected-ascent", "fine-tune"),
+    ),
+    "backdoor-methods-n5": ("backdoor-methods-n5", COMPARED),
+    "flipped-methods-n10": ("flipped-methods-n10", COMPARED),
+}
 
 SHORT = {"EMNIST (47 classes, derived)": "EMNIST", "(tau ": "(τ "}
 
@@ -40,11 +51,31 @@ _BLOCK = re.compile(r"(<!-- ([a-z+]+): ([a-z]+)((?:; [^;]+?)*) -->\n).*?(<!-- en
 Rows = list[tuple[str, ...]]
 
 
+def blocks(text: str) -> list[str]:
+    """Return the tables of a page that the records can tell, each with its marks."""
+    return [found[0] for found in _BLOCK.finditer(text)]
+
+
 def written(text: str) -> str:
     """Return a page with each of its tables as the records say."""
     return _BLOCK.sub(
         lambda found: found[1] + _table(found[2], found[3], found[4]) + found[5], text
     )
+
+
+def differences(text: str) -> Iterator[str]:
+    """Tell each line of a page that is not what the records say."""
+    old, new = text.splitlines(), written(text).splitlines()
+    for tag, first, last, begin, end in SequenceMatcher(
+        None, old, new, autojunk=False
+    ).get_opcodes():
+        if tag != "equal":
+            said, found = old[first:last], new[begin:end]
+            for place in range(max(len(said), len(found))):
+                here, there = (
+                    part[place] if place < len(part) else "nothing" for part in (said, found)
+                )
+                yield f"{first + 1 + place}: {here}\n  the records say: {there}"
 
 
 def _table(records: str, kind: str, chosen: str) -> str:
@@ -101,6 +132,24 @@ def _every(runs: Sequence[Run], columns: Sequence[str]) -> str:
     return "\n".join(f"## {title}\n\n{markdown(table, 'Method')}" for title, table in tables)
 
 
+def _members(runs: Sequence[Run], columns: Sequence[str]) -> str:
+    """Return each attack's share of the leaver's samples called members, and its advantage."""
+    heading = ("", "attack", "FedAvg", "Retrained", "after 1 round", "after the last")
+    rows = [heading, ("---", "---", *("---:" for _ in heading[2:]))]
+    for run, attack in ((run, attack) for run in runs for attack in names.ATTACKS):
+        last = [(arm, run.last_round(arm)) for arm in (names.FEDAVG, names.RETRAIN, run.erased)]
+        models = (*last[:2], (run.erased, 1), last[2])
+        found = [[seed.membership[model][attack] for seed in run.seeds] for model in models]
+        rows.append((run.config.title, names.ATTACKS[attack], *map(_called, found)))
+    return markdown_rows(rows)
+
+
+def _called(found: Sequence[Attack]) -> str:
+    rate = over_seeds([attack.member_rate.value for attack in found]).mean
+    advantage = over_seeds([attack.advantage for attack in found]).mean
+    return f"{number(rate, 'share')} ({number(advantage, 'difference')})"
+
+
 KINDS: Mapping[str, Callable[[Sequence[Run], Sequence[str]], str]] = {
     "scores": _scores,
     "worth": _worth,
@@ -108,6 +157,7 @@ KINDS: Mapping[str, Callable[[Sequence[Run], Sequence[str]], str]] = {
     "nearer": _nearer,
     "cells": _cells,
     "every": _every,
+    "members": _members,
 }
 
 
@@ -124,8 +174,8 @@ def _rows(text: str) -> list[Rows]:
 
 def _columns(rows: Rows, chosen: Sequence[str]) -> str:
     """Return the chosen columns, without rows that have nothing in them."""
-    names = rows[0][1:]
-    kept = [0, *(1 + names.index(_known(name, names)) for name in chosen or names)]
+    there = rows[0][1:]
+    kept = [0, *(1 + there.index(_known(name, there)) for name in chosen or there)]
     heading, line, *cut = (tuple(row[place] for place in kept) for row in rows)
     return markdown_rows([heading, line, *(row for row in cut if {*row[1:]} != {"–"})])
 
@@ -136,21 +186,20 @@ def _named(rows: Rows, chosen: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield by_name[_known(name, list(by_name))]
 
 
-def _known(name: str, names: Sequence[str]) -> str:
+def _known(name: str, there: Sequence[str]) -> str:
     for long, short in SHORT.items():
         name = name.replace(short, long) if long.endswith(" ") else name
-    if name not in names:
-        raise SystemExit(f"nothing is called {name!r} there; expected one of: {', '.join(names)}")
+    if name not in there:
+        raise SystemExit(f"nothing is called {name!r} there; expected one of: {', '.join(there)}")
     return name
 
 
 def draw_figures() -> None:
-    """Draw the pages' figures, with the methods of the suite `compare` alone."""
-    shown = tuple(presets.load(f"compare/{presets.PAPER[0]}").methods)
-    runs = [replace(run, config=replace(run.config, methods=shown)) for run in load("paper")]
-    for plot in plots(runs):
-        if plot.slug in FIGURES:
-            (ROOT / "docs" / "images" / f"{plot.slug}.png").write_bytes(draw_plot(plot).png)
+    """Draw the pages' figures."""
+    for name, (slug, shown) in FIGURES.items():
+        runs = [replace(run, config=replace(run.config, methods=shown)) for run in load("paper")]
+        (plot,) = (plot for plot in plots(runs) if plot.slug == slug)
+        (ROOT / "docs" / "images" / f"{name}.png").write_bytes(draw_plot(plot).png)
 
 
 def main() -> None:
@@ -160,16 +209,16 @@ def main() -> None:
     )
     options.add_argument("--write", action="store_true", help="write tables and figures anew")
     write = options.parse_args().write
-    differing = 0
+    checked, differing = 0, []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        if (new := written(text)) != text:
-            differing += 1
-            print(f"{page.relative_to(ROOT)}: {'written anew' if write else 'differs'}")
-            if write:
-                page.write_text(new, encoding="utf-8")
+        checked += len(blocks(text))
+        differing += [f"{page.relative_to(ROOT)}:{told}" for told in differences(text)]
+        if write:
+            page.write_text(written(text), encoding="utf-8")
     if write:
         draw_figures()
+    print("\n".join([*differing, f"{checked} tables, {len(differing)} lines differ"]))
     raise SystemExit(1 if differing and not write else 0)
 
 

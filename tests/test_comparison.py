@@ -9,13 +9,15 @@ import pytest
 from benchmarks import records
 from secede.experiments import presets
 
-BLOCKS = {"README.md": 1, "comparison.md": 16, "comparison-tables.md": 4}
+BLOCKS = {"README.md": 1, "comparison.md": 17, "comparison-tables.md": 4}
+RUNS = {"paper": 10, "natural": 8, "fashion": 6, "digits": 3}
 
 
 @pytest.mark.parametrize("page", records.PAGES, ids=lambda page: page.name)
 def test_every_table_is_what_the_records_say(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert text.count("\n<!-- end -->\n") == BLOCKS[page.name]
+    assert len(records.blocks(text)) == text.count("<!-- end -->") == BLOCKS[page.name]
+    assert not list(records.differences(text))
     assert records.written(text) == text
 
 
@@ -28,14 +30,25 @@ def test_a_number_that_the_records_do_not_say_is_put_right() -> None:
     assert records.written(f"before\n{wrong}after\n") == f"before\n{right}after\n"
 
 
-def test_records_are_of_five_seeds_of_one_version_each_with_all_cells() -> None:
+def test_records_are_of_five_seeds_and_one_version_with_all_cells() -> None:
     for name, cells in (("paper", presets.PAPER), ("natural", presets.NATURAL)):
+        assert {run.config.name.split("/")[1] for run in records.load(name)} == {*cells}
+    for name, count in RUNS.items():
         runs = records.load(name)
-        assert {run.config.name.split("/")[1] for run in runs} == {*cells}
-    for name in ("paper", "natural", "fashion", "digits"):
-        runs = records.load(name)
+        assert len(runs) == count
         assert all([seed.seed for seed in run.seeds] == [0, 1, 2, 3, 4] for run in runs)
-        assert len({seed.environment["source"] for run in runs for seed in run.seeds}) == 1
+    every = (seed for name in RUNS for run in records.load(name) for seed in run.seeds)
+    assert len({seed.environment["source"] for seed in every}) == 1
+
+
+def test_each_line_that_differs_is_told_with_what_the_records_say() -> None:
+    right = records.written("<!-- digits: scores; Second choice -->\n<!-- end -->\n")
+    (told,) = records.differences("a\n" + right.replace("+5.5", "+0.5"))
+    assert told.startswith("5: | Digits of 8 by 8, backdoor | +0.5 → ")
+    assert "\n  the records say: | Digits of 8 by 8, backdoor | +5.5 → " in told
+    assert (
+        len(list(records.differences(right.replace("<!-- end", "| one | more |\n<!-- end")))) == 1
+    )
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,31 @@ def test_lists_come_as_a_table_and_as_json(command: str) -> None:
         assert str(next(iter(row.values()))) in table
 
 
+def test_a_methods_settings_come_as_a_table_and_as_json() -> None:
+    runner = CliRunner()
+    rows = json.loads(runner.invoke(app, ["methods", "second-choice", "--json"]).stdout)
+    assert {"setting": "floor", "default": True, "may be": "true or false"} in rows
+    assert {"setting": "radius", "default": None, "may be": "number or none"} in rows
+    table = runner.invoke(app, ["methods", "second-choice"]).stdout
+    assert re.search(r"hold_by +neuron +'model' or 'neuron'", table)
+    assert re.search(r"floor +true +true or false", table)
+    assert runner.invoke(app, ["methods", "fine-tune"]).stdout == "fine-tune has no settings.\n"
+    assert json.loads(runner.invoke(app, ["methods", "fine-tune", "--json"]).stdout) == []
+
+
+def test_other_methods_may_be_run_where_the_files_own_cannot(tmp_path: Path) -> None:
+    gone = "situation.leaver_online = false\n"
+    tiny.write(tmp_path, gone + tiny.CONFIG)
+    refused = secede("run", "tiny.toml", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "weight-negation" in refused.stderr
+    ended = secede("run", "tiny.toml", "--method", "weight-negation", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    again = secede("run", "tiny.toml", "--method", "projected-ascent", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "needs the leaver online" in again.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

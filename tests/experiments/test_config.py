@@ -35,6 +35,10 @@ def test_an_empty_config_is_the_papers_setting_on_embedded_data() -> None:
         ("methods = ['fine-tun']", "did you mean 'fine-tune'?"),
         ("methods = ['retrain']", "'retrain' is always run"),
         ("methods = ['reference', 'reference']", "'reference' is named twice"),
+        (
+            "methods = ['reference@x']",
+            "'reference@x' has no settings of its own and would run as 'ref",
+        ),
         ("situation.leaver_online = false", "needs the leaver online, which this federation does"),
         ("settings.federaser.interval = 2", "settings.federaser: that method is not run here"),
         ("situation.server_data = -1", "situation.server_data is -1, expected greater than"),

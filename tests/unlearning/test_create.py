@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from secede.errors import ConfigError
-from secede.unlearning.create import create
+from secede.unlearning.create import create, settings_of
 from secede.unlearning.gradient_ascent import GradientAscent
 from secede.unlearning.method import AtLeaver
 from secede.unlearning.methods import METHODS, Needs, Situation, check_possible, suitable
@@ -63,6 +64,43 @@ def test_bad_settings_are_named(settings: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         create("projected-ascent", settings)
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"hold_first": "heavy"}, "hold_first is 'heavy', expected a valid number or 'weighed'"),
+        ({"hold_first": 1.5}, "hold_first must be within 0 and 1, got 1.5"),
+        ({"labels": "mine"}, "labels is 'mine', expected 'weighed', 'own' or 'all'"),
+    ],
+)
+def test_what_a_setting_may_be_is_told_with_the_method(
+    settings: dict[str, object], told: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        create("second-choice@mine", settings)
+    assert str(caught.value) in (
+        f"settings.second-choice@mine.{told}",
+        f"settings.second-choice@mine: {told}",
+    )
+
+
+def test_settings_are_told_with_kind_and_default() -> None:
+    assert settings_of("federaser")["interval"] == ("int", 2)
+    assert settings_of("second-choice")["hold_by"] == ("Literal['model', 'neuron']", "neuron")
+    assert settings_of("fine-tune") == {}
+
+
+def test_the_settings_of_second_choice_are_explained_with_their_defaults() -> None:
+    page = Path(__file__).parents[2] / "docs" / "methods.md"
+    lines = re.findall(r"^\| (`[a-z_`, ]+`) \| `?([^|`]+)`? \|", page.read_text(), re.MULTILINE)
+    told = {name: default for names, default in lines for name in re.findall(r"`(\w+)`", names)}
+    found = settings_of("second-choice")
+    assert told.keys() >= found.keys()
+    words = {None: "none", True: "true"}
+    for name, (_, default) in found.items():
+        expected = words[default] if default is None or default is True else str(default)
+        assert told[name] == expected
 
 
 def test_a_users_own_method_says_what_it_needs(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def run(
 
     changes = _changes(method, rounds, device, executor, precision, limit)
     search = Path(experiment).resolve().parent if experiment.endswith(".toml") else None
-    config = override(presets.load(experiment), changes)
+    config = override(presets.load(experiment, methods_follow=bool(method)), changes)
     run_one(config, seeds, out, search=search, lanes=lanes, as_json=json)
 
 
@@ -200,12 +200,22 @@ def report(
 
 
 @app.command()
-def methods(json: Json = False) -> None:
-    """List the unlearning methods and what each needs.
+def methods(
+    method: Annotated[
+        str | None, typer.Argument(help="A method whose settings to list instead.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the unlearning methods and what each needs, or one's settings and their defaults.
 
     Example: secede methods
+
+    Another: secede methods second-choice
     """
-    lists.methods(as_json=json)
+    if method is None:
+        lists.methods(as_json=json)
+    else:
+        lists.settings(method, as_json=json)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 from rich import box
@@ -33,6 +34,34 @@ def methods(*, as_json: bool) -> None:
     note = "Secure aggregation hides single updates; what does not need them works under it."
     hidden = ("under secure aggregation",)  # it says no more than the note
     _show("Methods and what they need", rows, as_json=as_json, note=note, hidden=hidden)
+
+
+def settings(method: str, *, as_json: bool) -> None:
+    """Print a method's settings and their defaults."""
+    from secede.unlearning.create import settings_of
+
+    rows = [
+        {"setting": name, "default": _default(value, as_json=as_json), "may be": _kind(kind)}
+        for name, (kind, value) in settings_of(method).items()
+    ]
+    if not rows and not as_json:
+        print(f"{method} has no settings.")
+        return
+    note = f"In a config: settings.{method}.{rows[0]['setting']} = ..." if rows else None
+    _show(f"Settings of {method}", rows, as_json=as_json, note=note)
+
+
+def _kind(annotation: str) -> str:
+    """Return a field's annotation in words."""
+    text = re.sub(r"Literal\[(.*?)\]", lambda found: found[1].replace(", ", " | "), annotation)
+    words = {"float": "number", "int": "whole number", "bool": "true | false", "None": "none"}
+    return " or ".join(words.get(part, part) for part in text.split(" | ")).replace(" | ", " or ")
+
+
+def _default(value: object, *, as_json: bool) -> object:
+    if value is None or isinstance(value, bool):
+        return value if as_json else {None: "none", True: "true", False: "false"}[value]
+    return value if isinstance(value, int | float | str) else str(value)
 
 
 def datasets(*, as_json: bool) -> None:

@@ -11,9 +11,9 @@ import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from secede import models, scenarios
 from secede.data import catalog
@@ -133,6 +133,9 @@ class PostTraining(_Section):
     rounds: Count = 10
 
 
+_METHODS_FOLLOW: Final = {"methods": "follow"}  # context of a validation
+
+
 class Config(_Section):
     """One experiment; every random choice hangs on a seed that is not part of it."""
 
@@ -153,12 +156,13 @@ class Config(_Section):
     post_training: PostTraining = PostTraining()
 
     @model_validator(mode="after")
-    def _named_things_exist(self) -> Config:
+    def _named_things_exist(self, info: ValidationInfo) -> Config:
         if not self.data.endswith(".npz"):
             catalog.entry(self.data)
         models.check_name(self.model)
         executors.check_name(self.executor)
-        self._check_methods()
+        if info.context is not _METHODS_FOLLOW:
+            self._check_methods()
         return self
 
     def _check_methods(self) -> None:
@@ -170,6 +174,11 @@ class Config(_Section):
                 raise ConfigError("methods: 'retrain' is always run; leave it out")
             if self.methods.count(name) > 1:
                 raise ConfigError(f"methods: {name!r} is named twice")
+            if name != known and name not in self.settings:
+                raise ConfigError(
+                    f"methods: {name!r} has no settings of its own and would run as {known!r}; "
+                    f'give some, as in settings."{name}" = {{ ... }}'
+                )
             if known in methods.METHODS:
                 methods.check_possible(methods.METHODS[known], situation, self.scenario.name)
         if strangers := sorted(self.settings.keys() - set(self.methods)):
@@ -189,19 +198,22 @@ class Config(_Section):
         return self.scenario.share
 
 
-def parse(text: str, *, name: str, file: str | None = None) -> Config:
+def parse(text: str, *, name: str, file: str | None = None, methods_follow: bool = False) -> Config:
     """Read a config from TOML; `name` is used where the text gives none, `file` in errors."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file or name}: not valid TOML: {error}") from error
-    return build({"name": name, **values})
+    return build({"name": name, **values}, methods_follow=methods_follow)
 
 
-def build(values: dict[str, Any]) -> Config:
-    """Check `values` and return the config they describe."""
+def build(values: dict[str, Any], *, methods_follow: bool = False) -> Config:
+    """Check `values` and return the config they describe.
+
+    If others' `methods_follow`, by an override, these here need not be possible.
+    """
     try:
-        return Config.model_validate(values)
+        return Config.model_validate(values, context=_METHODS_FOLLOW if methods_follow else None)
     except ValidationError as error:
         raise ConfigError(_explain(error)) from None
 
@@ -252,7 +264,7 @@ def resolve_data_path(config: Config, folder: Path) -> Config:
     """Return `config` with a relative `.npz` path taken from `folder`."""
     if not config.data.endswith(".npz") or Path(config.data).is_absolute():
         return config
-    return override(config, {"data": str((folder / config.data).resolve())})
+    return config.model_copy(update={"data": str((folder / config.data).resolve())})
 
 
 def _explain(error: ValidationError) -> str:

@@ -38,6 +38,17 @@ def create(
     return entry, step if callable(getattr(step, "start", None)) else AtLeaver(step)
 
 
+def settings_of(name: str, *, search: Path | None = None) -> dict[str, tuple[str, object]]:
+    """Return each setting of a method: what it may be, as it is written, and its default."""
+    _, method = create(name, search=search)
+    made: Any = method.step if isinstance(method, AtLeaver) else method
+    return {
+        field.name: (str(field.type), getattr(made, field.name))
+        for field in dataclasses.fields(made)
+        if field.init
+    }
+
+
 def _own(name: str, search: Path | None) -> type:
     with importable(search):
         made = find(name, search, kind="method", form="package.module:Class")
@@ -79,10 +90,17 @@ def _build(name: str, made: type, settings: Mapping[str, Any]) -> Any:
         return TypeAdapter(made).validate_python(dict(settings))
     except ValidationError as error:
         first = error.errors()[0]
-        expected = str(first["msg"]).removeprefix("Input should be ")
         if not first["loc"]:
-            raise ConfigError(f"settings.{name}: {expected}") from None
-        key = str(first["loc"][0])
+            raise ConfigError(f"settings.{name}: {_expected(first['msg'])}") from None
+        wrong = first["loc"][0]  # of several types that it may have, each tells what it expects
+        told = (_expected(item["msg"]) for item in error.errors() if item["loc"][:1] == (wrong,))
         raise ConfigError(
-            f"settings.{name}.{key} is {settings.get(key)!r}, expected {expected}"
+            f"settings.{name}.{wrong} is {settings.get(str(wrong))!r}, "
+            f"expected {' or '.join(dict.fromkeys(told))}"
         ) from None
+    except ConfigError as error:
+        raise ConfigError(f"settings.{name}: {error}") from None
+
+
+def _expected(message: str) -> str:
+    return message.removeprefix("Input should be ").partition(", unable to parse")[0]

@@ -52,8 +52,11 @@ SUITES = {
 NAMES = ("demo", *(f"{suite}/{cell}" for suite, cells in SUITES.items() for cell in cells))
 
 
-def load(name_or_path: str) -> Config:
-    """Return a preset by name, or the config in a TOML file."""
+def load(name_or_path: str, *, methods_follow: bool = False) -> Config:
+    """Return a preset by name, or the config in a TOML file.
+
+    If others' `methods_follow`, by an override, its own need not be possible.
+    """
     suite, _, cell = name_or_path.rpartition("/")
     if name_or_path in NAMES and not suite:
         return parse(_read(name_or_path), name=name_or_path)
@@ -70,7 +73,8 @@ def load(name_or_path: str) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     name = re.sub(r"[^A-Za-z0-9._ -]+", "-", path.stem)[:80] or "run"
-    return resolve_data_path(parse(text, name=name, file=str(path)), path.parent)
+    config = parse(text, name=name, file=str(path), methods_follow=methods_follow)
+    return resolve_data_path(config, path.parent)
 
 
 def cells(suite: str) -> tuple[str, ...]:

@@ -1,11 +1,13 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from secede.reports.figures import columns, plots
 from secede.reports.load import read_run
+from secede.reports.plots import MarkPanel
 from secede.reports.records import Run
 
 Make = Callable[..., Run]
@@ -111,6 +113,24 @@ def test_three_methods_after_a_round_are_worth_a_figure(
 ) -> None:
     run = make_run(seeds=(0,), rounds=3, post_rounds=post_rounds, methods=methods)
     assert ("backdoor-methods-n5" in [plot.slug for plot in plots([run])]) is drawn
+
+
+def test_of_many_variants_the_figure_shows_the_first_and_says_so(make_run: Make) -> None:
+    plain = ("second-choice", "fine-tune", "weight-negation")
+    run = make_run(seeds=(0,), rounds=3, post_rounds=2, methods=plain)
+    variants = tuple(f"second-choice@{number}" for number in range(9))
+    (seed,) = run.seeds
+    curves = {**seed.curves, **dict.fromkeys(variants, seed.curves["second-choice"])}
+    config = replace(run.config, methods=(plain[0], *variants, *plain[1:]))
+    many = replace(run, config=config, seeds=(replace(seed, curves=curves),))
+    (plot,) = (plot for plot in plots([many]) if "methods" in plot.slug)
+    (panel,) = plot.panels
+    assert isinstance(panel, MarkPanel)
+    shown = [f"Second choice ({number})" for number in range(7)]
+    labels = [mark.label for mark in panel.marks]
+    assert labels == ["Second choice", *shown, "Fine-tuned", "Weight negation"]
+    assert plot.caption.startswith("Every method but some variants, which the table has, after")
+    assert plots([run])[-1].caption.startswith("Every method after its first round")
 
 
 def test_the_caption_of_rounds_names_what_stands_beside_the_erased_model(make_run: Make) -> None:

@@ -18,6 +18,7 @@ from secede.reports.panels import (
     communication_panel,
     curves_beside,
     method_panel,
+    methods_shown,
     rounds_panel,
 )
 from secede.reports.plots import Panel, Plot
@@ -217,12 +218,19 @@ def _methods(scenario: str, size: int, some: list[tuple[str, Run]]) -> Iterator[
     yield Plot(
         slug=f"{scenario}-methods-n{size}",
         title=f"{names.SCENARIOS[scenario]}, N = {size}: methods compared",
-        caption="Every method after its first round of post-training: how far its score lies from "
-        "retraining's, with 95 % intervals, against how far its usefulness does (methods at one "
-        f"place stand side by side). The line is retraining; shaded is {shaded}. "
-        f"Further right and nearer the line is better. Bold: the method judged here.{logarithmic}",
+        caption=f"{_which([run for _, run in rich])} after its first round of post-training: how "
+        "far its score lies from retraining's, with 95 % intervals, against how far its "
+        "usefulness does (methods at one place stand side by side). The line is retraining; "
+        f"shaded is {shaded}. Further right and nearer the line is better. Bold: the method "
+        f"judged here.{logarithmic}",
         rows=tuple((panel,) for panel in panels),
     )
+
+
+def _which(runs: Sequence[Run]) -> str:
+    if all(len(methods_shown(run)) == len(run.config.methods) for run in runs):
+        return "Every method"
+    return "Every method but some variants, which the table has,"
 
 
 def _erased(found: tuple[Column, ...], round: int) -> str:

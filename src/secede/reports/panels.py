@@ -26,6 +26,8 @@ _SHARES: dict[Share, str] = {
     "nonmember_accuracy": "known non-members recognised",
 }
 
+TOLD_APART = 10  # methods in one panel; there are not many more looks
+
 
 def bar_panel(title: str, runs: Sequence[Run], score: str, round: int) -> BarPanel:
     """Return FedAvg, retrained and erased for each number of clients."""
@@ -93,11 +95,12 @@ def curves_beside(run: Run) -> tuple[str, ...]:
 
 
 def method_panel(title: str, run: Run) -> MarkPanel:
-    """Return every method after one round: its probe and its usefulness against retraining's."""
-    probe, looks = run.config.main_probe, look_keys([run.shown_as(arm) for arm in run.config.arms])
+    """Return methods after one round: their probe and their usefulness against retraining's."""
+    probe, shown = run.config.main_probe, methods_shown(run)
+    looks = look_keys([run.shown_as(arm) for arm in (names.FEDAVG, names.RETRAIN, *shown)])
     use, last = run.config.utility, run.last_round(names.RETRAIN)
     marks = []
-    for arm in run.config.methods:
+    for arm in shown:
         gap, loss = (
             difference(run.scores(arm, 1, score), run.scores(names.RETRAIN, last, score))
             for score in (probe, use)
@@ -110,6 +113,13 @@ def method_panel(title: str, run: Run) -> MarkPanel:
         marks=tuple(marks),
         allowed=allowed(probe),
     )
+
+
+def methods_shown(run: Run) -> tuple[str, ...]:
+    """Return the methods that a figure can tell apart: more than a few variants are left out."""
+    variants = [arm for arm in run.config.methods if "@" in arm]
+    room = max(0, TOLD_APART - len(run.config.methods) + len(variants))
+    return tuple(arm for arm in run.config.methods if arm not in variants[room:])
 
 
 def _barred(run: Run) -> tuple[str, str, str]:

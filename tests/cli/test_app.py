@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -148,6 +149,21 @@ def test_a_methods_settings_come_as_a_table_and_as_json() -> None:
     assert re.search(r"floor +true +true or false", table)
     assert runner.invoke(app, ["methods", "fine-tune"]).stdout == "fine-tune has no settings.\n"
     assert json.loads(runner.invoke(app, ["methods", "fine-tune", "--json"]).stdout) == []
+
+
+def test_a_report_on_many_runs_is_a_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    with tarfile.open(ROOT / "docs" / "records" / "natural.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    told = secede("report", "natural", cwd=tmp_path).stdout
+    assert "Of 8 runs, the leaver is forgotten as by retraining in " in told
+    assert len(told.splitlines()) < 40
+    assert re.search(r"alone has 8s +Second choice +2 +yes +yes +yes", told)
+    three = [path.name for path in sorted((tmp_path / "natural").iterdir())[:3]]
+    few = secede("report", *(f"natural/{name}" for name in three), cwd=tmp_path).stdout
+    assert few.count("Is the model still useful?") == 3
 
 
 def test_other_methods_may_be_run_where_the_files_own_cannot(tmp_path: Path) -> None:

@@ -17,13 +17,17 @@ from secede.cli.progress import drawing, progress
 from secede.errors import StoppedError
 from secede.experiments import presets
 from secede.experiments.config import Config, override
+from secede.reports import names
 from secede.reports.formats import brief
 from secede.reports.load import load_runs
 from secede.reports.records import Run
 from secede.reports.tables import main_table
+from secede.reports.verdict import Verdict, joint_headline
 
 if TYPE_CHECKING:
     from secede.reports.build import Report
+
+FEW = 3  # runs whose tables a terminal shows one after another
 
 
 def run_one(
@@ -67,12 +71,29 @@ def write_pages(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
         print(json.dumps(_as_json(report, records.runs), indent=2))
         return
     console = Console()
-    for run, (_, verdict) in zip(records.runs, report.verdicts, strict=True):
-        console.print(_drawn(run))
-        console.print(verdict.text + "\n", highlight=False)
+    verdicts = [verdict for _, verdict in report.verdicts]
+    if len(verdicts) > FEW:
+        console.print(_overview(records.runs, verdicts))
+        console.print(f"{joint_headline(verdicts)} Each run's table is on the page.\n")
+    else:
+        for run, verdict in zip(records.runs, verdicts, strict=True):
+            console.print(_drawn(run))
+            console.print(verdict.text + "\n", highlight=False)
     for name in report.unfinished:
         console.print(f"not finished, left out: {name}")
     console.print(f"Report: {report.page.resolve()}", soft_wrap=True, highlight=False)
+
+
+def _overview(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> Table:
+    """Return the answers on many runs, a line each."""
+    drawn = Table(title="The first method, judged", title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in ("", "method", "rounds", "forgotten", "useful", "cheaper"):
+        drawn.add_column(heading, overflow="fold")
+    for run, verdict in zip(runs, verdicts, strict=True):
+        replies = (str(answer.reply) for answer in verdict.answers)
+        title = run.config.title or run.config.name
+        drawn.add_row(title, names.label(run.erased), str(verdict.round), *replies)
+    return drawn
 
 
 def _drawn(run: Run) -> Table:

@@ -301,5 +301,6 @@ def test_the_terminal_table_fits_80_columns_uncut(
     # Folded, and not a word lost.
     assert re.search(r"^  Projected ascent, 2 .*\n  rounds *$", ended.stdout, re.M)
     assert "Erased, 0 rounds" in ended.stdout
+    assert "(erased: second choice)" in ended.stdout
     monkeypatch.setenv("COLUMNS", "100")
     assert "  Projected ascent, 2 rounds  " in secede("run", "tiny.toml", cwd=tmp_path).stdout

@@ -104,9 +104,8 @@ def _drawn(run: Run) -> Table:
         "upload_mb": "uploads",
     }
     shown = [index for index, column in enumerate(table.columns) if column.key in headings]
-    drawn = Table(
-        title=run.config.title or run.config.name, title_justify="left", box=box.SIMPLE_HEAD
-    )
+    title = f"{run.config.title or run.config.name} (erased: {names.label(run.erased).lower()})"
+    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     drawn.add_column("", overflow="fold")  # where room is short, between words
     for index in shown:
         drawn.add_column(headings[table.columns[index].key], justify="right", no_wrap=True)

@@ -82,9 +82,7 @@ def _table(records: str, kind: str, chosen: str) -> str:
     if kind not in KINDS:
         raise SystemExit(f"no table {kind!r}; expected one of: {', '.join(KINDS)}")
     runs = tuple(run for name in records.split("+") for run in load(name))
-    text = KINDS[kind](runs, [name.strip() for name in chosen.split(";")[1:]])
-    for long, short in SHORT.items():
-        text = text.replace(long, short)
+    text = _short(KINDS[kind](runs, [name.strip() for name in chosen.split(";")[1:]]))
     return text.rstrip("\n") + "\n"
 
 
@@ -162,9 +160,9 @@ KINDS: Mapping[str, Callable[[Sequence[Run], Sequence[str]], str]] = {
 
 
 def _rows(text: str) -> list[Rows]:
-    """Read the Markdown tables of a text."""
+    """Read the Markdown tables of a text, names shortened."""
     found: list[Rows] = [[]]
-    for line in text.splitlines():
+    for line in _short(text).splitlines():
         if line.startswith("|"):
             found[-1].append(tuple(cell.strip() for cell in line.strip().strip("|").split("|")))
         elif found[-1]:
@@ -187,11 +185,15 @@ def _named(rows: Rows, chosen: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _known(name: str, there: Sequence[str]) -> str:
-    for long, short in SHORT.items():
-        name = name.replace(short, long) if long.endswith(" ") else name
     if name not in there:
         raise SystemExit(f"nothing is called {name!r} there; expected one of: {', '.join(there)}")
     return name
+
+
+def _short(text: str) -> str:
+    for long, short in SHORT.items():
+        text = text.replace(long, short)
+    return text
 
 
 def draw_figures() -> None:

@@ -86,16 +86,19 @@ def test_what_a_setting_may_be_is_told_with_the_method(
 
 
 def test_settings_are_told_with_kind_and_default() -> None:
-    assert settings_of("federaser")["interval"] == ("int", 2)
-    assert settings_of("second-choice")["hold_by"] == ("Literal['model', 'neuron']", "neuron")
-    assert settings_of("fine-tune") == {}
+    assert settings_of(create("federaser")[1])["interval"] == ("int", 2)
+    assert settings_of(create("second-choice")[1])["hold_by"] == (
+        "Literal['model', 'neuron']",
+        "neuron",
+    )
+    assert settings_of(create("fine-tune")[1]) == {}
 
 
 def test_the_settings_of_second_choice_are_explained_with_their_defaults() -> None:
     page = Path(__file__).parents[2] / "docs" / "methods.md"
     lines = re.findall(r"^\| (`[a-z_`, ]+`) \| `?([^|`]+)`? \|", page.read_text(), re.MULTILINE)
     told = {name: default for names, default in lines for name in re.findall(r"`(\w+)`", names)}
-    found = settings_of("second-choice")
+    found = settings_of(create("second-choice")[1])
     assert told.keys() >= found.keys()
     words = {None: "none", True: "true"}
     for name, (_, default) in found.items():

@@ -38,11 +38,12 @@ def methods(*, as_json: bool) -> None:
 
 def settings(method: str, *, as_json: bool) -> None:
     """Print a method's settings and their defaults."""
-    from secede.unlearning.create import settings_of
+    from secede.unlearning.create import create, settings_of
 
+    _, made = create(method)
     rows = [
         {"setting": name, "default": _default(value, as_json=as_json), "may be": _kind(kind)}
-        for name, (kind, value) in settings_of(method).items()
+        for name, (kind, value) in settings_of(made).items()
     ]
     if not rows and not as_json:
         print(f"{method} has no settings.")

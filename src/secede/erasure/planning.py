@@ -7,7 +7,6 @@ answers one down and some numbers up.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,8 +25,8 @@ from secede.erasure.request import Request
 from secede.errors import ConfigError, RequestError
 from secede.state import State
 from secede.unlearning import methods
-from secede.unlearning.create import create
-from secede.unlearning.method import AtLeaver, Method
+from secede.unlearning.create import create, settings_of
+from secede.unlearning.method import Method
 from secede.unlearning.methods import Entry, Situation
 
 RUNGS: tuple[Rung, ...] = ("local-step", "server-side", "retraining")
@@ -137,11 +136,7 @@ def rung_of(entry: Entry) -> Rung:
 
 def parameters(method: Method) -> dict[str, Setting]:
     """Return every parameter of a method by name, as a receipt states it."""
-    made: Any = method.step if isinstance(method, AtLeaver) else method
-    if not dataclasses.is_dataclass(made):
-        return {}
-    values = {f.name: getattr(made, f.name) for f in dataclasses.fields(made) if f.init}
-    return {name: _plain(value) for name, value in values.items()}
+    return {name: _plain(value) for name, (_, value) in settings_of(method).items()}
 
 
 def planned(step: Step) -> Method:

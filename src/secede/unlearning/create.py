@@ -38,15 +38,13 @@ def create(
     return entry, step if callable(getattr(step, "start", None)) else AtLeaver(step)
 
 
-def settings_of(name: str, *, search: Path | None = None) -> dict[str, tuple[str, object]]:
-    """Return each setting of a method: what it may be, as it is written, and its default."""
-    _, method = create(name, search=search)
+def settings_of(method: Method) -> dict[str, tuple[str, object]]:
+    """Return each setting of a method: what it may be, as it is written, and its value."""
     made: Any = method.step if isinstance(method, AtLeaver) else method
-    return {
-        field.name: (str(field.type), getattr(made, field.name))
-        for field in dataclasses.fields(made)
-        if field.init
-    }
+    if not dataclasses.is_dataclass(made):
+        return {}
+    fields = (field for field in dataclasses.fields(made) if field.init)
+    return {field.name: (str(field.type), getattr(made, field.name)) for field in fields}
 
 
 def _own(name: str, search: Path | None) -> type:

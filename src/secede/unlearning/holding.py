@@ -20,8 +20,8 @@ from secede.errors import ConfigError
 from secede.state import State
 from secede.unlearning.method import LocalMethod, Recovered, Server, Start, average_round
 
-LIGHT, HEAVY = 0.02, 0.1  # weights of a leaver: nothing is held up to the one, all from the other
-SOME, HALF = 0.2, 0.5  # weights of a leaver between which it grows heavy
+FREE, HELD = 0.02, 0.1  # weights of a leaver: nothing is held up to the one, all from the other
+FIFTH, HALF = 0.2, 0.5  # weights of a leaver between which it grows heavy
 FIRST = 0.75  # of the hold, in the first round, which has most to repair; all for half of the data
 SHORTEST = 16  # weights of a neuron that is held by itself
 _HELD, _HEAVY = "share that is held", "how heavy the leaver is"  # in memory, beside parameters
@@ -98,7 +98,7 @@ def _share(told: object) -> float | None:
 
 def heaviness(weight: float | None) -> float:
     """Return 0 for a leaver that is one of several, or of unknown weight, 1 from half of all on."""
-    return min(1.0, max(0.0, ((weight or 0.0) - SOME) / (HALF - SOME)))
+    return min(1.0, max(0.0, ((weight or 0.0) - FIFTH) / (HALF - FIFTH)))
 
 
 def held_share(weight: float | None) -> float:
@@ -107,7 +107,7 @@ def held_share(weight: float | None) -> float:
     A light one leaves little to return to, while its step costs the others as much: held, they
     could not bring that back. Who missed the last round has no weight in it: that tells nothing.
     """
-    return min(1.0, max(0.0, (weight - LIGHT) / (HEAVY - LIGHT))) if weight else 1.0
+    return min(1.0, max(0.0, (weight - FREE) / (HELD - FREE))) if weight else 1.0
 
 
 def without_return(

@@ -21,7 +21,7 @@ from pathlib import Path
 from secede.experiments import presets
 from secede.reports import compared, names, overview, paired
 from secede.reports.figures import plots
-from secede.reports.formats import number
+from secede.reports.formats import interval, number
 from secede.reports.load import load_runs
 from secede.reports.records import Attack, Run
 from secede.reports.render import draw_plot
@@ -47,6 +47,8 @@ FIGURES = {  # in docs/images: which figure of the paper's cells, with which met
 SHORT = {"EMNIST (47 classes, derived)": "EMNIST", "(tau ": "(τ "}
 
 _BLOCK = re.compile(r"(<!-- ([a-z+]+): ([a-z]+)((?:; [^;]+?)*) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+PAIRED = "advantage less retraining's, paired by seed: after 1 round → after the last"
 
 Rows = list[tuple[str, ...]]
 
@@ -132,14 +134,63 @@ def _every(runs: Sequence[Run], columns: Sequence[str]) -> str:
 
 def _members(runs: Sequence[Run], columns: Sequence[str]) -> str:
     """Return each attack's share of the leaver's samples called members, and its advantage."""
-    heading = ("", "attack", "FedAvg", "Retrained", "after 1 round", "after the last")
+    heading = ("", "attack", "FedAvg", "Retrained", "after 1 round", "after the last", PAIRED)
     rows = [heading, ("---", "---", *("---:" for _ in heading[2:]))]
     for run, attack in ((run, attack) for run in runs for attack in names.ATTACKS):
         last = [(arm, run.last_round(arm)) for arm in (names.FEDAVG, names.RETRAIN, run.erased)]
         models = (*last[:2], (run.erased, 1), last[2])
         found = [[seed.membership[model][attack] for seed in run.seeds] for model in models]
-        rows.append((run.config.title, names.ATTACKS[attack], *map(_called, found)))
+        _, retrained, *erased = ([one.advantage for one in model] for model in found)
+        paired_by_seed = " → ".join(_difference(model, retrained) for model in erased)
+        called = (*map(_called, found), paired_by_seed)
+        rows.append((run.config.title, names.ATTACKS[attack], *called))
     return markdown_rows(rows)
+
+
+def _difference(here: Sequence[float], there: Sequence[float]) -> str:
+    found = over_seeds([one - other for one, other in zip(here, there, strict=True)])
+    ends = "" if found.interval is None else interval(found, "difference")
+    return number(found.mean, "difference") + (f" ({ends})" if ends else "")
+
+
+def _seeds(runs: Sequence[Run], columns: Sequence[str]) -> str:
+    """Return each seed's points from retraining, and the rounds that its first round is worth."""
+    count = len(runs[0].seeds)
+    rows = [("", *(f"seed {place}" for place in range(count))), ("---", *["---:"] * count)]
+    for run in runs:
+        ends = [paired.distances(run, run.erased, last) for last in (False, True)]
+        moved = (
+            tuple(number(end, "difference") for end in pair) for pair in zip(*ends, strict=True)
+        )
+        worth = (replace(run, seeds=(seed,)) for seed in run.seeds)
+        rounds = (compared.retraining_rounds(one, one.erased, 1) for one in worth)
+        told = ("never" if found is None else number(found.mean, "rounds") for found in rounds)
+        cells = (f"{a} → {b}, {c}" for (a, b), c in zip(moved, told, strict=True))
+        rows.append((run.config.title, *cells))
+    return markdown_rows(rows)
+
+
+def _known_still(runs: Sequence[Run], columns: Sequence[str]) -> str:
+    """Return, of leavers that planted nothing, what is known of their samples beyond retraining."""
+    heading = ("after the last round, paired by seed", *columns)
+    rows = [heading, ("---", *("---:" for _ in columns))]
+    for run in (run for run in runs if run.config.scenario == "clean"):
+        arms = {names.label(arm): arm for arm in run.config.methods}
+        for score in (names.LEAVER_ACCURACY, names.HOLDOUT_ACCURACY, None):
+            what = "the first less the second" if score is None else names.SCORES[score]
+            cells = (
+                _difference(_last(run, arms[name], score), _last(run, names.RETRAIN, score))
+                for name in columns
+            )
+            rows.append((f"{run.config.title}: {what}", *cells))
+    return markdown_rows(rows)
+
+
+def _last(run: Run, arm: str, score: str | None) -> list[float]:
+    if score is None:
+        both = (_last(run, arm, one) for one in (names.LEAVER_ACCURACY, names.HOLDOUT_ACCURACY))
+        return [own - other for own, other in zip(*both, strict=True)]
+    return [found.value for found in run.scores(arm, run.last_round(arm), score)]
 
 
 def _called(found: Sequence[Attack]) -> str:
@@ -156,6 +207,8 @@ KINDS: Mapping[str, Callable[[Sequence[Run], Sequence[str]], str]] = {
     "cells": _cells,
     "every": _every,
     "members": _members,
+    "seeds": _seeds,
+    "known": _known_still,
 }
 
 

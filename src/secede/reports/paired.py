@@ -59,7 +59,7 @@ def _nearer(runs: Sequence[Run], first: str, other: str, last: bool) -> tuple[in
     """Count where `first` is nearer by the means, surely nearer, and surely further away."""
     found = [0, 0, 0]
     for run in runs:
-        here, there = (_distances(run, arm, last) for arm in (first, other))
+        here, there = (distances(run, arm, last) for arm in (first, other))
         found[0] += abs(over_seeds(here).mean) < abs(over_seeds(there).mean)
         paired = _difference(run, first, other, last)
         if paired.interval is not None:
@@ -69,11 +69,11 @@ def _nearer(runs: Sequence[Run], first: str, other: str, last: bool) -> tuple[in
 
 
 def _difference(run: Run, arm: str, other: str, last: bool) -> Estimate:
-    pairs = zip(_distances(run, arm, last), _distances(run, other, last), strict=True)
+    pairs = zip(distances(run, arm, last), distances(run, other, last), strict=True)
     return over_seeds([abs(a) - abs(b) for a, b in pairs])
 
 
-def _distances(run: Run, arm: str, last: bool) -> list[float]:
+def distances(run: Run, arm: str, last: bool) -> list[float]:
     """Return how far from retraining each seed's main score is, after one round or the last."""
     end, probe = run.last_round(arm), run.config.main_probe
     retrained = run.scores(names.RETRAIN, run.last_round(names.RETRAIN), probe)

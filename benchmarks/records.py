@@ -1,7 +1,8 @@
 """Tables of the documentation, from the records beside it: told apart from them, or written anew.
 
 A table stands between `<!-- paper: scores; Second choice; Weight negation -->`, which names the
-records, the kind of table and its columns (all, if none), and `<!-- end -->`.
+records, the kind of table and its columns (all, if none), and `<!-- end -->`. An experiment that
+is in both records of `history+slow` is one, if its models were the same.
 
 example: python -m benchmarks.records --write
 """
@@ -49,6 +50,13 @@ SHORT = {"EMNIST (47 classes, derived)": "EMNIST", "(tau ": "(τ "}
 _BLOCK = re.compile(r"(<!-- ([a-z+]+): ([a-z]+)((?:; [^;]+?)*) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 PAIRED = "advantage less retraining's, paired by seed: after 1 round → after the last"
+BESIDE = (
+    "after 1 round: nearer",
+    "after the last: nearer",
+    "first round worth more",
+    "surely more",
+    "surely less",
+)
 
 Rows = list[tuple[str, ...]]
 
@@ -83,7 +91,7 @@ def differences(text: str) -> Iterator[str]:
 def _table(records: str, kind: str, chosen: str) -> str:
     if kind not in KINDS:
         raise SystemExit(f"no table {kind!r}; expected one of: {', '.join(KINDS)}")
-    runs = tuple(run for name in records.split("+") for run in load(name))
+    runs = joined(records)
     text = _short(KINDS[kind](runs, [name.strip() for name in chosen.split(";")[1:]]))
     return text.rstrip("\n") + "\n"
 
@@ -95,6 +103,34 @@ def load(name: str) -> tuple[Run, ...]:
         with tarfile.open(RECORDS / f"{name}.tar.xz") as archive:
             archive.extractall(folder, filter="data")
         return tuple(load_runs([Path(folder) / name]).runs)
+
+
+def joined(records: str) -> list[Run]:
+    """Return the runs of archives joined with `+`, those of one experiment as one."""
+    found: dict[str, Run] = {}
+    for run in (run for name in records.split("+") for run in load(name)):
+        title = run.config.title
+        found[title] = _both(found[title], run) if title in found else run
+    return list(found.values())
+
+
+def _both(one: Run, other: Run) -> Run:
+    """Return one run with both runs' methods, which must have begun with the same models."""
+    for arm in (names.FEDAVG, names.RETRAIN):
+        models = ([seed.curves[arm][-1].digest for seed in run.seeds] for run in (one, other))
+        if len({*map(tuple, models)}) > 1:
+            raise SystemExit(f"{one.config.title}: the records differ in {names.label(arm)}")
+    methods = (*one.config.methods, *other.config.methods)
+    seeds = (
+        replace(
+            here,
+            curves={**here.curves, **there.curves},
+            reports={**here.reports, **there.reports},
+            membership={**here.membership, **there.membership},
+        )
+        for here, there in zip(one.seeds, other.seeds, strict=True)
+    )
+    return replace(one, config=replace(one.config, methods=methods), seeds=tuple(seeds))
 
 
 def _scores(runs: Sequence[Run], columns: Sequence[str]) -> str:
@@ -193,6 +229,37 @@ def _last(run: Run, arm: str, score: str | None) -> list[float]:
     return [found.value for found in run.scores(arm, run.last_round(arm), score)]
 
 
+def _beside(runs: Sequence[Run], others: Sequence[str]) -> str:
+    """Return how the judged method stands beside other records' methods: nothing is paired."""
+    here = {run.config.title: run for run in runs}
+    pairs = [(here[run.config.title], run) for run in joined(*others) if run.config.title in here]
+    heading = (f"{names.label(runs[0].erased)} against", *BESIDE)
+    rows = [heading, ("---", *("---:" for _ in BESIDE))]
+    for method in pairs[0][1].config.methods:
+        counts = map(sum, zip(*(_stands(*pair, method) for pair in pairs), strict=True))
+        rows.append((names.label(method), *(f"{count} of {len(pairs)}" for count in counts)))
+    return markdown_rows(rows)
+
+
+def _stands(run: Run, other: Run, method: str) -> tuple[bool, ...]:
+    """Say what BESIDE asks of one experiment; "surely" where two intervals do not overlap."""
+    both = ((run, run.erased), (other, method))
+    ends = (
+        [abs(over_seeds(paired.distances(one, arm, last)).mean) for last in (False, True)]
+        for one, arm in both
+    )
+    (worth, low, high), (less, lowest, highest) = (_worth_of(one, arm) for one, arm in both)
+    nearer = (ours < theirs for ours, theirs in zip(*ends, strict=True))
+    return (*nearer, worth > less, low > highest, high < lowest)
+
+
+def _worth_of(run: Run, arm: str) -> tuple[float, float, float]:
+    found = compared.retraining_rounds(run, arm, 1)
+    assert found is not None, f"{run.config.title}: {arm} is worth no number of rounds"
+    assert found.interval is not None, f"{run.config.title}: one seed"
+    return found.mean, *found.interval
+
+
 def _called(found: Sequence[Attack]) -> str:
     rate = over_seeds([attack.member_rate.value for attack in found]).mean
     advantage = over_seeds([attack.advantage for attack in found]).mean
@@ -209,6 +276,7 @@ KINDS: Mapping[str, Callable[[Sequence[Run], Sequence[str]], str]] = {
     "members": _members,
     "seeds": _seeds,
     "known": _known_still,
+    "beside": _beside,
 }
 
 

@@ -9,8 +9,8 @@ import pytest
 from benchmarks import records
 from secede.experiments import presets
 
-BLOCKS = {"README.md": 1, "comparison.md": 19, "comparison-tables.md": 4}
-RUNS = {"paper": 10, "natural": 8, "fashion": 6, "digits": 3}
+BLOCKS = {"README.md": 1, "comparison.md": 23, "comparison-tables.md": 5}
+RUNS = {"paper": 10, "natural": 8, "history": 11, "slow": 11, "fashion": 6, "digits": 3}
 
 
 @pytest.mark.parametrize("page", records.PAGES, ids=lambda page: page.name)
@@ -39,6 +39,34 @@ def test_records_are_of_five_seeds_and_one_version_with_all_cells() -> None:
         assert all([seed.seed for seed in run.seeds] == [0, 1, 2, 3, 4] for run in runs)
     every = (seed for name in RUNS for run in records.load(name) for seed in run.seeds)
     assert len({seed.environment["source"] for seed in every}) == 1
+
+
+def test_two_records_of_an_experiment_have_all_methods_of_its_suite() -> None:
+    both = records.joined("history+slow")
+    assert {run.config.name.split("/")[1] for run in both} == {*presets.SUITES["history"]}
+    methods = presets.load(f"history/{presets.PAPER[0]}").methods
+    for run in both:
+        assert sorted(run.config.methods) == sorted(methods)
+        assert all(len(seed.curves[arm]) > 10 for seed in run.seeds for arm in run.config.arms)
+
+
+def test_records_whose_models_differ_are_not_one_experiment() -> None:
+    with pytest.raises(SystemExit, match="backdoor, 5 clients: the records differ in FedAvg"):
+        records.joined("paper+history")
+
+
+def test_methods_of_other_records_are_counted_by_what_the_tables_say() -> None:
+    block = "<!-- paper: beside; history+slow -->\n<!-- end -->\n"
+    rows = {row[0]: row for row in _cells(records.written(block))}
+    # After ten rounds it leaves most of a backdoor, and is further away than ours on all cells.
+    assert rows["Reference"][1:] == ("10 of 10", "10 of 10", "0 of 10", "0 of 10", "6 of 10")
+    # From scratch, a round is worth 2.8 to 5.2 rounds, and ours 8.6 or more.
+    assert rows["Rapid retrain"][3:] == ("10 of 10", "10 of 10", "0 of 10")
+
+
+def _cells(text: str) -> list[tuple[str, ...]]:
+    lines = [line.strip("| ") for line in text.splitlines() if line.startswith("| ")]
+    return [tuple(cell.strip() for cell in line.split(" | ")) for line in lines]
 
 
 def test_each_line_that_differs_is_told_with_what_the_records_say() -> None:

@@ -71,6 +71,9 @@ def test_bad_settings_are_named(settings: dict[str, object], told: str) -> None:
     [
         ({"hold_first": "heavy"}, "hold_first is 'heavy', expected a valid number or 'weighed'"),
         ({"hold_first": 1.5}, "hold_first must be within 0 and 1, got 1.5"),
+        ({"floor": "no"}, "floor is 'no', expected a valid boolean"),
+        ({"epochs": "2"}, "epochs is '2', expected a valid integer"),
+        ({"clip": True}, "clip is True, expected a valid number"),
         ({"labels": "mine"}, "labels is 'mine', expected 'weighed', 'own' or 'all'"),
     ],
 )

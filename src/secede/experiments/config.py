@@ -213,7 +213,12 @@ def build(values: dict[str, Any], *, methods_follow: bool = False) -> Config:
     If others' `methods_follow`, by an override, these here need not be possible.
     """
     try:
-        return Config.model_validate(values, context=_METHODS_FOLLOW if methods_follow else None)
+        # As text: nothing is taken for what it is not ("no" for false), but a list may be a tuple.
+        return Config.model_validate_json(
+            json.dumps(values, default=str),
+            strict=True,
+            context=_METHODS_FOLLOW if methods_follow else None,
+        )
     except ValidationError as error:
         raise ConfigError(_explain(error)) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -85,7 +86,8 @@ def _build(name: str, made: type, settings: Mapping[str, Any]) -> Any:
                 f"allowed here: {', '.join(allowed) or 'none'}"
             )
     try:
-        return TypeAdapter(made).validate_python(dict(settings))
+        # As text: nothing is taken for what it is not ("no" for false), but a list may be a tuple.
+        return TypeAdapter(made).validate_json(json.dumps(dict(settings), default=str), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         if not first["loc"]:

@@ -26,7 +26,7 @@ from secede.reports.formats import interval, number
 from secede.reports.load import load_runs
 from secede.reports.records import Attack, Run
 from secede.reports.render import draw_plot
-from secede.reports.statistics import over_seeds
+from secede.reports.statistics import Estimate, over_seeds
 from secede.reports.table import markdown, markdown_rows
 
 ROOT = Path(__file__).parents[1]
@@ -51,8 +51,11 @@ _BLOCK = re.compile(r"(<!-- ([a-z+]+): ([a-z]+)((?:; [^;]+?)*) -->\n).*?(<!-- en
 
 PAIRED = "advantage less retraining's, paired by seed: after 1 round → after the last"
 BESIDE = (
-    "after 1 round: nearer",
-    "after the last: nearer",
+    *(
+        f"after {end}: {said}"
+        for end in ("1 round", "the last")
+        for said in ("nearer", "surely", "surely further")
+    ),
     "first round worth more",
     "surely more",
     "surely less",
@@ -241,23 +244,26 @@ def _beside(runs: Sequence[Run], others: Sequence[str]) -> str:
     return markdown_rows(rows)
 
 
-def _stands(run: Run, other: Run, method: str) -> tuple[bool, ...]:
-    """Say what BESIDE asks of one experiment; "surely" where two intervals do not overlap."""
+def _stands(run: Run, other: Run, method: str) -> Iterator[bool]:
+    """Say what BESIDE asks of one experiment."""
     both = ((run, run.erased), (other, method))
-    ends = (
-        [abs(over_seeds(paired.distances(one, arm, last)).mean) for last in (False, True)]
-        for one, arm in both
-    )
-    (worth, low, high), (less, lowest, highest) = (_worth_of(one, arm) for one, arm in both)
-    nearer = (ours < theirs for ours, theirs in zip(*ends, strict=True))
-    return (*nearer, worth > less, low > highest, high < lowest)
+    for last in (False, True):
+        ours, theirs = (paired.distances(one, arm, last) for one, arm in both)
+        yield abs(over_seeds(ours).mean) < abs(over_seeds(theirs).mean)
+        here, there = (over_seeds([*map(abs, found)]) for found in (ours, theirs))
+        yield _below(here, there)
+        yield _below(there, here)
+    worth, less = (compared.retraining_rounds(one, arm, 1) for one, arm in both)
+    assert worth is not None, f"{run.config.title}: never as useful"
+    assert less is not None, f"{other.config.title}: {method} is never as useful"
+    yield worth.mean > less.mean
+    yield _below(less, worth)
+    yield _below(worth, less)
 
 
-def _worth_of(run: Run, arm: str) -> tuple[float, float, float]:
-    found = compared.retraining_rounds(run, arm, 1)
-    assert found is not None, f"{run.config.title}: {arm} is worth no number of rounds"
-    assert found.interval is not None, f"{run.config.title}: one seed"
-    return found.mean, *found.interval
+def _below(one: Estimate, other: Estimate) -> bool:
+    """Whether the first interval ends before the second begins."""
+    return one.high is not None and other.low is not None and one.high < other.low
 
 
 def _called(found: Sequence[Attack]) -> str:

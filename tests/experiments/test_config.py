@@ -81,9 +81,12 @@ def test_methods_can_be_chosen_and_take_their_settings_with_them() -> None:
     assert "federaser" not in every  # needs a history
 
 
-def test_a_refused_method_names_those_that_would_work() -> None:
-    with pytest.raises(ConfigError, match=r"these would work: .*fine-tune.*retrain"):
+def test_a_refused_method_names_those_that_would_work_and_what_to_try_first() -> None:
+    with pytest.raises(ConfigError) as caught:
         parse("situation.leaver_online = false", name="x")
+    assert str(caught.value).endswith("weight-negation, rapid-retrain, retrain, fine-tune")
+    with pytest.raises(ConfigError, match="try them: distillation, federaser, weight-negation, "):
+        parse("situation = {leaver_online = false, history = true, server_data = 9}", name="x")
 
 
 def test_overrides_are_checked_like_everything_else() -> None:

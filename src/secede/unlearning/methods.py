@@ -63,6 +63,7 @@ class Entry:
     forgets: bool = True  # False: there to compare with, no way to erase anybody
 
 
+# In the order in which we would try them, where they work: see docs/comparison.md.
 METHODS: Mapping[str, Entry] = MappingProxyType(
     {
         entry.name: entry
@@ -76,11 +77,89 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 needs=Needs(leaver_online=True),
             ),
             Entry(
+                name="virtual-teacher",
+                made_by="virtual_teacher:VirtualTeacher",
+                runs_at="leaver",
+                summary="distil the model's own answers with the true class pressed down",
+                source="Mora et al. 2024, FedQUIT",
+                needs=Needs(leaver_online=True),
+            ),
+            Entry(
                 name="projected-ascent",
                 made_by="projected_ascent:ProjectedAscent",
                 runs_at="leaver",
                 summary="climb the leaver's loss in a ball around the others' mean",
                 source="Halimi et al. 2022, Algorithm 1",
+                needs=Needs(leaver_online=True),
+            ),
+            Entry(
+                name="distillation",
+                made_by="distillation:Distillation",
+                runs_at="server",
+                summary="subtract the leaver's updates, let the old model teach what is left",
+                source="Wu et al. 2022",
+                needs=Needs(history=True, server_data=True, single_updates=True),
+            ),
+            Entry(
+                name="federaser",
+                made_by="federaser:FedEraser",
+                runs_at="server",
+                summary="replay the kept rounds, each update turned to where it leads now",
+                source="Liu et al. 2021, FedEraser",
+                needs=Needs(history=True, single_updates=True),
+            ),
+            Entry(
+                name="weight-negation",
+                made_by="weight_negation:WeightNegation",
+                runs_at="server",
+                summary="flip the first layer's sign and post-train",
+                source="Khalil et al. 2025, NoT",
+            ),
+            Entry(
+                name="rapid-retrain",
+                made_by="rapid_retrain:RapidRetrain",
+                runs_at="server",
+                summary="train from scratch with steps scaled by the Fisher information",
+                source="Liu et al. 2022, INFOCOM",
+            ),
+            Entry(
+                name="retrain",
+                made_by="retrain:Retrain",
+                runs_at="server",
+                summary="train from scratch without the leaver: exact and expensive",
+                source="gold standard",
+            ),
+            Entry(
+                name="negated-update",
+                made_by="negated_update:NegatedUpdate",
+                runs_at="everyone",
+                summary="one round in which the leaver's update counts the other way",
+                source="Mora et al. 2025, PUF",
+                needs=Needs(leaver_online=True),
+            ),
+            Entry(
+                name="orthogonal-descent",
+                made_by="orthogonal_descent:OrthogonalDescent",
+                runs_at="everyone",
+                summary="unlearn at right angles to the others' gradients, never turn back",
+                source="Pan et al. 2025, FedOSD",
+                needs=Needs(leaver_online=True, single_updates=True),
+            ),
+            Entry(
+                name="class-pruning",
+                made_by="class_pruning:ClassPruning",
+                runs_at="everyone",
+                summary="cut the channels that tell the erased classes apart",
+                source="Wang et al. 2022",
+                needs=Needs(leaver_online=True),
+                scenarios=("class", "exclusive"),
+            ),
+            Entry(
+                name="gradient-ascent",
+                made_by="gradient_ascent:GradientAscent",
+                runs_at="leaver",
+                summary="climb the leaver's loss without bounds (ablation: the ball left out)",
+                source="Halimi et al. 2022, section 4.2",
                 needs=Needs(leaver_online=True),
             ),
             Entry(
@@ -94,90 +173,12 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 forgets=False,
             ),
             Entry(
-                name="gradient-ascent",
-                made_by="gradient_ascent:GradientAscent",
-                runs_at="leaver",
-                summary="climb the leaver's loss without bounds (ablation: the ball left out)",
-                source="Halimi et al. 2022, section 4.2",
-                needs=Needs(leaver_online=True),
-            ),
-            Entry(
                 name="fine-tune",
                 made_by="fine_tune:FineTune",
                 runs_at="server",
                 summary="post-train the global model without the leaver (forgets little)",
                 source="baseline",
                 forgets=False,
-            ),
-            Entry(
-                name="retrain",
-                made_by="retrain:Retrain",
-                runs_at="server",
-                summary="train from scratch without the leaver: exact and expensive",
-                source="gold standard",
-            ),
-            Entry(
-                name="federaser",
-                made_by="federaser:FedEraser",
-                runs_at="server",
-                summary="replay the kept rounds, each update turned to where it leads now",
-                source="Liu et al. 2021, FedEraser",
-                needs=Needs(history=True, single_updates=True),
-            ),
-            Entry(
-                name="distillation",
-                made_by="distillation:Distillation",
-                runs_at="server",
-                summary="subtract the leaver's updates, let the old model teach what is left",
-                source="Wu et al. 2022",
-                needs=Needs(history=True, server_data=True, single_updates=True),
-            ),
-            Entry(
-                name="class-pruning",
-                made_by="class_pruning:ClassPruning",
-                runs_at="everyone",
-                summary="cut the channels that tell the erased classes apart",
-                source="Wang et al. 2022",
-                needs=Needs(leaver_online=True),
-                scenarios=("class", "exclusive"),
-            ),
-            Entry(
-                name="rapid-retrain",
-                made_by="rapid_retrain:RapidRetrain",
-                runs_at="server",
-                summary="train from scratch with steps scaled by the Fisher information",
-                source="Liu et al. 2022, INFOCOM",
-            ),
-            Entry(
-                name="virtual-teacher",
-                made_by="virtual_teacher:VirtualTeacher",
-                runs_at="leaver",
-                summary="distil the model's own answers with the true class pressed down",
-                source="Mora et al. 2024, FedQUIT",
-                needs=Needs(leaver_online=True),
-            ),
-            Entry(
-                name="weight-negation",
-                made_by="weight_negation:WeightNegation",
-                runs_at="server",
-                summary="flip the first layer's sign and post-train",
-                source="Khalil et al. 2025, NoT",
-            ),
-            Entry(
-                name="orthogonal-descent",
-                made_by="orthogonal_descent:OrthogonalDescent",
-                runs_at="everyone",
-                summary="unlearn at right angles to the others' gradients, never turn back",
-                source="Pan et al. 2025, FedOSD",
-                needs=Needs(leaver_online=True, single_updates=True),
-            ),
-            Entry(
-                name="negated-update",
-                made_by="negated_update:NegatedUpdate",
-                runs_at="everyone",
-                summary="one round in which the leaver's update counts the other way",
-                source="Mora et al. 2025, PUF",
-                needs=Needs(leaver_online=True),
             ),
         )
     }
@@ -216,7 +217,7 @@ def check_possible(entry: Entry, situation: Situation, scenario: str) -> None:
         would = ", ".join(suitable(METHODS.values(), situation, scenario))
         raise ConfigError(
             f"method {entry.name!r} needs {' and '.join(lacking)}, which this federation does not "
-            f"have (section [situation]); these would work: {would}"
+            f"have (section [situation]); these would work, in the order we would try them: {would}"
         )
 
 

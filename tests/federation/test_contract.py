@@ -33,7 +33,8 @@ from secede.flower.arrays import schema
 from secede.flower.exchange import Exchange
 from secede.flower.nodes import online
 from secede.unlearning.create import create
-from secede.unlearning.method import AtLeaver, TakeStep
+from secede.unlearning.holding import FIFTH, FIRST
+from secede.unlearning.method import AtLeaver, Server, TakeStep
 from secede.unlearning.reference import Reference
 from secede.unlearning.tasks import LIVE, CountRight, Measure
 
@@ -152,6 +153,32 @@ def test_a_local_step_gives_the_simulators_state_to_the_bit(
     assert here == there
     assert report == expected
     assert gradients == others
+
+
+def erased(engine: Engine, leaver: int, **settings: Any) -> str:
+    """Return the digest after second choice's start and three rounds of post-training."""
+    method = create("second-choice", settings)[1]
+    server = Server(
+        engine=engine,
+        global_state=trained(engine),
+        leaver=leaver,
+        retained=tuple(client for client in EVERYONE if client != leaver),
+        fresh_state=initial,
+        fresh_model=load_model,
+    )
+    start = method.start(server)
+    state, memory = start.state, start.memory
+    for number in (1, 2, 3):
+        after = method.recover(server, state, memory, number)
+        state, memory = after.state, after.memory
+    return states.digest(state)
+
+
+def test_a_heavy_leavers_erasure_ends_at_the_simulators_digest(make: Make) -> None:
+    assert SIZES[2] / sum(SIZES) > FIFTH  # so its first round holds more than another one's
+    found = erased(make(), 2)
+    assert found == erased(simulator(), 2)
+    assert found != erased(simulator(), 2, hold_first=FIRST)
 
 
 def test_the_reference_is_the_mean_of_the_others(make: Make) -> None:

@@ -83,3 +83,17 @@ def test_samples_of_the_leaver_s_that_nobody_can_train_with_end_the_rung(
     outcome = small.erase(home, small.receive(home).id)
     assert (outcome.state, outcome.rung) == ("promoted", "server-side")
     assert outcome.failures[0]["outcome"] == "broken"
+
+
+def test_where_something_failed_is_told_and_never_the_words(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        return torch.zeros(2) @ torch.zeros(3) or "Jane Doe"
+
+    monkeypatch.setattr(ProjectedAscent, "unlearn", broken)
+    small.erase(home, small.receive(home).id)
+    (given_up,) = [t for t in small.course(home).way if t.state == "escalated"]
+    place = f"{__name__}, line {broken.__code__.co_firstlineno + 1}"
+    assert given_up.details["reason"].startswith(f"RuntimeError in {place}: what clients sent")
+    assert "size" not in given_up.details["reason"]

@@ -35,6 +35,14 @@ def test_runs_are_found_below_a_folder_in_the_papers_order_and_once(write_run: W
     ]
 
 
+def test_links_to_runs_are_followed_and_never_in_circles(write_run: Write, tmp_path: Path) -> None:
+    linked = tmp_path / "elsewhere"
+    linked.mkdir()
+    (linked / "run").symlink_to(write_run())
+    (linked / "up").symlink_to(linked)
+    assert len(load_runs([linked]).runs) == 1
+
+
 def test_a_seed_without_result_is_left_out_and_said(write_run: Write) -> None:
     folder = write_run(seeds=(0, 1))
     (folder / "seed-1" / "result.json").unlink()

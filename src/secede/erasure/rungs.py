@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -192,5 +193,13 @@ def _sketches(desk: Desk) -> Sketches:
 
 
 def _strange(error: Exception) -> str:
-    """Say what kind of error a reply led to, without its words: they may be the client's."""
-    return f"{type(error).__name__}: what clients sent cannot be computed with"
+    """Say what kind of error a reply led to and where, without its words: they may be the client's.
+
+    The place tells a fault of our own, or of a user's own method, from a client's nonsense.
+    """
+    places = [
+        f"{frame.f_globals.get('__name__')}, line {line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not str(frame.f_globals.get("__name__")).startswith(("torch", "numpy"))
+    ]
+    return f"{type(error).__name__} in {places[-1]}: what clients sent cannot be computed with"

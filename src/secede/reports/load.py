@@ -140,9 +140,13 @@ def _same_shape(folder: Path, seeds: Sequence[SeedRecord]) -> None:
 def _run_folders(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         raise RecordError(f"{path}: not a folder; expected a run folder or a folder of runs")
-    found = False
-    for folder, folders, files in os.walk(path):
+    found, seen = False, set[str]()
+    for folder, folders, files in os.walk(path, followlinks=True):
         folders.sort()
+        if (real := os.path.realpath(folder)) in seen:
+            folders.clear()  # links may lead back
+            continue
+        seen.add(real)
         if "config.json" in files:
             found = True
             folders.clear()

@@ -70,11 +70,13 @@ def test_the_librarys_example_runs_as_written(capsys: pytest.CaptureFixture[str]
 
 def test_the_pages_own_method_runs_as_written(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "adding-a-method.md").read_text()
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.S)
-    assert 30 <= len(program.strip().splitlines()) <= 45
+    program, local = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert all(30 <= len(code.strip().splitlines()) <= 45 for code in (program, local))
     (tmp_path / "softening.py").write_text(program)
+    (tmp_path / "blunting.py").write_text(local)
     (shown,) = re.findall(r"```\n(methods = .*?)```", text, re.S)
-    config = parse(tiny.CONFIG + shown, name="softened")
+    both = shown.replace("methods = [", 'methods = ["blunting:Blunt", ')
+    config = parse(tiny.CONFIG + both, name="softened")
     tiny.write(tmp_path)
     folder = run(
         resolve_data_path(config, tmp_path), [0], tmp_path / "runs", Quiet(), search=tmp_path
@@ -82,6 +84,9 @@ def test_the_pages_own_method_runs_as_written(tmp_path: Path) -> None:
     result = json.loads((folder / "seed-0" / "result.json").read_text())
     assert result["reports"]["softening:Soften"] == {"share": 0.7}
     assert result["arms"]["softening:Soften"]["rounds"] == 2
+    blunted = result["reports"]["blunting:Blunt"]
+    assert blunted["steps"] > 0
+    assert blunted["ended_by"] == "epochs"
 
 
 def test_the_page_on_methods_has_every_one_with_its_needs() -> None:

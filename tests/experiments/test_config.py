@@ -84,9 +84,17 @@ def test_methods_can_be_chosen_and_take_their_settings_with_them() -> None:
 def test_a_refused_method_names_those_that_would_work_and_what_to_try_first() -> None:
     with pytest.raises(ConfigError) as caught:
         parse("situation.leaver_online = false", name="x")
-    assert str(caught.value).endswith("weight-negation, rapid-retrain, retrain, fine-tune")
+    assert str(caught.value) == (
+        "method 'second-choice' needs the leaver online, which this federation does not have "
+        "(situation.leaver_online); these would work, in the order we would try them: "
+        "weight-negation, rapid-retrain; to compare with: retrain, which is always run, fine-tune"
+    )
     with pytest.raises(ConfigError, match="try them: distillation, federaser, weight-negation, "):
         parse("situation = {leaver_online = false, history = true, server_data = 9}", name="x")
+    with pytest.raises(
+        ConfigError, match=r"scenarios class and exclusive, not backdoor \(scenario"
+    ):
+        parse("methods = ['class-pruning']", name="x")
 
 
 def test_overrides_are_checked_like_everything_else() -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from secede.errors import ConfigError
-from secede.unlearning.create import create, settings_of
+from secede.unlearning.create import create, described, settings_of
 from secede.unlearning.gradient_ascent import GradientAscent
-from secede.unlearning.method import AtLeaver
+from secede.unlearning.method import AtLeaver, started
 from secede.unlearning.methods import METHODS, Needs, Situation, check_possible, suitable
 from secede.unlearning.projected_ascent import ProjectedAscent
+from unlearning import servers
 
 OWN = '''
 from dataclasses import dataclass
@@ -89,11 +90,19 @@ def test_what_a_setting_may_be_is_told_with_the_method(
 
 
 def test_settings_are_told_with_kind_and_default() -> None:
-    assert settings_of(create("federaser")[1])["interval"] == ("int", 2)
-    assert settings_of(create("second-choice")[1])["hold_by"] == (
-        "Literal['model', 'neuron']",
-        "neuron",
-    )
+    assert described("federaser")[1] == {
+        "interval": ("int", 2),
+        "calibration_ratio": ("float", 0.5),
+    }
+    assert described("second-choice")[1]["hold_by"] == ("Literal['model', 'neuron']", "neuron")
+    assert described("fine-tune")[1] == {}
+    # It runs with none of its defaults alone, and is described all the same.
+    assert described("class-pruning")[1]["classes"] == ("tuple[int, ...]", ())
+
+
+def test_settings_of_a_made_method_are_those_it_was_made_with() -> None:
+    assert settings_of(create("gradient-ascent", {"epochs": 3})[1])["epochs"] == 3
+    assert settings_of(create("federaser", {"interval": 4})[1])["interval"] == 4
     assert settings_of(create("fine-tune")[1]) == {}
 
 
@@ -101,7 +110,7 @@ def test_the_settings_of_second_choice_are_explained_with_their_defaults() -> No
     page = Path(__file__).parents[2] / "docs" / "methods.md"
     lines = re.findall(r"^\| (`[a-z_`, ]+`) \| `?([^|`]+)`? \|", page.read_text(), re.MULTILINE)
     told = {name: default for names, default in lines for name in re.findall(r"`(\w+)`", names)}
-    found = settings_of(create("second-choice")[1])
+    _, found = described("second-choice")
     assert told.keys() >= found.keys()
     words = {None: "none", True: "true"}
     for name, (_, default) in found.items():
@@ -120,6 +129,36 @@ def test_a_users_own_method_says_what_it_needs(tmp_path: Path) -> None:
         create("shrinking:NotOne", search=tmp_path)
     with pytest.raises(ConfigError, match="has no 'Other'"):
         create("shrinking:Other", search=tmp_path)
+
+
+def test_a_local_step_that_would_never_be_asked_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "climbing.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from secede.unlearning.method import Method\n"
+        "@dataclass(frozen=True)\n"
+        "class Climb(Method):\n"
+        "    def unlearn(self, task): ...\n"
+    )
+    with pytest.raises(ConfigError, match="must not be a Method, whose start does nothing"):
+        create("climbing:Climb", search=tmp_path)
+
+
+def test_what_a_users_own_method_must_return_is_said(tmp_path: Path) -> None:
+    (tmp_path / "forgetful.py").write_text(
+        "from dataclasses import dataclass\n"
+        "@dataclass(frozen=True)\n"
+        "class Step:\n"
+        "    def unlearn(self, task): return task.reference\n"
+        "@dataclass(frozen=True)\n"
+        "class Whole:\n"
+        "    def start(self, server): ...\n"
+    )
+    step, whole = (create(f"forgetful:{name}", search=tmp_path)[1] for name in ("Step", "Whole"))
+    found = servers.server()
+    with pytest.raises(ConfigError, match=r"^Step.unlearn returned dict, expected a LocalResult$"):
+        started(step, found)
+    with pytest.raises(ConfigError, match=r"^Whole.start returned NoneType, expected a Start$"):
+        started(whole, found)
 
 
 def test_every_entry_can_be_built_and_says_where_it_runs() -> None:

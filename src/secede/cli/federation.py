@@ -60,7 +60,7 @@ def federation_init(
 
     changes = {"training.rounds": rounds, "device": device, "limit": limit}
     config = override(presets.load(experiment), changes)
-    search = Path(experiment).resolve().parent if experiment.endswith(".toml") else None
+    search = Path(experiment).resolve().parent if experiment.endswith(".toml") else Path.cwd()
     called = name or homes.name_of(config)
     homes.federation_init(home, config, name=called, seed=seed, search=search, as_json=json)
 

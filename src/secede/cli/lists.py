@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -37,31 +39,41 @@ def methods(*, as_json: bool) -> None:
 
 
 def settings(method: str, *, as_json: bool) -> None:
-    """Print a method's settings and their defaults."""
-    from secede.unlearning.create import create, settings_of
+    """Print what a method does and needs, and its settings with their defaults."""
+    from secede.unlearning.create import described
 
-    _, made = create(method)
+    entry, found = described(method, search=Path.cwd())
     rows = [
         {"setting": name, "default": _default(value, as_json=as_json), "may be": _kind(kind)}
-        for name, (kind, value) in settings_of(made).items()
+        for name, (kind, value) in found.items()
     ]
-    if not rows and not as_json:
-        print(f"{method} has no settings.")
-        return
-    note = f"In a config: settings.{method}.{rows[0]['setting']} = ..." if rows else None
+    if not as_json:
+        needs = ", ".join(entry.needs.words()) or "nothing"
+        print(f"{method}: {entry.summary} ({entry.source}). Needs {needs}.")
+        if not rows:
+            print("It has no settings.")
+            return
+    key = method if re.fullmatch(r"[a-z0-9-]+", method) else f'"{method}"'
+    note = f"In a config: settings.{key}.{rows[0]['setting']} = ..." if rows else None
     _show(f"Settings of {method}", rows, as_json=as_json, note=note)
 
 
 def _kind(annotation: str) -> str:
     """Return a field's annotation in words."""
     text = re.sub(r"Literal\[(.*?)\]", lambda found: found[1].replace(", ", " | "), annotation)
+    text = re.sub(r"(?:Sequence|tuple|list)\[(\w+)[^]]*\]", r"list of \1", text)
     words = {"float": "number", "int": "whole number", "bool": "true | false", "None": "none"}
+    words |= {"list of str": "list of texts", "list of int": "list of whole numbers"}
     return " or ".join(words.get(part, part) for part in text.split(" | ")).replace(" | ", " or ")
 
 
 def _default(value: object, *, as_json: bool) -> object:
+    if value is dataclasses.MISSING:
+        return "must be given"
     if value is None or isinstance(value, bool):
         return value if as_json else {None: "none", True: "true", False: "false"}[value]
+    if isinstance(value, list | tuple):
+        return list(value) if as_json else str(list(value))
     return value if isinstance(value, int | float | str) else str(value)
 
 

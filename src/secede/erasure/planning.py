@@ -136,7 +136,7 @@ def rung_of(entry: Entry) -> Rung:
 
 def parameters(method: Method) -> dict[str, Setting]:
     """Return every parameter of a method by name, as a receipt states it."""
-    return {name: _plain(value) for name, (_, value) in settings_of(method).items()}
+    return {name: _plain(value) for name, value in settings_of(method).items()}
 
 
 def planned(step: Step) -> Method:

@@ -13,7 +13,7 @@ from secede.state import State
 from secede.unlearning import methods
 from secede.unlearning.create import create
 from secede.unlearning.history import History
-from secede.unlearning.method import Method, Recovered, Server, Start
+from secede.unlearning.method import Method, Recovered, Server, Start, started
 from secede.unlearning.retrain import Retrain
 
 FEDAVG, RETRAIN = "fedavg", "retrain"
@@ -72,7 +72,7 @@ def arms(
             name=name,
             clients=federation.retained,
             rounds=after,
-            start=lambda state: method.start(server(state)),
+            start=lambda state: started(method, server(state)),
             advance=lambda globally, state, memory, number: method.recover(
                 server(globally), state, memory, number
             ),

@@ -26,26 +26,47 @@ def create(
     A class with `unlearn` is a local step and runs at the leaver, one with `start` at the server.
     A user's own may also lie in `search`; what it needs, it says in an attribute `needs`.
     """
+    entry, made = _find(name, search)
+    step = _build(name, made, settings or {})
+    return entry, step if callable(getattr(step, "start", None)) else AtLeaver(step)
+
+
+def described(
+    name: str, *, search: Path | None = None
+) -> tuple[Entry, dict[str, tuple[str, object]]]:
+    """Return a method's entry and each of its settings: what it may be, as written, and default.
+
+    One that must be given has `dataclasses.MISSING` for its default.
+    """
+    entry, made = _find(name, search)
+    fields = (field for field in dataclasses.fields(made) if field.init)
+    return entry, {field.name: (str(field.type), _default(field)) for field in fields}
+
+
+def settings_of(method: Method) -> dict[str, object]:
+    """Return each setting of a method and its value."""
+    made: Any = method.step if isinstance(method, AtLeaver) else method
+    if not dataclasses.is_dataclass(made):
+        return {}
+    return {
+        field.name: getattr(made, field.name) for field in dataclasses.fields(made) if field.init
+    }
+
+
+def _default(field: dataclasses.Field[Any]) -> object:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
+
+
+def _find(name: str, search: Path | None) -> tuple[Entry, type]:
     methods.check_name(name)
     known = methods.plain(name)
     if known in methods.METHODS:
         entry = methods.METHODS[known]
         module, _, attribute = entry.made_by.partition(":")
-        made: type = getattr(import_module(f"secede.unlearning.{module}"), attribute)
-    else:
-        made = _own(known, search)
-        entry = _entry(known, made)
-    step = _build(name, made, settings or {})
-    return entry, step if callable(getattr(step, "start", None)) else AtLeaver(step)
-
-
-def settings_of(method: Method) -> dict[str, tuple[str, object]]:
-    """Return each setting of a method: what it may be, as it is written, and its value."""
-    made: Any = method.step if isinstance(method, AtLeaver) else method
-    if not dataclasses.is_dataclass(made):
-        return {}
-    fields = (field for field in dataclasses.fields(made) if field.init)
-    return {field.name: (str(field.type), getattr(made, field.name)) for field in fields}
+        return entry, getattr(import_module(f"secede.unlearning.{module}"), attribute)
+    made = _own(known, search)
+    return _entry(known, made), made
 
 
 def _own(name: str, search: Path | None) -> type:
@@ -56,6 +77,11 @@ def _own(name: str, search: Path | None) -> type:
     if not (hasattr(made, "unlearn") or hasattr(made, "start")):
         raise ConfigError(
             f"method {name!r}: expected unlearn(task), which runs at the leaver, or start(server)"
+        )
+    if hasattr(made, "unlearn") and getattr(made, "start", None) is Method.start:
+        raise ConfigError(
+            f"method {name!r}: a local step, with unlearn(task), must not be a Method, whose start "
+            "does nothing; leave the base class out"
         )
     return made
 

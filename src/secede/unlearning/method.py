@@ -13,6 +13,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from secede.errors import ConfigError
 from secede.federation.cost import Cost
 from secede.federation.engine import ClientSide, Engine, aggregate
 from secede.federation.robust import Mean
@@ -116,4 +117,20 @@ class AtLeaver(LocalMethod):
 
     def unlearn(self, task: LocalTask) -> LocalResult:
         """Take the step."""
-        return self.step.unlearn(task)
+        found: object = self.step.unlearn(task)
+        if not isinstance(found, LocalResult):
+            step = _kind(self.step)
+            raise ConfigError(f"{step}.unlearn returned {_kind(found)}, expected a LocalResult")
+        return found
+
+
+def started(method: Method, server: Server) -> Start:
+    """Return a method's start; a user's own that is none is refused."""
+    found: object = method.start(server)
+    if not isinstance(found, Start):
+        raise ConfigError(f"{_kind(method)}.start returned {_kind(found)}, expected a Start")
+    return found
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__

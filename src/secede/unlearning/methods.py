@@ -33,6 +33,15 @@ _WORDS = {
 }
 
 
+# Where a config says whether it is there.
+_KEYS = {
+    _WORDS["leaver_online"]: "situation.leaver_online",
+    _WORDS["history"]: "situation.history",
+    _WORDS["server_data"]: "situation.server_data",
+    _WORDS["single_updates"]: "situation.secure_aggregation",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Situation:
     """What there is to work with."""
@@ -210,15 +219,22 @@ def check_name(name: str) -> None:
 
 def check_possible(entry: Entry, situation: Situation, scenario: str) -> None:
     """Raise if `entry` cannot work here, and name the methods that can."""
-    lacking = list(situation.lacks(entry.needs))
-    if entry.scenarios is not None and scenario not in entry.scenarios:
-        lacking.append(f"a scenario it is made for ({', '.join(entry.scenarios)})")
-    if lacking:
-        would = ", ".join(suitable(METHODS.values(), situation, scenario))
-        raise ConfigError(
-            f"method {entry.name!r} needs {' and '.join(lacking)}, which this federation does not "
-            f"have (section [situation]); these would work, in the order we would try them: {would}"
-        )
+    if lacking := situation.lacks(entry.needs):
+        missing = f"needs {' and '.join(lacking)}, which this federation does not have"
+        keys = ", ".join(_KEYS[word] for word in lacking)
+    elif entry.scenarios is not None and scenario not in entry.scenarios:
+        missing = f"is made for the scenarios {' and '.join(entry.scenarios)}, not {scenario}"
+        keys = "scenario.name"
+    else:
+        return
+    would = [METHODS[name] for name in suitable(METHODS.values(), situation, scenario)]
+    erasing = (other.name for other in would if other.forgets and other.name != "retrain")
+    others = (other.name for other in would if not other.forgets)
+    raise ConfigError(
+        f"method {entry.name!r} {missing} ({keys}); these would work, in the order we would try "
+        f"them: {', '.join(erasing)}; to compare with: retrain, which is always run, "
+        f"{', '.join(others)}"
+    )
 
 
 def suitable(entries: Iterable[Entry], situation: Situation, scenario: str) -> tuple[str, ...]:

@@ -55,6 +55,13 @@ def test_one_step_matches_the_hand_sum(tmp_path: Path) -> None:
     assert start.cost.seconds > 0
 
 
+def test_a_step_goes_along_the_mean_of_a_batch(tmp_path: Path) -> None:
+    # Three times the same input: the same step.
+    server = linear_server(tmp_path, (4 * math.log(3), 0.0), inputs=torch.ones(3, 1))
+    start = Distillation(epochs=1, temperature=1.0, learning_rate=1.0).start(server)
+    torch.testing.assert_close(start.state["weight"], torch.tensor([[0.25], [-0.25]]))
+
+
 def test_temperature_softens_the_labels_and_keeps_the_steps_scale(tmp_path: Path) -> None:
     # At T = 2 the old model says √3 : 1. The gradient by the logits is (1/2 - q) / T, times T².
     server = linear_server(tmp_path, (4 * math.log(3), 0.0))

@@ -64,6 +64,18 @@ def test_by_neuron_each_rows_way_back_is_taken_out() -> None:
     torch.testing.assert_close(whole["w"], after["w"])
 
 
+def test_fifteen_weights_are_a_short_row_and_sixteen_are_not() -> None:
+    # By row, (1, 0) keeps nothing of its way and (-1, 0) all; together they have none in them.
+    for length, expected in ((15, [1.0, -1.0]), (16, [0.0, -1.0])):
+        back, after = (
+            rows((1.0, 0.0), (1.0, 0.0), length=length),
+            rows((1.0, 0.0), (-1.0, 0.0), length=length),
+        )
+        before = {"w": torch.zeros(2, length)}
+        held = without_return({"w": after}, before, back={"w": back}, by="neuron")
+        assert held["w"][:, 0].tolist() == expected
+
+
 def test_nothing_held_is_nothing_done_and_no_rows_are_no_fault() -> None:
     after, before = {"w": torch.ones(2, 16)}, {"w": torch.zeros(2, 16)}
     free = without_return(after, before, back={"w": torch.full((2, 16), math.inf)}, share=0.0)

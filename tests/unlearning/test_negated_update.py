@@ -51,6 +51,14 @@ def test_one_round_matches_the_hand_sum() -> None:
     torch.testing.assert_close(start.state["weight"], torch.tensor([[-5 / 8], [5 / 8]]))
 
 
+def test_by_default_twice_the_leavers_share_is_taken_back() -> None:
+    # Its share in the last mean is 1/4, so the scale is 8: 1/4 * (-8) * 1/2 + 3/4 * (-1/2) = -11/8.
+    at = pair()
+    at.engine.train_round(at.global_state, (0, 1), phase="training", number=1)
+    start = NegatedUpdate().start(at)
+    torch.testing.assert_close(start.state["weight"], torch.tensor([[-11 / 8], [11 / 8]]))
+
+
 def test_the_leaver_sends_what_is_already_scaled() -> None:
     at = pair()
     reply, _ = at.engine.ask(0, partial(NegatedUpdate._opposite, 2.0), global_state=at.global_state)

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from secede import state as states
+from secede.data.samples import Samples
 from secede.errors import ConfigError, StateError
 from secede.federation.engine import Batch, ClientSide, Update
-from secede.federation.training import Loss
+from secede.federation.simulator import Simulator
+from secede.federation.training import LocalTraining, Loss
 from secede.unlearning import orthogonal_descent
 from secede.unlearning.clients import Reply
+from secede.unlearning.method import Server
 from secede.unlearning.methods import METHODS
 from secede.unlearning.orthogonal_descent import OrthogonalDescent, direction, unlearning_loss
 from unlearning import servers
@@ -41,6 +44,47 @@ def test_the_loss_matches_the_hand_sum_and_is_bounded() -> None:
     sure = unlearning_loss(torch.tensor([[90.0, 0.0]]), label)
     assert sure.item() == pytest.approx(math.log(2))
     assert unlearning_loss(torch.tensor([[0.0, 90.0]]), label).item() == pytest.approx(0)
+
+
+def linear(others: tuple[float, float]) -> Server:
+    """All weights zero; the leaver has (1, 0) of class 0 twice, the other one sample of class 1."""
+    clients = [
+        Samples(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 0])),
+        Samples(torch.tensor([others]), torch.tensor([1])),
+    ]
+    engine = Simulator(
+        clients, lambda: nn.Linear(2, 2, bias=False), training=LocalTraining(), seed=0
+    )
+    return Server(
+        engine=engine,
+        global_state={"weight": torch.zeros(2, 2)},
+        leaver=0,
+        retained=(1,),
+        fresh_state=lambda: engine.initial_state("fresh"),
+        fresh_model=lambda: engine.fresh_model("template"),
+    )
+
+
+def test_a_step_matches_the_hand_sum() -> None:
+    # At zero p = 1/2, and -log(1 - p/2) has the slope (1/2)/(1 - p/2) · p (1 - p) = 1/6 in the
+    # label's logit: the mean gradient is g = (1/6, 0 | -1/6, 0). The other's, at (1, 1) of class 1,
+    # is (1/2, 1/2 | -1/2, -1/2), of length 1, and g · that = 1/6. Without it (1, -1 | -1, 1)/12 is
+    # left, of length 1/6; stretched to the length of g, √2/6, and taken down half a time:
+    found = OrthogonalDescent(rounds=1, learning_rate=0.5).start(linear((1.0, 1.0)))
+    side = math.sqrt(2) / 24
+    expected = torch.tensor([[-side, side], [side, -side]])
+    torch.testing.assert_close(found.state["weight"], expected)
+    assert found.report is not None
+    assert found.report["distance_to_global"] == pytest.approx(2 * side)
+
+
+def test_a_second_step_is_shorter_by_the_decay() -> None:
+    # The other's gradient, at (0, 1), is orthogonal anyway. After the first step of 1 the logits
+    # are (-1/6, 1/6): p = 1 / (1 + e^(1/3)), and half of that slope is added.
+    found = OrthogonalDescent(rounds=2, learning_rate=1.0, decay=0.5).start(linear((0.0, 1.0)))
+    p = 1 / (1 + math.exp(1 / 3))
+    moved = 1 / 6 + 0.5 * 0.5 / (1 - p / 2) * p * (1 - p)
+    torch.testing.assert_close(found.state["weight"], torch.tensor([[-moved, 0], [moved, 0]]))
 
 
 @settings(max_examples=30, deadline=None)

@@ -298,6 +298,36 @@ def test_it_stops_once_the_own_accuracy_is_at_chance(three_class_task: LocalTask
     assert result.report.stop_accuracy == pytest.approx(1 / 3)
 
 
+@pytest.mark.parametrize(("batches", "steps"), [(1, 1), (12, 12), (16, 16)])
+def test_it_takes_an_epoch_even_if_the_labels_are_gone_before(
+    three_class_task: LocalTask, batches: int, steps: int
+) -> None:
+    # The reference answers class 1 to all of it: the label is at 0 from the first step on.
+    one = (torch.ones(1, 1), torch.tensor([0]))
+    task = replace(three_class_task, batches=lambda _size, _number: [one] * batches)
+    found = SecondChoice(labels="all", floor=False).unlearn(task).report
+    assert (found.ended_by, found.steps) == ("chance", steps)
+
+
+def test_it_looks_after_each_eighth_of_an_epoch_whether_the_labels_are_gone(
+    three_class_task: LocalTask,
+) -> None:
+    one = (torch.ones(1, 1), torch.tensor([2]))
+    task = replace(three_class_task, batches=lambda _size, _number: [one] * 16)
+    slow = SecondChoice(labels="all", floor=False, learning_rate=0.025, momentum=0.0, epochs=9)
+    # Steps go along (1/3, 2/3, 0) minus the softmax until class 1 is the answer.
+    logits, taken = [0.0, math.log(2), math.log(3)], 0
+    while logits[2] >= logits[1]:
+        sums = sum(map(math.exp, logits))
+        target = (1 / 3, 2 / 3, 0.0)
+        logits = [z + 0.025 * (t - math.exp(z) / sums) for z, t in zip(logits, target, strict=True)]
+        taken += 1
+    assert 16 < taken < 30  # in the second epoch
+    # Windows are of 16/8 = 2 steps; the first that finds no hit at all is over so many later.
+    found = slow.unlearn(task).report
+    assert (found.ended_by, found.steps) == ("chance", 2 * math.ceil(taken / 2) + 2)
+
+
 def test_a_ball_bounds_the_way_from_the_reference(three_class_task: LocalTask) -> None:
     free = once(labels="all").unlearn(three_class_task)
     held = once(labels="all", radius=0.1).unlearn(three_class_task)

@@ -44,6 +44,13 @@ def test_one_step_to_the_minimum_matches_the_hand_sum() -> None:
     assert moved() == pytest.approx([-9 / 28, 6 / 28, 3 / 28], abs=1e-6)
 
 
+def test_a_step_goes_along_the_mean_of_a_batch() -> None:
+    # Twice the same sample: the same step.
+    twice = task(batches=lambda _size, _number: [(torch.ones(2, 1), torch.tensor([0, 0]))])
+    found = VirtualTeacher(learning_rate=1.0, momentum=0.0).unlearn(twice).state["weight"] - LOGITS
+    assert found.flatten().tolist() == pytest.approx([-9 / 28, 6 / 28, 3 / 28], abs=1e-6)
+
+
 def test_one_step_with_the_label_removed_matches_the_hand_sum() -> None:
     # The teacher says (0, 2, 1)/3: minus (4, 2, 1)/7 that is (-12, 14 - 6, 7 - 3)/21.
     assert moved(label="removed") == pytest.approx([-12 / 21, 8 / 21, 4 / 21], abs=1e-6)

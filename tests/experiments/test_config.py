@@ -34,7 +34,16 @@ def test_an_empty_config_is_the_papers_setting_on_embedded_data() -> None:
         ("clients.count = true", "clients.count is True, expected a valid integer"),
         ("training.learning_rate = inf", "training.learning_rate is inf, expected a finite"),
         ("training.momentum = 1.0", "training.momentum is 1.0, expected less than 1"),
-        ("methods = []", "methods is [], expected"),
+        ("methods = []", "methods is [], expected at least 1 in it"),
+        ("data = 1979-05-27", "1979-05-27 is a date, expected text, a number, true, false"),
+        (
+            "settings.projected-ascnt.clip = 1",
+            "settings.projected-ascnt: did you mean 'projected-a",
+        ),
+        (
+            'methods = ["reference@x"]\nsettings."reference@x" = {}',
+            "has no settings of its own and",
+        ),
         ("methods = ['fine-tun']", "did you mean 'fine-tune'?"),
         ("methods = ['retrain']", "'retrain' is always run"),
         ("methods = ['reference', 'reference']", "'reference' is named twice"),

@@ -5,7 +5,7 @@ import pytest
 from secede.reports.compared import method_table
 from secede.reports.records import Run
 from secede.reports.statistics import Estimate
-from secede.reports.table import Mark, Row, Table
+from secede.reports.table import Mark, Row, Table, markdown
 
 Make = Callable[..., Run]
 
@@ -39,6 +39,12 @@ def row(table: Table, arm: str) -> Row:
 def value(table: Table, arm: str, key: str) -> Estimate | None:
     keys = [column.key for column in table.columns]
     return row(table, arm).values[keys.index(key)]
+
+
+def absent(table: Table, arm: str, key: str) -> str:
+    """Return what stands for a value that is not there."""
+    assert value(table, arm, key) is None
+    return row(table, arm).absent([column.key for column in table.columns].index(key))
 
 
 def means(table: Table, key: str) -> list[float | None]:
@@ -91,8 +97,26 @@ def test_costs_count_all_that_a_method_asked_for(table: Table) -> None:
 
 def test_rounds_of_retraining_to_the_same_clean_accuracy_may_be_never(table: Table) -> None:
     assert means(table, "retraining_rounds_first") == [3, 4, None]
-    assert row(table, "orthogonal-descent").missing == "never"
-    assert row(table, "fedavg").missing == "–"
+    assert absent(table, "orthogonal-descent", "retraining_rounds_first") == "never"
+    assert absent(table, "fedavg", "retraining_rounds_first") == "–"
+
+
+def test_who_got_back_to_retrainings_accuracy_in_some_seeds_is_told_in_how_many(
+    make_run: Make,
+) -> None:
+    def low(seed: int, arm: str, round: int) -> dict[str, float]:
+        if arm == "retrain" and seed == 1:
+            return {"clean_accuracy": 0.97}
+        return {"clean_accuracy": CLEAN[arm][round]} if arm in CLEAN else {}
+
+    found = method_table(make_run(rounds=4, post_rounds=2, methods=METHODS, override=low))
+    # The ascent ends at 0.97: retraining's in one seed of three.
+    assert means(found, "rounds_to_retrained") == [None, 0, 1 + 20]
+    assert absent(found, "projected-ascent", "rounds_to_retrained") == "in 1 of 3 seeds"
+    assert "| in 1 of 3 seeds | in 1 of 3 seeds |" in markdown(found, "Method")
+    never = {**CLEAN, "projected-ascent": [0.2, 0.3, 0.4]}
+    run = make_run(rounds=4, post_rounds=2, methods=METHODS, fixed={"clean_accuracy": never})
+    assert absent(method_table(run), "projected-ascent", "rounds_to_retrained") == "never"
 
 
 def test_a_retraining_that_got_there_in_some_seeds_is_noted(make_run: Make) -> None:

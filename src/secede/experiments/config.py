@@ -20,6 +20,7 @@ from secede.data import catalog
 from secede.errors import ConfigError, did_you_mean
 from secede.federation import executors
 from secede.scenarios.share import default_share
+from secede.strict import as_text
 from secede.unlearning import methods
 
 RECORD_VERSION = 2  # of the records' form and meaning; part of every config's digest
@@ -174,7 +175,7 @@ class Config(_Section):
                 raise ConfigError("methods: 'retrain' is always run; leave it out")
             if self.methods.count(name) > 1:
                 raise ConfigError(f"methods: {name!r} is named twice")
-            if name != known and name not in self.settings:
+            if name != known and not self.settings.get(name):
                 raise ConfigError(
                     f"methods: {name!r} has no settings of its own and would run as {known!r}; "
                     f'give some, as in settings."{name}" = {{ ... }}'
@@ -182,8 +183,9 @@ class Config(_Section):
             if known in methods.METHODS:
                 methods.check_possible(methods.METHODS[known], situation, self.scenario.name)
         if strangers := sorted(self.settings.keys() - set(self.methods)):
+            hint = did_you_mean(strangers[0], self.methods)
             raise ConfigError(
-                f"settings.{strangers[0]}: that method is not run here; methods is "
+                f"settings.{strangers[0]}: {hint}that method is not run here; methods is "
                 f"{', '.join(self.methods)}"
             )
 
@@ -213,9 +215,8 @@ def build(values: dict[str, Any], *, methods_follow: bool = False) -> Config:
     If others' `methods_follow`, by an override, these here need not be possible.
     """
     try:
-        # As text: nothing is taken for what it is not ("no" for false), but a list may be a tuple.
         return Config.model_validate_json(
-            json.dumps(values, default=str),
+            as_text(values),
             strict=True,
             context=_METHODS_FOLLOW if methods_follow else None,
         )
@@ -283,6 +284,8 @@ def _explain(error: ValidationError) -> str:
         else:
             key = ".".join(str(part) for part in item["loc"])
             allowed = str(item["msg"]).removeprefix("Input should ").removeprefix("be ")
+            if item["type"] == "too_short":
+                allowed = f"at least {item['ctx']['min_length']} in it"
             expected.setdefault(f"{key} is {item['input']!r}", []).append(allowed)
     sentences += [
         f"{found}, expected {' or '.join(allowed)}" for found, allowed in expected.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from secede.reports import names
 from secede.reports.answers import Reply, after
@@ -12,7 +12,14 @@ from secede.reports.costs import QUANTITIES, Quantity, amount, compare_at_round,
 from secede.reports.formats import Unit, plural
 from secede.reports.questions import as_retrained
 from secede.reports.records import Point, Run, Score
-from secede.reports.statistics import Estimate, difference, measured, over_seeds, ratio
+from secede.reports.statistics import (
+    POSITIVE,
+    Estimate,
+    difference,
+    measured,
+    over_seeds,
+    ratio,
+)
 from secede.reports.table import Column, Mark, Row, Table
 from secede.reports.tables import UNITS
 from secede.unlearning.worth import rounds_that_pay
@@ -52,6 +59,7 @@ class _Quantity:
     values: Values
     best: frozenset[str]
     same: frozenset[str] = frozenset()
+    absent: Mapping[str, str] = field(default_factory=dict)  # what an arm without a value reads
 
     def marks(self, arm: str) -> frozenset[Mark]:
         """Return the marks of one arm's value."""
@@ -81,7 +89,9 @@ def _row(run: Run, arm: str, quantities: tuple[_Quantity, ...]) -> Row:
         values=tuple(quantity.values.get(arm) for quantity in quantities),
         note=_note(run, arm) if is_method else "",
         words=names.method_needs(arm) if is_method else "–",
-        missing="never" if is_method else "–",
+        missing=tuple(
+            quantity.absent.get(arm, "never") if is_method else "–" for quantity in quantities
+        ),
         marks=tuple(quantity.marks(arm) for quantity in quantities),
     )
 
@@ -110,9 +120,9 @@ def _quantities(run: Run) -> Iterator[_Quantity]:
     same = _same(run, moments[-1])
     yield from _costs(run, moments[0], same)
     if all(names.RETAINED_ACCURACY in seed.curves[names.FEDAVG][0].scores for seed in run.seeds):
-        values = {arm: _rounds_that_pay(run, arm) for arm in run.config.methods}
+        counts = {arm: _rounds_that_pay(run, arm) for arm in run.config.methods}
         column = Column("rounds_that_pay", "rounds of post-training that pay", "rounds")
-        yield _Quantity(column, values, _tops(run, _only(values, same), LOW))
+        yield _reached(run, column, counts, same)
     values = _at(run, moments[-1], _loss_ratio(run))
     label = f"{names.SCORES[names.LEAVER_LOSS]} ÷ retraining's"
     column = _column("leaver_loss_ratio", label, moments[-1], "times")
@@ -137,10 +147,23 @@ def _costs(run: Run, moment: _Moment, same: frozenset[str]) -> Iterator[_Quantit
     column = _column("retraining_rounds", label, moment, "rounds")
     yield _Quantity(column, needed, _tops(run, _only(ranked, same), HIGH))
     for key in _COSTS:
-        reached = {arm: _to_retrained(run, arm, key) for arm in run.config.methods}
+        spent = {arm: _to_retrained(run, arm, key) for arm in run.config.methods}
         label = f"{QUANTITIES[key]} to retraining's {names.SCORES[run.config.utility]}"
-        column = Column(f"{key}_to_retrained", label, UNITS[key])
-        yield _Quantity(column, reached, _tops(run, _only(reached, same), LOW))
+        yield _reached(run, Column(f"{key}_to_retrained", label, UNITS[key]), spent, same)
+
+
+def _reached(
+    run: Run, column: Column, spent: Mapping[str, list[float | None]], same: frozenset[str]
+) -> _Quantity:
+    """Return the means of what arms spent until they got somewhere; all their seeds must have."""
+    there = {arm: [one for one in found if one is not None] for arm, found in spent.items()}
+    count = len(run.seeds)
+    values = {
+        arm: over_seeds(found, within=POSITIVE) if len(found) == count else None
+        for arm, found in there.items()
+    }
+    some = {arm: f"in {len(f)} of {plural(count, 'seed')}" for arm, f in there.items() if f}
+    return _Quantity(column, values, _tops(run, _only(values, same), LOW), absent=some)
 
 
 def _moments(run: Run) -> tuple[_Moment, ...]:
@@ -207,20 +230,18 @@ def retraining_rounds(run: Run, arm: str, round: int) -> Estimate | None:
     if comparison.retrained_never == len(run.seeds):
         return None
     pairs = zip(comparison.retrained, comparison.retraining_total, strict=True)
-    return over_seeds([amount(cost or total, "rounds") for cost, total in pairs])
+    return over_seeds([amount(cost or total, "rounds") for cost, total in pairs], within=POSITIVE)
 
 
-def _to_retrained(run: Run, arm: str, key: Quantity) -> Estimate | None:
-    """Return what an arm spent until as useful as retraining at its end; none if it never was."""
+def _to_retrained(run: Run, arm: str, key: Quantity) -> list[float | None]:
+    """Return what an arm spent until as useful as retraining at its end; none: it never was."""
     utility, last = run.config.utility, run.last_round(names.RETRAIN)
-    spent = []
-    for seed in run.seeds:
-        level = seed.curves[names.RETRAIN][last].scores[utility].value
-        reached = reach(seed.curves[arm], level, utility)
-        if reached is None:
-            return None
-        spent.append(amount(reached, key))
-    return over_seeds(spent)
+    levels = (seed.curves[names.RETRAIN][last].scores[utility].value for seed in run.seeds)
+    costs = (
+        reach(seed.curves[arm], level, utility)
+        for seed, level in zip(run.seeds, levels, strict=True)
+    )
+    return [None if cost is None else amount(cost, key) for cost in costs]
 
 
 def _only(values: Values, arms: frozenset[str]) -> Values:
@@ -228,20 +249,19 @@ def _only(values: Values, arms: frozenset[str]) -> Values:
     return {arm: value for arm, value in values.items() if arm in arms}
 
 
-def _rounds_that_pay(run: Run, arm: str) -> Estimate | None:
-    """Return the mean over seeds; none if some seed's accuracy never came back."""
+def _rounds_that_pay(run: Run, arm: str) -> list[float | None]:
+    """Return each seed's rounds; none if its accuracy never came back."""
 
     def accuracy(point: Point) -> float:
         return point.scores[names.RETAINED_ACCURACY].value
 
-    found = [
+    found = (
         rounds_that_pay(
             accuracy(seed.curves[names.FEDAVG][-1]), [accuracy(p) for p in seed.curves[arm]]
         )
         for seed in run.seeds
-    ]
-    counts = [float(number) for number in found if number is not None]
-    return over_seeds(counts) if len(counts) == len(found) else None
+    )
+    return [None if number is None else float(number) for number in found]
 
 
 def _note(run: Run, arm: str) -> str:

@@ -37,8 +37,12 @@ class Row:
     note: str = ""
     unit: Unit | None = None
     words: str = ""  # under the table's heading of the same name
-    missing: str = "never"  # what a value that is None reads
+    missing: str | tuple[str, ...] = "never"  # what a value that is None reads; or each of them
     marks: tuple[frozenset[Mark], ...] = ()  # one set per value, or none at all
+
+    def absent(self, index: int) -> str:
+        """Return what stands for one value that is None."""
+        return self.missing if isinstance(self.missing, str) else self.missing[index]
 
     def marked(self, index: int) -> frozenset[Mark]:
         """Return the marks of one value."""
@@ -116,7 +120,7 @@ def markdown_rows(lines: Iterable[tuple[str, ...]]) -> str:
 
 def _marked(row: Row, index: int, value: Estimate | None, unit: Unit) -> str:
     marks = row.marked(index)
-    text = row.missing if value is None else mean(value, unit)
+    text = row.absent(index) if value is None else mean(value, unit)
     ends = "" if value is None else interval(value, unit)
     text = f"**{text}**" if "best" in marks else text
     return text + (f" ({ends})" if ends else "") + (" ≈" if "as retrained" in marks else "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from secede.errors import ConfigError, did_you_mean
 from secede.plugins import find, importable
+from secede.strict import as_text
 from secede.unlearning import methods
 from secede.unlearning.method import AtLeaver, Method
 from secede.unlearning.methods import Entry, Needs
@@ -112,8 +112,7 @@ def _build(name: str, made: type, settings: Mapping[str, Any]) -> Any:
                 f"allowed here: {', '.join(allowed) or 'none'}"
             )
     try:
-        # As text: nothing is taken for what it is not ("no" for false), but a list may be a tuple.
-        return TypeAdapter(made).validate_json(json.dumps(dict(settings), default=str), strict=True)
+        return TypeAdapter(made).validate_json(as_text(settings), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         if not first["loc"]:

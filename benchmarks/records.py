@@ -211,25 +211,45 @@ def _seeds(runs: Sequence[Run], columns: Sequence[str]) -> str:
 
 def _known_still(runs: Sequence[Run], columns: Sequence[str]) -> str:
     """Return, of leavers that planted nothing, what is known of their samples beyond retraining."""
-    heading = ("after the last round, paired by seed", *columns)
+    heading = ("after 1 round → 2 rounds → the last, paired by seed", *columns)
     rows = [heading, ("---", *("---:" for _ in columns))]
     for run in (run for run in runs if run.config.scenario == "clean"):
         arms = {names.label(arm): arm for arm in run.config.methods}
+        retrained = (names.RETRAIN, run.last_round(names.RETRAIN))
         for score in (names.LEAVER_ACCURACY, names.HOLDOUT_ACCURACY, None):
             what = "the first less the second" if score is None else names.SCORES[score]
             cells = (
-                _difference(_last(run, arms[name], score), _last(run, names.RETRAIN, score))
+                " → ".join(
+                    _difference(_known_of(run, (arms[name], end), score), base)
+                    for end in (1, 2, run.last_round(arms[name]))
+                )
                 for name in columns
+                for base in [_known_of(run, retrained, score)]
             )
             rows.append((f"{run.config.title}: {what}", *cells))
+        losses = (" → ".join(_loss_ratios(run, arms[name], retrained)) for name in columns)
+        rows.append((f"{run.config.title}: {names.SCORES[names.LEAVER_LOSS]}, times", *losses))
     return markdown_rows(rows)
 
 
-def _last(run: Run, arm: str, score: str | None) -> list[float]:
+def _loss_ratios(run: Run, arm: str, retrained: tuple[str, int]) -> Iterator[str]:
+    for end in (1, 2, run.last_round(arm)):
+        pairs = zip(
+            _known_of(run, (arm, end), names.LEAVER_LOSS),
+            _known_of(run, retrained, names.LEAVER_LOSS),
+            strict=True,
+        )
+        found = over_seeds([one / other for one, other in pairs])
+        yield f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
+def _known_of(run: Run, model: tuple[str, int], score: str | None) -> list[float]:
     if score is None:
-        both = (_last(run, arm, one) for one in (names.LEAVER_ACCURACY, names.HOLDOUT_ACCURACY))
+        both = (
+            _known_of(run, model, one) for one in (names.LEAVER_ACCURACY, names.HOLDOUT_ACCURACY)
+        )
         return [own - other for own, other in zip(*both, strict=True)]
-    return [found.value for found in run.scores(arm, run.last_round(arm), score)]
+    return [found.value for found in run.scores(*model, score)]
 
 
 def _beside(runs: Sequence[Run], others: Sequence[str]) -> str:

@@ -45,7 +45,7 @@ def test_arms_are_called_by_words(arm: str, label: str) -> None:
 def test_a_methods_needs_come_from_the_table_of_methods() -> None:
     assert names.method_needs("projected-ascent") == "the leaver online"
     assert names.method_needs("fine-tune") == "nothing"
-    assert names.method_needs("own.methods:Forget") == "not stated"
+    assert names.method_needs("own.methods:Forget") == "as its class says"
 
 
 def test_a_method_is_said_in_one_line() -> None:

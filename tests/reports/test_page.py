@@ -110,7 +110,7 @@ def test_several_runs_are_answered_one_by_one(write_run: Write) -> None:
     open_ = write_run(seeds=(0,), rounds=2, post_rounds=1, clients=10)
     (open_ / "seed-0" / "result.json").unlink()
     html = text_only(folder.parent)
-    assert "Of 2 runs, the leaver is forgotten" in html
+    assert "Of 2 runs, erased by projected ascent, the leaver is forgotten" in html
     assert html.count('class="run"') == 2
     assert f"Not counted, no finished seed:</strong> {open_.name}" in html
 

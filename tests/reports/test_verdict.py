@@ -56,8 +56,9 @@ def test_the_text_holds_questions_answers_and_the_warning_about_one_seed() -> No
 
 def test_several_runs_are_counted() -> None:
     found = [verdict(Reply.YES, Reply.NO, Reply.YES), verdict(Reply.YES, Reply.NO, Reply.NO)]
-    assert joint_headline(found) == (
-        "Of 2 runs, the leaver is forgotten as by retraining in 2, the model is as useful in 0, "
+    assert joint_headline(found, ["second-choice", "federaser"]) == (
+        "Of 2 runs, erased by second choice or FedEraser, "
+        "the leaver is forgotten as by retraining in 2, the model is as useful in 0, "
         "and erasing was cheaper in 1."
     )
-    assert joint_headline(found[:1]) == found[0].headline
+    assert joint_headline(found[:1], ["fine-tune"]) == found[0].headline

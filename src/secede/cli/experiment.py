@@ -74,7 +74,8 @@ def write_pages(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
     verdicts = [verdict for _, verdict in report.verdicts]
     if len(verdicts) > FEW:
         console.print(_overview(records.runs, verdicts))
-        console.print(f"{joint_headline(verdicts)} Each run's table is on the page.\n")
+        headline = joint_headline(verdicts, [run.erased for run in records.runs])
+        console.print(f"{headline} Each run's table is on the page.\n")
     else:
         for run, verdict in zip(records.runs, verdicts, strict=True):
             console.print(_drawn(run))

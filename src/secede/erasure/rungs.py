@@ -192,6 +192,9 @@ def _sketches(desk: Desk) -> Sketches:
     return Sketches(desk.home.path / "sketches")
 
 
+_BELOW = {"torch", "numpy", "safetensors", "json", "struct", "pydantic"}  # what others call
+
+
 def _strange(error: Exception) -> str:
     """Say what kind of error a reply led to and where, without its words: they may be the client's.
 
@@ -200,6 +203,6 @@ def _strange(error: Exception) -> str:
     places = [
         f"{frame.f_globals.get('__name__')}, line {line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if not str(frame.f_globals.get("__name__")).startswith(("torch", "numpy"))
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _BELOW
     ]
     return f"{type(error).__name__} in {places[-1]}: what clients sent cannot be computed with"

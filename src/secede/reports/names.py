@@ -20,6 +20,8 @@ _LABELS = {
     ERASED: "Erased",
 }
 
+_PROPER = {"federaser": "FedEraser"}
+
 CLEAN_ACCURACY = "clean_accuracy"
 ATTACK_SUCCESS = "attack_success"
 BACKDOOR_ACCURACY = "backdoor_accuracy"
@@ -79,20 +81,21 @@ DATA_SETS = {
 
 def label(arm: str) -> str:
     """Return an arm's name for readers; a user's own class keeps its whole name."""
-    return _LABELS.get(arm) or (arm if ":" in arm else method_words(arm).capitalize())
+    words = method_words(arm)
+    return _LABELS.get(arm) or (arm if ":" in arm else words[:1].upper() + words[1:])
 
 
 def method_words(method: str) -> str:
     """Return a method's name inside a sentence: "projected ascent", "second choice (free)"."""
     name, _, variant = method.partition("@")
-    words = name if ":" in name else name.replace("-", " ")
+    words = name if ":" in name else _PROPER.get(name) or name.replace("-", " ")
     return f"{words} ({variant.replace('-', ' ')})" if variant else words
 
 
 def method_needs(method: str) -> str:
     """Return what a method needs, in words from the table of methods."""
     if plain(method) not in METHODS:
-        return "not stated"
+        return "as its class says"
     return ", ".join(METHODS[plain(method)].needs.words()) or "nothing"
 
 

@@ -143,7 +143,9 @@ def render_page(
     environment.filters.update(mean=formats.mean, interval=formats.interval, plural=_plural)
     return environment.get_template("page.html.j2").render(
         title=_title(parts),
-        headline=joint_headline([part.verdict for part in parts]),
+        headline=joint_headline(
+            [part.verdict for part in parts], [part.run.erased for part in parts]
+        ),
         parts=parts,
         drawings=drawings,
         statements=paper.compare_with_text(records.runs),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from secede.reports import questions
+from secede.reports import names, questions
 from secede.reports.answers import JUDGED_ROUND, Answer, Reply
 from secede.reports.records import Run
 
@@ -83,12 +83,14 @@ def judge(run: Run) -> Verdict:
     )
 
 
-def joint_headline(verdicts: Sequence[Verdict]) -> str:
-    """Count the answers over several runs, in one sentence."""
+def joint_headline(verdicts: Sequence[Verdict], methods: Sequence[str]) -> str:
+    """Count the answers over several runs, in one sentence that names the judged methods."""
     if len(verdicts) == 1:
         return verdicts[0].headline
     yes = [sum(v.answers[index].reply is Reply.YES for v in verdicts) for index in range(3)]
+    judged = " or ".join(names.method_words(method) for method in dict.fromkeys(methods))
     return (
-        f"Of {len(verdicts)} runs, the leaver is forgotten as by retraining in {yes[0]}, "
+        f"Of {len(verdicts)} runs, erased by {judged}, the leaver is forgotten as by retraining "
+        f"in {yes[0]}, "
         f"the model is as useful in {yes[1]}, and erasing was cheaper in {yes[2]}."
     )

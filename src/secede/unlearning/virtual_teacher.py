@@ -4,7 +4,8 @@ Mora, Valerio, Bellavista, Passarella 2024, "FedQUIT: On-Device Federated Unlear
 Quasi-Competent Virtual Teacher". Of its variants this is the one its scripts run, the true class's
 logit set to the sample's smallest; KL, temperature 1, one epoch as there. They take Adam at 1e-4
 and batches of 32; we take SGD and batches as in the federation's rounds, since a rate of Adam's
-means nothing to SGD. The teacher is the model that the student starts from.
+means nothing to SGD; gradients are clipped, and normalisation keeps its statistics. The teacher is
+the model that the student starts from.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 Khalil, Brunswic, Lamghari, Li, Beitollahi, Chen 2025, "NoT: Federated Unlearning via Weight
 Negation". Nobody is asked and nothing is stored. A layer is a module with a trainable weight of two
-dimensions or more, which leaves out normalisation. The paper negates a layer's parameters and
-argues with negated pre-activations, so the bias goes too; re-implementations that we know leave
-it (`bias=False`). The paper's other choices of layers are reached by `layers`.
+dimensions or more, which leaves out normalisation; the first is the one that the model defines
+first. The paper negates a layer's parameters and argues with negated pre-activations, so the bias
+goes too; re-implementations that we know leave it (`bias=False`). The paper's other choices of
+layers are reached by `layers`.
 """
 
 from __future__ import annotations

@@ -169,9 +169,15 @@ def test_what_it_lacks_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the server kept no history"):
         FedEraser().start(servers.server(rounds=1))
     server = linear_server(tmp_path, interval=2)
-    with pytest.raises(ConfigError, match=r"interval is 3, but the history holds every 2\. round"):
+    with pytest.raises(
+        ConfigError,
+        match=r"interval\) is 3, expected a multiple of situation.history_interval, which is 2",
+    ):
         FedEraser(interval=3).start(server)
-    with pytest.raises(ConfigError, match=r"interval is 3, but the history holds every 2\. round"):
+    with pytest.raises(
+        ConfigError,
+        match=r"interval\) is 3, expected a multiple of situation.history_interval, which is 2",
+    ):
         FedEraser(interval=3).check_history(History(tmp_path))
     FedEraser(interval=4).check_history(History(tmp_path))
     with pytest.raises(RecordError, match="holds no round to replay"):

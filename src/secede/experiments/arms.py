@@ -99,6 +99,7 @@ def arms(
     for method in made.values():
         # A user's own need not be a `Method` by descent.
         getattr(method, "check_history", lambda _: None)(history)
+        getattr(method, "check_model", lambda _: None)(engine.fresh_model("template"))
     return fedavg, retrain, *(erasing(name, method) for name, method in made.items())
 
 

@@ -48,6 +48,10 @@ class ClassPruning(Method):
         if not 0 < self.share < 1:
             raise ConfigError(f"share must be above 0 and below 1, got {self.share}")
 
+    def check_model(self, model: nn.Module) -> None:
+        """Raise if it has no channels to prune."""
+        prunable(model)
+
     def start(self, server: Server) -> Start:
         """Gather everybody's activations, the leaver's too: it may alone hold the classes."""
         replies, cost = ask_each(

@@ -53,9 +53,8 @@ class FedEraser(Method):
             )
         if self.interval % history.interval:
             raise ConfigError(
-                f"federaser's interval is {self.interval}, but the history holds every "
-                f"{history.interval}. round (situation.history_interval): expected a multiple of "
-                "that"
+                f"federaser's interval (settings.federaser.interval) is {self.interval}, expected "
+                f"a multiple of situation.history_interval, which is {history.interval}"
             )
 
     def start(self, server: Server) -> Start:

@@ -82,8 +82,8 @@ class History:
         needed = kept + 2 * clients * state_bytes
         if needed > self._limit:
             raise ConfigError(
-                f"the history would take {needed / 1e9:.1f} GB, more than its limit of "
-                f"{self._limit / 1e9:.1f} GB: keep fewer rounds (situation.history_interval) or "
+                f"the history would take {needed / 1e9:.2g} GB, more than its limit of "
+                f"{self._limit / 1e9:.2g} GB: keep fewer rounds (situation.history_interval) or "
                 "raise situation.history_limit_gb"
             )
 

@@ -70,6 +70,10 @@ class Method(Protocol):
         """Raise, before anything is trained, if the method could not work with this history."""
         return
 
+    def check_model(self, model: nn.Module) -> None:
+        """Raise, before anything is trained, if the method could not work with this network."""
+        return
+
     def recover(self, server: Server, state: State, memory: State, number: int) -> Recovered:
         """Take round `number` of post-training: FedAvg of the retained clients, unless a method
         has its own."""

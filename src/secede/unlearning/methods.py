@@ -69,6 +69,7 @@ class Entry:
     source: str
     needs: Needs = Needs()
     scenarios: tuple[str, ...] | None = None  # the only ones it is made for; None: all
+    poor_in: tuple[str, ...] = ()  # scenarios in which others are to be tried first
     forgets: bool = True  # False: there to compare with, no way to erase anybody
 
 
@@ -108,6 +109,7 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 summary="subtract the leaver's updates, let the old model teach what is left",
                 source="Wu et al. 2022",
                 needs=Needs(history=True, server_data=True, single_updates=True),
+                poor_in=("class", "exclusive"),  # the old model teaches what it knows of them
             ),
             Entry(
                 name="federaser",
@@ -228,6 +230,7 @@ def check_possible(entry: Entry, situation: Situation, scenario: str) -> None:
     else:
         return
     would = [METHODS[name] for name in suitable(METHODS.values(), situation, scenario)]
+    would.sort(key=lambda other: scenario in other.poor_in)
     erasing = (other.name for other in would if other.forgets and other.name != "retrain")
     others = (other.name for other in would if not other.forgets)
     raise ConfigError(

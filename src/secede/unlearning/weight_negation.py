@@ -34,6 +34,10 @@ class WeightNegation(Method):
         elif isinstance(self.layers, str) or not self.layers:
             raise ConfigError(f"layers must be a number or a list of names, got {self.layers!r}")
 
+    def check_model(self, model: nn.Module) -> None:
+        """Raise if it lacks one of the layers."""
+        self._parameters(model)
+
     def start(self, server: Server) -> Start:
         """Return the global state with the layers' signs flipped."""
         names = self._parameters(server.fresh_model())

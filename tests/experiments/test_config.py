@@ -100,6 +100,12 @@ def test_a_refused_method_names_those_that_would_work_and_what_to_try_first() ->
     )
     with pytest.raises(ConfigError, match="try them: distillation, federaser, weight-negation, "):
         parse("situation = {leaver_online = false, history = true, server_data = 9}", name="x")
+    with pytest.raises(ConfigError, match=r"try them: federaser, .*rapid-retrain, distillation; "):
+        parse(
+            "situation = {leaver_online = false, history = true, server_data = 9}\n"
+            "scenario.name = 'exclusive'",
+            name="x",
+        )
     with pytest.raises(
         ConfigError, match=r"scenarios class and exclusive, not backdoor \(scenario"
     ):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from secede.errors import RecordError
-from secede.reports.load import load_runs, read_run
+from secede.reports.load import _run_folders, load_runs, read_run
 
 Write = Callable[..., Path]
 
@@ -41,6 +41,7 @@ def test_links_to_runs_are_followed_and_never_in_circles(write_run: Write, tmp_p
     (linked / "run").symlink_to(write_run())
     (linked / "up").symlink_to(linked)
     assert len(load_runs([linked]).runs) == 1
+    assert len(list(_run_folders(linked))) == 1
 
 
 def test_a_seed_without_result_is_left_out_and_said(write_run: Write) -> None:

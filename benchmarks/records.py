@@ -218,14 +218,14 @@ def _known_still(runs: Sequence[Run], columns: Sequence[str]) -> str:
         retrained = (names.RETRAIN, run.last_round(names.RETRAIN))
         for score in (names.LEAVER_ACCURACY, names.HOLDOUT_ACCURACY, None):
             what = "the first less the second" if score is None else names.SCORES[score]
-            cells = (
+            base = _known_of(run, retrained, score)
+            cells = [
                 " → ".join(
                     _difference(_known_of(run, (arms[name], end), score), base)
                     for end in (1, 2, run.last_round(arms[name]))
                 )
                 for name in columns
-                for base in [_known_of(run, retrained, score)]
-            )
+            ]
             rows.append((f"{run.config.title}: {what}", *cells))
         losses = (" → ".join(_loss_ratios(run, arms[name], retrained)) for name in columns)
         rows.append((f"{run.config.title}: {names.SCORES[names.LEAVER_LOSS]}, times", *losses))

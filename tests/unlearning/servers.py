@@ -82,3 +82,17 @@ def erase(method: Method, at: Server, rounds: int = 1) -> tuple[Start, State]:
         after = method.recover(at, state, memory, number)
         state, memory = after.state, after.memory
     return start, state
+
+
+def at_zero(clients: list[Samples], *, training: LocalTraining) -> Server:
+    """Return a linear model of two classes with all weights zero; client 0 is the leaver."""
+    width = clients[0].x.shape[1]
+    engine = Simulator(clients, lambda: nn.Linear(width, 2, bias=False), training=training, seed=0)
+    return Server(
+        engine=engine,
+        global_state={"weight": torch.zeros(2, width)},
+        leaver=0,
+        retained=tuple(range(1, len(clients))),
+        fresh_state=lambda: engine.initial_state("fresh"),
+        fresh_model=lambda: engine.fresh_model("template"),
+    )

@@ -11,7 +11,6 @@ from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError
 from secede.federation.cost import Cost
-from secede.federation.simulator import Simulator
 from secede.federation.training import LocalTraining
 from secede.unlearning.method import Server
 from secede.unlearning.methods import METHODS
@@ -28,20 +27,9 @@ def normalised() -> nn.Module:
 def pair() -> Server:
     """A leaver with one sample x = 1 of class 0, another client with three of class 1; at zero."""
     labels = (torch.tensor([0]), torch.tensor([1, 1, 1]))
-    engine = Simulator(
-        [Samples(torch.ones(len(y), 1), y) for y in labels],
-        lambda: nn.Linear(1, 2, bias=False),
-        training=LocalTraining(learning_rate=1.0, momentum=0.0, batch_size=8),
-        seed=0,
-    )
-    return Server(
-        engine=engine,
-        global_state={"weight": torch.zeros(2, 1)},
-        leaver=0,
-        retained=(1,),
-        fresh_state=lambda: engine.initial_state("fresh"),
-        fresh_model=lambda: engine.fresh_model("template"),
-    )
+    clients = [Samples(torch.ones(len(y), 1), y) for y in labels]
+    training = LocalTraining(learning_rate=1.0, momentum=0.0, batch_size=8)
+    return servers.at_zero(clients, training=training)
 
 
 def test_one_round_matches_the_hand_sum() -> None:

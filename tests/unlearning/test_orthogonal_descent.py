@@ -15,7 +15,6 @@ from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError, StateError
 from secede.federation.engine import Batch, ClientSide, Update
-from secede.federation.simulator import Simulator
 from secede.federation.training import LocalTraining, Loss
 from secede.unlearning import orthogonal_descent
 from secede.unlearning.clients import Reply
@@ -52,17 +51,7 @@ def linear(others: tuple[float, float]) -> Server:
         Samples(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 0])),
         Samples(torch.tensor([others]), torch.tensor([1])),
     ]
-    engine = Simulator(
-        clients, lambda: nn.Linear(2, 2, bias=False), training=LocalTraining(), seed=0
-    )
-    return Server(
-        engine=engine,
-        global_state={"weight": torch.zeros(2, 2)},
-        leaver=0,
-        retained=(1,),
-        fresh_state=lambda: engine.initial_state("fresh"),
-        fresh_model=lambda: engine.fresh_model("template"),
-    )
+    return servers.at_zero(clients, training=LocalTraining())
 
 
 def test_a_step_matches_the_hand_sum() -> None:

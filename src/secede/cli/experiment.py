@@ -105,7 +105,7 @@ def _drawn(run: Run) -> Table:
         "upload_mb": "uploads",
     }
     shown = [index for index, column in enumerate(table.columns) if column.key in headings]
-    title = f"{run.config.title or run.config.name} (erased: {names.label(run.erased).lower()})"
+    title = f"{run.config.title or run.config.name} (erased: {names.method_words(run.erased)})"
     drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     drawn.add_column("", overflow="fold")  # where room is short, between words
     for index in shown:

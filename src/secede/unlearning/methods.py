@@ -32,13 +32,10 @@ _WORDS = {
     "single_updates": "single updates",
 }
 
-
 # Where a config says whether it is there.
 _KEYS = {
-    _WORDS["leaver_online"]: "situation.leaver_online",
-    _WORDS["history"]: "situation.history",
-    _WORDS["server_data"]: "situation.server_data",
-    _WORDS["single_updates"]: "situation.secure_aggregation",
+    **{need: f"situation.{need}" for need in _WORDS},
+    "single_updates": "situation.secure_aggregation",
 }
 
 
@@ -51,11 +48,13 @@ class Situation:
     server_data: bool = False
     single_updates: bool = True  # False under secure aggregation
 
-    def lacks(self, needs: Needs) -> tuple[str, ...]:
-        """Return, in words, what `needs` names and is not there."""
-        return tuple(
-            word for key, word in _WORDS.items() if getattr(needs, key) and not getattr(self, key)
-        )
+    def lacks(self, needs: Needs) -> dict[str, str]:
+        """Return, in words, what is needed and not there, each with a config's key for it."""
+        return {
+            word: _KEYS[need]
+            for need, word in _WORDS.items()
+            if getattr(needs, need) and not getattr(self, need)
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +222,7 @@ def check_possible(entry: Entry, situation: Situation, scenario: str) -> None:
     """Raise if `entry` cannot work here, and name the methods that can."""
     if lacking := situation.lacks(entry.needs):
         missing = f"needs {' and '.join(lacking)}, which this federation does not have"
-        keys = ", ".join(_KEYS[word] for word in lacking)
+        keys = ", ".join(lacking.values())
     elif entry.scenarios is not None and scenario not in entry.scenarios:
         missing = f"is made for the scenarios {' and '.join(entry.scenarios)}, not {scenario}"
         keys = "scenario.name"

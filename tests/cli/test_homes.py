@@ -157,6 +157,17 @@ def small_config(folder: Path) -> Any:
     return presets.load(str(tiny.write(folder)))
 
 
+def test_settings_that_an_erasure_will_not_have_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = small_config(tmp_path)
+    set_there = plain.model_copy(update={"settings": {"second-choice": {"epochs": 1}}})
+    for config, said in ((plain.model_copy(update={"settings": {}}), False), (set_there, True)):
+        home = tmp_path / f"home-{said}"
+        homes.federation_init(home, config, name="n", seed=0, search=tmp_path, as_json=False)
+        assert ("an erasure has --set" in capsys.readouterr().out) is said
+
+
 def test_refused_and_rolled_back_have_their_own_exit_codes(
     asked: tuple[Home, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,8 +14,11 @@ from secede.errors import ConfigError
     ("changes", "words"),
     [
         ({"mean": "middle"}, "mean is 'middle', expected mean, trimmed or median"),
+        ({"rounds": 3, "least_rounds": 5}, "rounds is 3, below least_rounds, which is 5"),
+        ({"rounds": 0, "least_rounds": None}, "rounds is 0, below least_rounds, which is 1"),
         ({"settings": ["epochs=3"]}, "give METHOD.KEY=VALUE"),
-        ({"methods": ["fine-tune"]}, "method 'fine-tune' hardly forgets"),
+        ({"methods": ["fine-tune"]}, "method 'fine-tune' is there to compare with"),
+        ({"methods": ["gradient-ascent"]}, "method 'gradient-ascent' is there to compare with"),
         ({"methods": ["second-choise"]}, "unknown method 'second-choise'; did you mean 'second-ch"),
         ({"settings": ["second-choice.epoch=3"]}, "did you mean 'epochs'"),
         ({"settings": ["a.b=3"]}, "unknown method 'a'"),

@@ -30,6 +30,8 @@ def test_a_network_that_does_not_fit_the_method_is_told_before_anything_runs(
     tmp_path: Path,
 ) -> None:
     layers = 'methods = ["weight-negation"]\nsettings.weight-negation.layers = ["conv9"]\n'
-    with pytest.raises(ConfigError, match="the model has no layer 'conv9'"):
+    with pytest.raises(
+        ConfigError, match="method 'weight-negation': the model has no layer 'conv9'"
+    ):
         run(tmp_path, tiny.CONFIG + layers)
     assert not list((tmp_path / "runs").rglob("*"))

@@ -34,6 +34,7 @@ def test_an_empty_config_is_the_papers_setting_on_embedded_data() -> None:
         ("clients.count = true", "clients.count is True, expected a valid integer"),
         ("training.learning_rate = inf", "training.learning_rate is inf, expected a finite"),
         ("training.momentum = 1.0", "training.momentum is 1.0, expected less than 1"),
+        ("settings.second-choice = 3", "settings.second-choice is 3, expected a table"),
         ("methods = []", "methods is [], expected at least 1 in it"),
         ("data = 1979-05-27", "1979-05-27 is a date, expected text, a number, true, false"),
         (
@@ -95,7 +96,7 @@ def test_a_refused_method_names_those_that_would_work_and_what_to_try_first() ->
         parse("situation.leaver_online = false", name="x")
     assert str(caught.value) == (
         "method 'second-choice' needs the leaver online, which this federation does not have "
-        "(situation.leaver_online); these would work, in the order we would try them: "
+        "(situation.leaver_online in a config); these would work, in the order we would try them: "
         "weight-negation, rapid-retrain; to compare with: retrain, which is always run, fine-tune"
     )
     with pytest.raises(ConfigError, match="try them: distillation, federaser, weight-negation, "):

@@ -33,6 +33,9 @@ def test_every_cell_of_the_paper_is_there() -> None:
 def test_unknown_presets_and_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no preset 'foo'; expected a path ending in"):
         presets.load("foo")
+    with pytest.raises(ConfigError, match="did you mean 'paper/mnist-backdoor-5'") as told:
+        presets.load("paper/mnist-backdor-5")
+    assert len(str(told.value)) < 300  # not every name there is
     with pytest.raises(ConfigError, match="cannot be read"):
         presets.load(str(tmp_path / "absent.toml"))
     binary = tmp_path / "binary.toml"
@@ -90,11 +93,12 @@ def test_every_method_is_in_a_suite_over_the_papers_cells() -> None:
     assert run == METHODS.keys() - {"retrain", "class-pruning"}
 
 
-def test_every_method_but_class_pruning_meets_a_leaver_with_classes_of_its_own() -> None:
+@pytest.mark.parametrize("cell", ["mnist-exclusive-5", "mnist-nearly-5"])
+def test_every_method_but_class_pruning_meets_a_leaver_with_classes_of_its_own(cell: str) -> None:
     run = {
         plain(method)
         for suite in ("natural", "history")
-        for method in presets.load(f"{suite}/mnist-exclusive-5").methods
+        for method in presets.load(f"{suite}/{cell}").methods
     }
     assert run == METHODS.keys() - {"retrain", "class-pruning"}  # which `--method` adds
 

@@ -10,7 +10,7 @@ from flare.small import said, start, stop
 from secede import state as states
 
 PAGE = Path(__file__).parents[2] / "docs" / "nvflare.md"
-SECONDS = 280.0
+SECONDS = 580.0  # all rungs: 35 rounds of five seconds each
 RUNGS = ("local-step", "server-side", "retraining")
 
 pytestmark = [pytest.mark.slow, pytest.mark.nvflare]
@@ -41,7 +41,7 @@ def test_the_page_trains_and_erases_as_written(tmp_path: Path) -> None:
     assert ended == 0, log[-4000:]
     found = said(tmp_path / "home")
     assert found["request"]["client"] == "site-3"
-    assert found["method"]["rung"] in RUNGS  # the page draws its own numbers
+    assert found["method"]["rung"] in RUNGS  # which one may depend on the processor
     assert found["software"][0]["environment"]["engine"] == "nvflare"
     model, _ = states.load(tmp_path / "home" / "models" / f"{found['models']['after']}.safetensors")
     assert states.digest(model) == found["models"]["after"]

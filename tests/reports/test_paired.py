@@ -29,7 +29,7 @@ def test_nearer_is_counted_by_means_and_surely_by_paired_seeds(run: Run) -> None
 def test_how_much_further_is_told_with_an_interval(run: Run) -> None:
     heading, row = (further([run]).splitlines()[at] for at in (2, -1))
     assert heading == "|  | Fine-tuned | Reference |"
-    assert row == f"| {run.config.title} | – | +4.0 (+4.0 to +4.0) → −1.0 (−1.0 to −1.0) |"
+    assert row == f"| {run.config.title} | – | +4.0* (+4.0 to +4.0) → −1.0* (−1.0 to −1.0) |"
 
 
 def test_one_seed_has_a_difference_and_no_interval(make_run: Make) -> None:

@@ -35,16 +35,18 @@ def test_a_backdoor_far_rarer_than_after_retraining_is_forgotten(make_run: Make)
 
 
 @pytest.mark.parametrize(("trained", "reply"), [(0.13, Reply.UNDETERMINED), (0.3, Reply.YES)])
-def test_where_nothing_was_learnt_nothing_is_said_to_be_forgotten(
+def test_where_nothing_was_learnt_nothing_is_said_to_be_forgotten_or_kept(
     make_run: Make, trained: float, reply: Reply
 ) -> None:
     curves = {"fedavg": [0.9] * 5, "retrain": [0.01] * 5, "projected-ascent": [0.0, 0.5, 0.02]}
-    clean = {"fedavg": [0.1, 0.1, 0.11, 0.12, trained]}
+    clean = {"fedavg": [0.1, 0.1, 0.11, 0.12, trained], "retrain": [0.1] * 5}
+    clean["projected-ascent"] = [0.1] * 3
     scores = {"attack_success": curves, "clean_accuracy": clean}
-    answer = forgotten(make_run(rounds=4, post_rounds=2, fixed=scores), 2)
-    assert answer.reply is reply
-    told = "10.0 % untrained and 13.0 % before" in answer.sentence.replace("\u00a0", " ")
-    assert told is (reply is Reply.UNDETERMINED)
+    run = make_run(rounds=4, post_rounds=2, fixed=scores)
+    for answer in (forgotten(run, 2), useful(run, 2)):
+        assert answer.reply is reply
+        told = "10.0 % untrained and 13.0 % before" in answer.sentence.replace("\u00a0", " ")
+        assert told is (reply is Reply.UNDETERMINED)
 
 
 def test_the_sentence_holds_the_numbers(make_run: Make) -> None:
@@ -157,6 +159,14 @@ def test_retraining_that_is_as_quick_is_said_honestly(make_run: Make) -> None:
     answer = cheaper(run, 2)
     assert answer.reply is Reply.NO
     assert answer.sentence.endswith("0.9× as much, so erasing is not the cheaper way here.")
+
+
+def test_a_lower_bound_below_one_says_nothing_of_what_is_cheaper(make_run: Make) -> None:
+    clean = {"retrain": [0.1] * 2, "projected-ascent": [0.2, 0.95, 0.97]}
+    run = make_run(rounds=1, post_rounds=2, fixed={"clean_accuracy": clean})
+    answer = cheaper(run, 2)
+    assert answer.reply is Reply.UNDETERMINED
+    assert answer.sentence.endswith(": at least 0.4× as much.")
 
 
 def test_retraining_that_never_gets_there_gives_a_lower_bound(make_run: Make) -> None:

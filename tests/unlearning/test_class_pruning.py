@@ -245,6 +245,13 @@ def test_impossible_settings_are_refused(settings: dict[str, object], words: str
         ClassPruning(**settings)  # type: ignore[arg-type]
 
 
+def test_a_class_that_the_network_does_not_tell_apart_is_refused_before_anything_runs() -> None:
+    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    ClassPruning(classes=(0, 2)).check_model(network)
+    with pytest.raises(ConfigError, match="classes names 3, but the model has 3 classes"):
+        ClassPruning(classes=(3, 0)).check_model(network)
+
+
 def test_the_table_says_what_it_needs_and_what_it_is_made_for() -> None:
     entry, method = create.create("class-pruning", {"classes": [8, 9]})
     assert dataclasses.asdict(method) == {"classes": (8, 9), "share": 0.05}  # type: ignore[call-overload]

@@ -89,13 +89,24 @@ def test_what_a_setting_may_be_is_told_with_the_method(
     )
 
 
-def test_settings_are_told_with_kind_and_default() -> None:
+def _own_folder(folder: Path) -> Path:
+    text = "from dataclasses import dataclass\n\n@dataclass\nclass Own:\n    epochs: int = 3\n"
+    (folder / "dataclass_of_types.py").write_text(text + "    def unlearn(self, task): ...\n")
+    return folder
+
+
+def test_settings_are_told_with_kind_and_default(tmp_path: Path) -> None:
     assert described("federaser")[1] == {
         "interval": ("int", 2),
         "calibration_ratio": ("float", 0.5),
     }
     assert described("second-choice")[1]["hold_by"] == ("Literal['model', 'neuron']", "neuron")
     assert described("fine-tune")[1] == {}
+    # A module that evaluates its annotations has types, not their names.
+    assert described("dataclass_of_types:Own", search=_own_folder(tmp_path))[1]["epochs"] == (
+        "int",
+        3,
+    )
     # It runs with none of its defaults alone, and is described all the same.
     assert described("class-pruning")[1]["classes"] == ("tuple[int, ...]", ())
 
@@ -121,7 +132,7 @@ def test_the_settings_of_second_choice_are_explained_with_their_defaults() -> No
 def test_a_users_own_method_says_what_it_needs(tmp_path: Path) -> None:
     (tmp_path / "shrinking.py").write_text(OWN)
     entry, _ = create("shrinking:Shrink", {"factor": 0.9}, search=tmp_path)
-    assert (entry.runs_at, entry.summary) == ("server", "Shrink every weight.")
+    assert (entry.runs_at, entry.summary) == ("server", "Shrink every weight")
     assert entry.needs == Needs(history=True)
     with pytest.raises(ConfigError, match="needs stored history"):
         check_possible(entry, Situation(), "backdoor")

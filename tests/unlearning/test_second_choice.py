@@ -13,8 +13,7 @@ from secede.data.samples import Samples
 from secede.errors import ConfigError, StateError
 from secede.federation.engine import Batch
 from secede.federation.training import LocalTraining
-from secede.unlearning.beyond import REACH, Lesson, Teacher, second_choice
-from secede.unlearning.floor import natural_floor
+from secede.unlearning.beyond import REACH, Teacher
 from secede.unlearning.local import LocalTask
 from secede.unlearning.method import Server
 from secede.unlearning.second_choice import SecondChoice
@@ -41,13 +40,6 @@ def three_class_task() -> LocalTask:
     return task_of(nn.Linear(1, 3, bias=False), [(torch.ones(1, 1), torch.tensor([2]))], reference)
 
 
-def test_the_second_choice_is_the_softmax_of_the_others() -> None:
-    # e^0 : e^ln2 = 1 : 2 once the label's class is out.
-    logits = torch.tensor([[0.0, math.log(2), math.log(3)]])
-    found = second_choice(logits, torch.tensor([2]))
-    torch.testing.assert_close(found, torch.tensor([[1 / 3, 2 / 3, 0.0]]))
-
-
 def once(**settings: Any) -> SecondChoice:
     """A single pass, however few steps that is."""
     return SecondChoice(epochs=1, least_steps=1, **settings)
@@ -65,6 +57,52 @@ def test_one_step_matches_the_hand_sum(three_class_task: LocalTask) -> None:
     expected = torch.tensor([[1 / 6], [math.log(2) + 1 / 3], [math.log(3) - 1 / 2]])
     torch.testing.assert_close(result.state["weight"], expected)
     assert result.report.distance_to_reference == pytest.approx(math.sqrt(1 / 36 + 1 / 9 + 1 / 4))
+
+
+def test_a_further_step_teaches_what_the_reference_says_from_elsewhere(
+    three_class_task: LocalTask,
+) -> None:
+    # It stands at equal logits, (1, 1, 1) / 3; the target is still w_ref's (1/3, 2/3, 0).
+    start = {"weight": torch.zeros(3, 1)}
+    result = once(labels="all").unlearn_again(three_class_task, start, most_steps=1)
+    torch.testing.assert_close(result.state["weight"], torch.tensor([[0.0], [1 / 3], [-1 / 3]]))
+    logits = torch.tensor([0.0, math.log(2), math.log(3)])
+    moved = (torch.tensor([0.0, 1 / 3, -1 / 3]) - logits).norm()
+    assert result.report.distance_to_reference == pytest.approx(float(moved))
+
+
+def test_a_further_step_looks_beyond_from_the_reference_and_not_from_where_it_stands(
+    three_class_task: LocalTask,
+) -> None:
+    # As in the next test m is what the label has beyond w_ref, so its target is (1 - m) / 3, (1 -
+    # m) 2 / 3 and m; it stands at thirds, and the step is the difference.
+    own = {"weight": three_class_task.reference["weight"] + torch.tensor([[0.0], [0.0], [0.5]])}
+    task = replace(three_class_task, own_state=own, own_weight=weight_for(2))
+    found = once().unlearn_again(task, {"weight": torch.zeros(3, 1)}, most_steps=1)
+    m = (3 / math.e) / (3 + 3 / math.e)
+    step = torch.tensor([[(1 - m) / 3], [2 * (1 - m) / 3], [m]]) - 1 / 3
+    torch.testing.assert_close(found.state["weight"], step)
+
+
+def test_a_further_step_ends_at_chance_or_when_its_steps_are_used_up(
+    three_class_task: LocalTask,
+) -> None:
+    passes = list[int]()
+
+    def batches(_size: int, number: int) -> list[Batch]:
+        passes.append(number)
+        return [(torch.ones(1, 1), torch.tensor([2]))]
+
+    task = replace(three_class_task, batches=batches)
+    step = SecondChoice(labels="all", epochs=2, least_steps=1)
+    # At w_ref the label is the answer: all its steps; where another class is, none but the first.
+    long = step.unlearn_again(task, task.reference, most_steps=1)
+    assert (long.report.steps, long.report.ended_by) == (1, "most-steps")
+    there = {"weight": torch.tensor([[5.0], [0.0], [0.0]])}
+    short = step.unlearn_again(task, there, most_steps=9)
+    assert (short.report.steps, short.report.ended_by) == (1, "chance")
+    # Measured once before each; then passes that the first step, of two, has not taken.
+    assert passes == [0, 3, 0, 3]
 
 
 def test_a_label_is_lowered_to_what_it_would_be_beyond_the_reference(
@@ -131,59 +169,6 @@ def test_no_label_is_lowered_below_what_it_has_by_nature(three_class_task: Local
     sunk = once(labels="all", floor=False).unlearn(task)  # targets (1/3, 2/3, 0) and (1/4, 0, 3/4)
     step = torch.tensor([[7 / 24 - 1 / 6], [1 / 3 - 1 / 3], [3 / 8 - 1 / 2]])
     torch.testing.assert_close(sunk.state["weight"], task.reference["weight"] + step)
-
-
-def test_a_floor_raises_what_fell_below_it_and_nothing_above_what_was_known() -> None:
-    # Known, beyond, floor, now: lowered to the floor; raised to it; the floor is above what was
-    # known; beyond is above the floor; it stands below beyond, and above the floor.
-    table = [
-        (0.9, 0.0, 0.2, 0.5, 0.2),
-        (0.9, 0.0, 0.2, 0.1, 0.2),
-        (0.1, 0.0, 0.2, 0.05, 0.1),
-        (0.9, 0.4, 0.2, 0.5, 0.4),
-        (0.9, 0.4, 0.2, 0.3, 0.3),
-    ]
-    known, kept, floor, now, expected = torch.tensor(table).T
-    second = torch.tensor([[0.0, 0.25, 0.75]]).expand(5, 3)
-    lesson = Lesson(second, known, kept, floor)
-    target = lesson.target(torch.zeros(5, dtype=torch.long), now)
-    torch.testing.assert_close(target[:, 0], expected)
-    torch.testing.assert_close(target[:, 1:], torch.outer(1 - expected, torch.tensor([0.25, 0.75])))
-    lost = torch.tensor([0.7, 0.7, 0.0, 0.5, 0.6])
-    torch.testing.assert_close(lesson.lost(now), lost)
-    torch.testing.assert_close(lesson.lost(), torch.tensor([0.9, 0.9, 0.1, 0.5, 0.5]))
-
-
-def two_classes(first: int, second: int, size: float = 4.0) -> tuple[nn.Module, list[Batch]]:
-    """A network with logits (size, 0, 0) and (0, size, 0) for samples of class 0 and 1."""
-    model = nn.Linear(2, 3, bias=False)
-    states.load_into(model, {"weight": torch.tensor([[size, 0.0], [0.0, size], [0.0, 0.0]])})
-    inputs = torch.eye(2).repeat_interleave(torch.tensor([first, second]), dim=0)
-    labels = torch.tensor([0] * first + [1] * second)
-    return model, [(inputs[:7], labels[:7]), (inputs[7:], labels[7:])]
-
-
-def test_a_network_that_hardly_errs_keeps_hardly_anything() -> None:
-    # Each other class has r = 1 / (e^4 + 2), 2r towards both, and keeps 2r / (1/2) of r.
-    model, samples = two_classes(150, 50)
-    r = 1 / (math.exp(4) + 2)
-    torch.testing.assert_close(natural_floor(model, samples, 3), torch.full((3,), 4 * r * r))
-
-
-def test_a_floor_is_never_above_chance_and_lower_where_few_samples_tell() -> None:
-    # With logits (-4, 0, 0) a sample of class 0 is answered with the other two: almost 1/2 each.
-    model, samples = two_classes(100, 100, size=-4.0)
-    torch.testing.assert_close(natural_floor(model, samples, 3), torch.full((3,), 1 / 3))
-    # 5 samples that are not of class 1 count as if 45 more were answered rightly.
-    model, samples = two_classes(5, 100, size=-4.0)
-    rate = 5 / 50 * 1 / (math.exp(-4) + 2)
-    assert natural_floor(model, samples, 3)[1] == pytest.approx(rate * 4 * rate)
-
-
-def test_who_has_one_label_only_has_no_floor_for_it() -> None:
-    model = nn.Linear(1, 2)
-    samples = [(torch.ones(60, 1), torch.ones(60, dtype=torch.long))]
-    assert natural_floor(model, samples, 2)[1] == 0
 
 
 def test_it_looks_further_where_the_last_round_changed_little(three_class_task: LocalTask) -> None:

@@ -202,11 +202,11 @@ def report(
 @app.command()
 def methods(
     method: Annotated[
-        str | None, typer.Argument(help="A method whose settings to list instead.")
+        str | None, typer.Argument(help="A method to describe, with its settings, instead.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the unlearning methods and what each needs, or one's settings and their defaults.
+    """List the unlearning methods and what each needs; or what one does, and its settings.
 
     Example: secede methods
 

@@ -46,6 +46,8 @@ def federation_init(
     print(f"model {model} serves")
     print(f"{home.keys}  everybody's public keys; the server's private one is {path}/server.key")
     print(f"{path / 'sites'}  what would lie at the clients, their private keys among it")
+    if config.settings:
+        print("The config's settings of methods are for `secede run`; an erasure has --set.")
 
 
 def _given_up(path: Path, *, there_before: bool) -> str:

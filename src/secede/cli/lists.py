@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich import box
@@ -19,23 +19,31 @@ from secede.errors import ConfigError
 from secede.experiments import presets as preset_files
 from secede.federation import executors as executor_table
 from secede.unlearning.methods import METHODS
+from secede.unlearning.methods import Entry as Method
 
 
 def methods(*, as_json: bool) -> None:
-    """Print the methods and their needs."""
+    """Print the methods and their needs: a table that fits a terminal, or JSON that says more."""
     rows = [
         {
             "method": entry.name,
-            "runs at": entry.runs_at,
-            "needs": ", ".join(entry.needs.words()) or "nothing",
-            "under secure aggregation": not entry.needs.single_updates,
-            "what it does": f"{entry.summary} ({entry.source})",
+            "leaver": entry.needs.leaver_online,
+            "history": entry.needs.history,
+            "data": entry.needs.server_data,
+            "updates": entry.needs.single_updates,
+            "follows": entry.source,
         }
         for entry in METHODS.values()
     ]
-    note = "Secure aggregation hides single updates; what does not need them works under it."
-    hidden = ("under secure aggregation",)  # it says no more than the note
-    _show("Methods and what they need", rows, as_json=as_json, note=note, hidden=hidden)
+    told = [_told(entry) for entry in METHODS.values()]
+    compared = [entry.name for entry in METHODS.values() if not entry.erases]
+    note = (
+        "leaver: online. history: stored while training. data: unlabelled, at the server.\n"
+        "updates: single ones, so not under secure aggregation. What a method does, and\n"
+        "its settings: secede methods NAME. In the order in which we would try them;\n"
+        f"to compare with only: {', '.join(compared)}."
+    )
+    _show("Methods and what they need", told if as_json else rows, as_json=as_json, note=note)
 
 
 def settings(method: str, *, as_json: bool) -> None:
@@ -44,22 +52,48 @@ def settings(method: str, *, as_json: bool) -> None:
 
     entry, found = described(method, search=Path.cwd())
     rows = [
-        {"setting": name, "default": _default(value, as_json=as_json), "may be": _kind(kind)}
+        {
+            "setting": name,
+            "default": _default(value, as_json=as_json),
+            "may be": _kind(kind, unset=value is None),
+        }
         for name, (kind, value) in found.items()
     ]
-    if not as_json:
-        needs = ", ".join(entry.needs.words()) or "nothing"
-        print(f"{method}: {entry.summary} ({entry.source}). Needs {needs}.")
-        if not rows:
-            print("It has no settings.")
-            return
+    if as_json:
+        print(json.dumps({**_told(entry), "settings": rows}, indent=2))
+        return
+    needs = ", ".join(entry.needs.words()) or "nothing"
+    where = {"everyone": "all clients"}.get(entry.runs_at, f"the {entry.runs_at}")
+    print(f"{method}: {entry.summary} ({entry.source}). Runs at {where}; needs {needs}.")
+    if entry.scenarios is not None:
+        print(f"Made for the scenarios {' and '.join(entry.scenarios)}, which name the classes.")
+    if not rows:
+        print("It has no settings.")
+        return
+    _show(f"Settings of {method}", rows, as_json=False)
     key = method if re.fullmatch(r"[a-z0-9-]+", method) else f'"{method}"'
-    note = f"In a config: settings.{key}.{rows[0]['setting']} = ..." if rows else None
-    _show(f"Settings of {method}", rows, as_json=as_json, note=note)
+    print(f"In a config: settings.{key}.{rows[0]['setting']} = ...")
 
 
-def _kind(annotation: str) -> str:
-    """Return a field's annotation in words."""
+def _told(entry: Method) -> dict[str, object]:
+    return {
+        "method": entry.name,
+        "runs at": entry.runs_at,
+        "needs": list(entry.needs.words()),
+        "under secure aggregation": not entry.needs.single_updates,
+        "scenarios": "all" if entry.scenarios is None else list(entry.scenarios),
+        "erases": entry.erases,
+        "what it does": f"{entry.summary} ({entry.source})",
+    }
+
+
+def _kind(annotation: str, *, unset: bool) -> str:
+    """Return a field's annotation in words; none is left out unless it is the default.
+
+    A config has no word for it: what is to be none is not given.
+    """
+    if not unset:
+        annotation = annotation.removesuffix(" | None")
     text = re.sub(r"Literal\[(.*?)\]", lambda found: found[1].replace(", ", " | "), annotation)
     text = re.sub(r"(?:Sequence|tuple|list)\[(\w+)[^]]*\]", r"list of \1", text)
     words = {"float": "number", "int": "whole number", "bool": "true | false", "None": "none"}
@@ -74,7 +108,7 @@ def _default(value: object, *, as_json: bool) -> object:
         return value if as_json else {None: "none", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
         return list(value) if as_json else str(list(value))
-    return value if isinstance(value, int | float | str) else str(value)
+    return value if as_json and isinstance(value, int | float) else str(value)
 
 
 def datasets(*, as_json: bool) -> None:
@@ -161,13 +195,11 @@ def _show(
     *,
     as_json: bool,
     note: str | None = None,
-    hidden: Collection[str] = (),
 ) -> None:
-    """Print `rows`: as JSON whole, as a table without the columns that are `hidden`."""
+    """Print `rows`, as JSON or as a table."""
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    rows = [{name: row[name] for name in row if name not in hidden} for row in rows]
     table = Table(
         title=title, title_justify="left", caption=note, caption_justify="left", box=box.SIMPLE
     )
@@ -180,5 +212,5 @@ def _show(
 
 def _cell(value: object) -> str:
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return "yes" if value else "–"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -96,7 +96,10 @@ MeasureAtLeaver = Annotated[
 ]
 NoFading = Annotated[
     bool,
-    typer.Option("--no-fading", help="Trust the leaver: keep what the others' training leaves."),
+    typer.Option(
+        "--no-fading",
+        help="Keep weights that the others' training does not use: the leaver is trusted.",
+    ),
 ]
 BackupsUntil = Annotated[
     datetime | None,

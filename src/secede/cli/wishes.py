@@ -41,10 +41,10 @@ def of(
         raise ConfigError(f"mean is {mean!r}, expected mean, trimmed or median")
     for name in methods:
         entry = METHODS.get(name)
-        if entry is not None and not entry.forgets:
+        if entry is not None and not entry.erases:
             raise ConfigError(
-                f"method {name!r} hardly forgets: it is there for comparison in `secede run`; take "
-                f"one of {', '.join(n for n, other in METHODS.items() if other.forgets)}"
+                f"method {name!r} is there to compare with, in `secede run`: {entry.summary}; "
+                "`secede methods` lists what erases, and what each needs"
             )
     chosen_settings = _settings(settings)
     for name in dict.fromkeys([*methods, *chosen_settings]):

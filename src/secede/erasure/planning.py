@@ -57,6 +57,13 @@ class Wishes:
     backups_until: datetime | None = None
     fading: bool = True  # of what the retained clients' training does not use; no: it is trusted
 
+    def __post_init__(self) -> None:
+        if self.rounds < self.least_rounds:
+            raise ConfigError(
+                f"rounds is {self.rounds}, below least_rounds, which is {self.least_rounds}: give "
+                "both (with 0 of them, what the leaver returned may be what serves)"
+            )
+
 
 def make(
     ground: Ground,
@@ -161,7 +168,7 @@ def _least(rung: Rung, rounds: int, wishes: Wishes) -> int:
     """Return the rounds to take however good the model is before them."""
     if rung == "retraining":
         return rounds
-    return min(wishes.least_rounds, rounds) if rung == "local-step" else 0
+    return wishes.least_rounds if rung == "local-step" else 0
 
 
 def _ladder(
@@ -170,7 +177,7 @@ def _ladder(
     named: dict[Rung, list[str]] = {rung: [] for rung in RUNGS}
     for name in wishes.methods:
         entry, _ = create(name, wishes.settings.get(name))
-        methods.check_possible(entry, situation, scenario)
+        methods.check_possible(entry, situation, scenario, comparing=False)
         named[rung_of(entry)].append(name)
     usual: dict[Rung, str] = {
         "local-step": "second-choice",

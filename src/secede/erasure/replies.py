@@ -29,7 +29,7 @@ UNPINNED = 100_000_000  # samples that a client may have of which nothing is pin
 _LONGEST_NAME = 1024  # of an entry
 _LONGEST_WORD = 64
 ENDINGS = frozenset(
-    ("stop-distance", "stop-accuracy", "epochs", "no-steps", "chance", "nothing-own")
+    ("stop-distance", "stop-accuracy", "stop-loss", "epochs", "no-steps", "chance", "nothing-own")
 )
 
 

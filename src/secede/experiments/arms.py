@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from secede.errors import ConfigError
 from secede.experiments.config import Config
 from secede.experiments.setup import Federation
 from secede.federation.engine import aggregate
@@ -96,10 +97,13 @@ def arms(
         evidence_rounds=(rounds,),
     )
     made = {name: _create(config, name, federation, search) for name in config.methods}
-    for method in made.values():
+    for name, method in made.items():
         # A user's own need not be a `Method` by descent.
-        getattr(method, "check_history", lambda _: None)(history)
-        getattr(method, "check_model", lambda _: None)(engine.fresh_model("template"))
+        try:
+            getattr(method, "check_history", lambda _: None)(history)
+            getattr(method, "check_model", lambda _: None)(engine.fresh_model("template"))
+        except ConfigError as error:
+            raise ConfigError(f"method {name!r}: {error}") from None
     return fedavg, retrain, *(erasing(name, method) for name, method in made.items())
 
 

@@ -284,6 +284,7 @@ def _explain(error: ValidationError) -> str:
         else:
             key = ".".join(str(part) for part in item["loc"])
             allowed = str(item["msg"]).removeprefix("Input should ").removeprefix("be ")
+            allowed = allowed.replace("an object", "a table")  # as TOML calls it
             if item["type"] == "too_short":
                 allowed = f"at least {item['ctx']['min_length']} in it"
             expected.setdefault(f"{key} is {item['input']!r}", []).append(allowed)

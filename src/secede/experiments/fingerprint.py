@@ -23,7 +23,11 @@ from secede.experiments.config import Config
 @cache
 def own_source() -> str:
     """Return a short digest of secede's own modules: a version says too little of what ran."""
-    root = Path(secede.__file__).parent
+    return source_of(Path(secede.__file__).parent)
+
+
+def source_of(root: Path) -> str:
+    """Return the digest of secede's modules as they lie below `root`."""
     modules = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
     return _joint({name: files.digest(path) for name, path in modules.items()})[:16]
 

@@ -122,9 +122,10 @@ def _only(found: tuple[Column, ...], size: int) -> list[tuple[str, Run]]:
 
 def _efficacy(scenario: str, found: tuple[Column, ...]) -> Plot:
     scores, round = _EFFICACY[scenario]
+    after = _rounds_of(found, round)
     return Plot(
         slug=f"{scenario}-efficacy",
-        title=f"{names.SCENARIOS[scenario]}: is the leaver forgotten?",
+        title=f"{names.SCENARIOS[scenario]}: is the leaver forgotten after {after}?",
         caption=f"{_erased(found, round)} {_EFFICACY_CAPTION[scenario]}",
         rows=tuple(_bars(found, score, round) for score in scores),
     )
@@ -134,7 +135,7 @@ def _clean(scenario: str, found: tuple[Column, ...]) -> Plot:
     which = " of the other classes" if scenario in names.UTILITY else ""
     return Plot(
         slug=f"{scenario}-clean-accuracy",
-        title=f"{names.SCENARIOS[scenario]}: is the model still useful?",
+        title=f"{names.SCENARIOS[scenario]}: is the model useful after {_rounds_of(found, LATER)}?",
         caption=f"{_erased(found, LATER)} Accuracy on clean test images{which}.",
         rows=(_bars(found, _utility(scenario), LATER),),
     )
@@ -234,10 +235,18 @@ def _which(runs: Sequence[Run]) -> str:
 
 
 def _erased(found: tuple[Column, ...], round: int) -> str:
-    return _erased_runs([run for column in found for run in column.runs], round)
+    return f"Erased: after {_rounds_of(found, round)} of post-training."
 
 
 def _erased_runs(runs: Sequence[Run], round: int) -> str:
+    return f"Erased: after {_reached(runs, round)} of post-training."
+
+
+def _rounds_of(found: tuple[Column, ...], round: int) -> str:
+    return _reached([run for column in found for run in column.runs], round)
+
+
+def _reached(runs: Sequence[Run], round: int) -> str:
     reached = {min(round, run.last_round(run.erased)) for run in runs}
     upto = "" if len(reached) == 1 else "up to "
-    return f"Erased: after {upto}{plural(max(reached), 'round')} of post-training."
+    return f"{upto}{plural(max(reached), 'round')}"

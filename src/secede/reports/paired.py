@@ -17,8 +17,8 @@ NEARER = (
 )
 FURTHER = (
     "How many points further from retraining than the first method each other one is, above or "
-    "below it, with the 95 % interval of the seeds' paired differences: after 1 round of "
-    "post-training → after the last"
+    "below it, with the 95 % interval of the seeds' paired differences (*: it has one sign): after "
+    "1 round of post-training → after the last"
 )
 
 
@@ -52,7 +52,8 @@ def _told(found: Estimate) -> str:
     if found.interval is None:
         return mean
     low, high = (number(end, "difference") for end in found.interval)
-    return f"{mean} ({low} to {high})"
+    sure = "*" if found.interval[0] > 0 or found.interval[1] < 0 else ""
+    return f"{mean}{sure} ({low} to {high})"
 
 
 def _nearer(runs: Sequence[Run], first: str, other: str, last: bool) -> tuple[int, int, int]:

@@ -44,13 +44,11 @@ def forgotten(run: Run, round: int) -> Answer:
         reply, numbers = _unmarked(run, round)
     else:
         reply, numbers = _marked(run, round)
-    first, last = (_usefulness(run, round) for round in (0, run.last_round(names.FEDAVG)))
-    if last.mean - first.mean < _LEARNT:
+    if unlearnt := _hardly_learnt(run):
         reply = Reply.UNDETERMINED
         numbers += (
-            f"; but the federation hardly learnt anything: {names.SCORES[run.config.utility]} was "
-            f"{mean(first, 'share')} untrained and {mean(last, 'share')} before erasing. More "
-            "rounds (training.rounds) or smaller batches (training.batch_size) may help"
+            f"; but {unlearnt}. More rounds (training.rounds) or smaller batches "
+            "(training.batch_size) may help"
         )
     if reply is not Reply.YES and _climb_ran_out(run):
         section = f"settings.{names.PROJECTED_ASCENT}"
@@ -59,6 +57,17 @@ def forgotten(run: Run, round: int) -> Answer:
             f"batches ({section}.batch_size) let it go further"
         )
     return Answer(FORGOTTEN, reply, sentence(numbers))
+
+
+def _hardly_learnt(run: Run) -> str | None:
+    """Say so if training brought next to nothing: then nothing can be lost either."""
+    first, last = (_usefulness(run, round) for round in (0, run.last_round(names.FEDAVG)))
+    if last.mean - first.mean >= _LEARNT:
+        return None
+    return (
+        f"the federation hardly learnt anything: {names.SCORES[run.config.utility]} was "
+        f"{mean(first, 'share')} untrained and {mean(last, 'share')} before erasing"
+    )
 
 
 def _usefulness(run: Run, round: int) -> Estimate:
@@ -77,6 +86,9 @@ def useful(run: Run, round: int) -> Answer:
         f"{signed_points(gap)}, where a loss of {USEFUL_POINTS:g} is allowed"
     )
     reply = place(gap, -USEFUL_POINTS / 100, math.inf)
+    if unlearnt := _hardly_learnt(run):
+        reply = Reply.UNDETERMINED
+        numbers += f"; but {unlearnt}"
     return Answer(USEFUL, reply, sentence(numbers))
 
 
@@ -97,6 +109,8 @@ def cheaper(run: Run, round: int) -> Answer:
         return Answer(CHEAPER, Reply.UNDETERMINED, sentence(numbers))
     low, high = ratio.interval or (ratio.mean, ratio.mean)
     reply = Reply.YES if low > 1 else Reply.NO if high <= 1 else Reply.UNDETERMINED
+    if reply is Reply.NO and comparison.retrained_never:  # a lower bound says nothing of above
+        reply = Reply.UNDETERMINED
     bound = "at least " if comparison.retrained_never else ""
     numbers += f": {bound}{full(ratio, 'times')} as much"
     if reply is Reply.NO:

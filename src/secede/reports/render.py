@@ -26,6 +26,7 @@ from secede.reports.palette import INK, LOOKS, PAPER, THEME, settings
 from secede.reports.plots import BarPanel, MarkPanel, Panel, Plot
 
 WIDTH, HEIGHT = 4.0, 2.9  # inches of one panel
+LETTER = 0.1  # inches that a letter of a title takes at its usual size
 HEADING = 0.62  # inches above the panels for title and legend
 TITLE_ONLY = 0.36  # where there is no legend
 DPI = 160
@@ -96,7 +97,15 @@ def _figure(plot: Plot) -> Figure:
         for axes, panel in zip(axes_row, row, strict=True):
             draw(axes, panel)
     left = 0.12 / (wide * panel_width)
-    figure.text(left, 1 - 0.12 / height, plot.title, fontsize=12, fontweight="bold", va="top")
+    room = (wide * panel_width - 0.24) / (LETTER * len(plot.title))
+    figure.text(
+        left,
+        1 - 0.12 / height,
+        plot.title,
+        fontsize=min(12.0, 12.0 * room),
+        fontweight="bold",
+        va="top",
+    )
     if not plot.arms:
         return figure
     figure.legend(

@@ -40,7 +40,7 @@ def described(
     """
     entry, made = _find(name, search)
     fields = (field for field in dataclasses.fields(made) if field.init)
-    return entry, {field.name: (str(field.type), _default(field)) for field in fields}
+    return entry, {field.name: (_written(field.type), _default(field)) for field in fields}
 
 
 def settings_of(method: Method) -> dict[str, object]:
@@ -51,6 +51,11 @@ def settings_of(method: Method) -> dict[str, object]:
     return {
         field.name: getattr(made, field.name) for field in dataclasses.fields(made) if field.init
     }
+
+
+def _written(kind: object) -> str:
+    """Return a field's type as it is written, also where its module has evaluated it."""
+    return kind.__name__ if type(kind) is type else str(kind)
 
 
 def _default(field: dataclasses.Field[Any]) -> object:
@@ -95,7 +100,7 @@ def _entry(name: str, made: type) -> Entry:
         name=name,
         made_by=name,
         runs_at="leaver" if local else "server",
-        summary=(made.__doc__ or "").strip().partition("\n")[0],
+        summary=(made.__doc__ or "").strip().partition("\n")[0].rstrip("."),
         source="your own",
         needs=needs,
     )

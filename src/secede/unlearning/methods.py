@@ -69,7 +69,7 @@ class Entry:
     needs: Needs = Needs()
     scenarios: tuple[str, ...] | None = None  # the only ones it is made for; None: all
     poor_in: tuple[str, ...] = ()  # scenarios in which others are to be tried first
-    forgets: bool = True  # False: there to compare with, no way to erase anybody
+    erases: bool = True  # False: there to compare with, no way to erase anybody
 
 
 # In the order in which we would try them, where they work: see docs/comparison.md.
@@ -151,7 +151,7 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 name="orthogonal-descent",
                 made_by="orthogonal_descent:OrthogonalDescent",
                 runs_at="everyone",
-                summary="unlearn at right angles to the others' gradients, never turn back",
+                summary="unlearn at right angles to the others' gradients, hold the way back",
                 source="Pan et al. 2025, FedOSD",
                 needs=Needs(leaver_online=True, single_updates=True),
             ),
@@ -171,6 +171,7 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 summary="climb the leaver's loss without bounds (ablation: the ball left out)",
                 source="Halimi et al. 2022, section 4.2",
                 needs=Needs(leaver_online=True),
+                erases=False,  # it destroys the model
             ),
             Entry(
                 name="reference",
@@ -180,7 +181,7 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 source="Halimi et al. 2022, w_ref",
                 # With w and w_ref the server can work out the leaver's own state.
                 needs=Needs(leaver_online=True, single_updates=True),
-                forgets=False,
+                erases=False,
             ),
             Entry(
                 name="fine-tune",
@@ -188,7 +189,7 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 runs_at="server",
                 summary="post-train the global model without the leaver (forgets little)",
                 source="baseline",
-                forgets=False,
+                erases=False,
             ),
         )
     }
@@ -218,8 +219,13 @@ def check_name(name: str) -> None:
     )
 
 
-def check_possible(entry: Entry, situation: Situation, scenario: str) -> None:
-    """Raise if `entry` cannot work here, and name the methods that can."""
+def check_possible(
+    entry: Entry, situation: Situation, scenario: str, *, comparing: bool = True
+) -> None:
+    """Raise if `entry` cannot work here, and name the methods that can.
+
+    Those to compare with are named, too, unless there is nothing to be compared.
+    """
     if lacking := situation.lacks(entry.needs):
         missing = f"needs {' and '.join(lacking)}, which this federation does not have"
         keys = ", ".join(lacking.values())
@@ -230,12 +236,16 @@ def check_possible(entry: Entry, situation: Situation, scenario: str) -> None:
         return
     would = [METHODS[name] for name in suitable(METHODS.values(), situation, scenario)]
     would.sort(key=lambda other: scenario in other.poor_in)
-    erasing = (other.name for other in would if other.forgets and other.name != "retrain")
-    others = (other.name for other in would if not other.forgets)
+    erasing = [other.name for other in would if other.erases]
+    others = [other.name for other in would if not other.erases]
+    if comparing:  # retraining is one to compare with
+        erasing.remove("retrain")
+        ending = f"; to compare with: retrain, which is always run, {', '.join(others)}"
+    else:
+        ending = ""
     raise ConfigError(
-        f"method {entry.name!r} {missing} ({keys}); these would work, in the order we would try "
-        f"them: {', '.join(erasing)}; to compare with: retrain, which is always run, "
-        f"{', '.join(others)}"
+        f"method {entry.name!r} {missing} ({keys} in a config); these would work, in the order we "
+        f"would try them: {', '.join(erasing)}{ending}"
     )
 
 

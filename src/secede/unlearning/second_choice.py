@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Literal
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import Batch
+from secede.state import State
 from secede.unlearning.beyond import Lesson, Teacher, of_label
 from secede.unlearning.descent import Descent, own_samples, without_dropout
 from secede.unlearning.holding import Holding, heaviness
@@ -69,11 +71,23 @@ class SecondChoice(Holding):
 
     def unlearn(self, task: LocalTask) -> LocalResult:
         """Return where the distillation ended: at chance, or after all its epochs."""
+        return self._unlearn(task)
+
+    def unlearn_again(self, task: LocalTask, start: State, *, most_steps: int) -> LocalResult:
+        """Take a short further step, from where others are by now: the same lesson, new passes.
+
+        No erasure takes it by itself; see examples/explored/twice.py.
+        """
+        return self._unlearn(task, start, most_steps)
+
+    def _unlearn(
+        self, task: LocalTask, start: State | None = None, most_steps: int | None = None
+    ) -> LocalResult:
         batch_size = self.batch_size or task.training.batch_size
         begin = task.reference if self.begin == "reference" else task.global_state
         descent = Descent.as_trained(
             task,
-            begin,
+            begin if start is None else start,
             learning_rate=self.learning_rate,
             momentum=self.momentum,
             clip=self.clip,
@@ -83,7 +97,10 @@ class SecondChoice(Holding):
         teacher = Teacher(task.model, begin)
         level = 1 / classes if self.level is None else self.level
         epochs = max(self.epochs, math.ceil(self.least_steps / len(samples)))
-        passes = _passes(task, batch_size, epochs)
+        least = len(samples) if most_steps is None else 1
+        passes: Iterator[Batch] = _passes(task, batch_size, range(1, epochs + 1))
+        if most_steps is not None:
+            passes = islice(_passes(task, batch_size, count(epochs + 1)), most_steps)
         keep = self._keep(task.own_weight)
         if self.floor:
             teacher.lower_no_further(samples, classes)
@@ -91,9 +108,9 @@ class SecondChoice(Holding):
             ended_by = "nothing-own"
         else:
             with without_dropout(task.model):
-                arrived = _descend(descent, teacher, passes, len(samples), level)
+                arrived = _descend(descent, teacher, passes, len(samples), least, level)
             at_level = "chance" if self.level is None else "stop-accuracy"
-            ended_by = at_level if arrived else "epochs"
+            ended_by = at_level if arrived else "epochs" if most_steps is None else "most-steps"
         result = self._within_ball(task, descent.result(task, samples, ended_by=ended_by), samples)
         report = replace(
             result.report, stop_accuracy=level, reach=teacher.reach, own_share=teacher.own_share
@@ -135,18 +152,23 @@ class SecondChoice(Holding):
 
 
 def _descend(
-    descent: Descent, teacher: Teacher, batches: Iterable[Batch], epoch: int, level: float
+    descent: Descent,
+    teacher: Teacher,
+    batches: Iterable[Batch],
+    epoch: int,
+    least: int,
+    level: float,
 ) -> bool:
-    """Distil for an epoch, and on until labels that should go are at `level`; tell if they are."""
+    """Take `least` steps, and on until labels that should go are at `level`; tell if they are."""
     window = max(1, epoch // WINDOWS)
-    count = _Count(descent.device)
+    seen = _Count(descent.device)
     for number, (inputs, labels) in enumerate(batches, start=1):
         inputs, labels = inputs.to(descent.device), labels.to(descent.device)
-        descent.step(inputs, labels, _objective(teacher(inputs, labels), count))
+        descent.step(inputs, labels, _objective(teacher(inputs, labels), seen))
         if number % window == 0:
-            if number >= epoch and count.share() <= level:
+            if number >= least and seen.share() <= level:
                 return True
-            count = _Count(descent.device)
+            seen = _Count(descent.device)
     return False
 
 
@@ -164,19 +186,19 @@ class _Count:
         return hits / own if own else 0.0
 
 
-def _objective(lesson: Lesson, count: _Count) -> Callable[[Tensor, Tensor], Tensor]:
+def _objective(lesson: Lesson, seen: _Count) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the cross entropy with the lesson's target, which follows where the model stands."""
 
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
         with torch.no_grad():
             now = of_label(outputs.softmax(dim=1), labels)
-            count.add(lesson.lost(now), (outputs.argmax(dim=1) == labels).to(now.dtype))
+            seen.add(lesson.lost(now), (outputs.argmax(dim=1) == labels).to(now.dtype))
             target = lesson.target(labels, now)
         return nn.functional.cross_entropy(outputs, target)
 
     return loss
 
 
-def _passes(task: LocalTask, batch_size: int, epochs: int) -> Iterator[Batch]:
-    for epoch in range(1, epochs + 1):
-        yield from task.batches(batch_size, epoch)
+def _passes(task: LocalTask, batch_size: int, numbers: Iterable[int]) -> Iterator[Batch]:
+    for number in numbers:
+        yield from task.batches(batch_size, number)

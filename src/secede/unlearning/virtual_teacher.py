@@ -1,11 +1,11 @@
 """A virtual teacher: the leaver distils the model's own answers with the true class pressed down.
 
 Mora, Valerio, Bellavista, Passarella 2024, "FedQUIT: On-Device Federated Unlearning via a
-Quasi-Competent Virtual Teacher". Of its variants this is the one its scripts run, the true class's
-logit set to the sample's smallest; KL, temperature 1, one epoch as there. They take Adam at 1e-4
-and batches of 32; we take SGD and batches as in the federation's rounds, since a rate of Adam's
-means nothing to SGD; gradients are clipped, and normalisation keeps its statistics. The teacher is
-the model that the student starts from.
+Quasi-Competent Virtual Teacher". Of its variants this is the one its newer scripts run, the true
+class's logit set to the sample's smallest; KL, temperature 1, one epoch as there (older ones: 20).
+They take Adam at 1e-4 and batches of 32; we take SGD and batches as in the federation's rounds,
+since a rate of Adam's means nothing to SGD; gradients are clipped, and normalisation keeps its
+statistics. The teacher is the model that the student starts from.
 """
 
 from __future__ import annotations

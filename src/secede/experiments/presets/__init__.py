@@ -30,23 +30,27 @@ PAPER = (
     "emnist47-flipped-5",
     "emnist47-flipped-10",
 )
-NATURAL = (
-    "mnist-clean-5",
-    "mnist-exclusive-5",
-    "mnist-class-5",
+UNEVEN = (
     "mnist-backdoor-small",
     "mnist-backdoor-half",
     "mnist-clean-half",
     "mnist-backdoor-skewed",
     "mnist-flipped-skewed",
 )
-UNEVEN = NATURAL[3:]
+NATURAL = (
+    "mnist-clean-5",
+    "mnist-exclusive-5",
+    "mnist-nearly-5",
+    "mnist-class-5",
+    *UNEVEN,
+)
 SUITES = {
     "paper": PAPER,  # its own method
     "compare": PAPER,  # those that need neither history nor data at the server
     "controls": PAPER,  # our hold on others' steps, and the paper's at several distances
     "ablation": PAPER + UNEVEN,  # ours without one of its parts
-    "history": (*PAPER, "mnist-exclusive-5"),  # those that do, or that cost like retraining
+    # Those that do, or that cost like retraining.
+    "history": (*PAPER, "mnist-exclusive-5", "mnist-nearly-5"),
     "natural": NATURAL,  # leavers that planted nothing, small and large ones, skewed labels
 }
 NAMES = ("demo", *(f"{suite}/{cell}" for suite, cells in SUITES.items() for cell in cells))
@@ -66,7 +70,8 @@ def load(name_or_path: str, *, methods_follow: bool = False) -> Config:
     if not name_or_path.endswith(".toml"):
         raise ConfigError(
             f"no preset {name_or_path!r}; {did_you_mean(name_or_path, NAMES)}"
-            f"expected a path ending in .toml or one of: {', '.join(NAMES)}"
+            f"expected a path ending in .toml, demo, or a suite and a cell such as "
+            f"{NAMES[1]} (suites: {', '.join(SUITES)}); `secede presets` lists them"
         )
     try:
         text = path.read_text(encoding="utf-8")

@@ -65,7 +65,6 @@ def test_the_plan_predicts_the_bytes_that_are_counted(
             methods=("weight-negation", method) if rung == "retraining" else (method,),
             settings={method: SETTINGS[method]} if method in SETTINGS else {},
             rounds=rounds,
-            least_rounds=min(1, rounds),
             server_rounds=0 if rung == "retraining" else rounds,
             guard=Limits(nearest=0, nearest_line=0, farthest=99),
         )

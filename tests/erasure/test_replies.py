@@ -80,6 +80,12 @@ def test_a_report_keeps_its_numbers_and_our_own_words() -> None:
     assert replies.checked_report(told) == replace(REPORT, ended_by="other")
 
 
+@pytest.mark.parametrize("word", ["stop-distance", "stop-accuracy", "stop-loss", "epochs"])
+def test_the_words_of_the_ascents_stops_are_our_own(word: str) -> None:
+    told = replace(REPORT, ended_by=word)
+    assert replies.checked_report(told) == told
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -51,6 +51,32 @@ def test_wishes_from_before_one_could_wish_for_no_fading_are_for_it() -> None:
     assert wishing.read({"fading": False}) == Wishes(fading=False)
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"rounds": 3, "least_rounds": 5}, "rounds is 3, below least_rounds, which is 5"),
+        ({"rounds": 0}, "rounds is 0, below least_rounds, which is 1"),
+        ({"methods": ["gradient-ascent"]}, "'gradient-ascent' is there to compare with"),
+        ({"methods": ["retrain", "fine-tune"]}, "'fine-tune' is there to compare with"),
+    ],
+)
+def test_what_nobody_should_ask_for_is_refused_where_it_is_given(
+    given: dict[str, object], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        wishing.read(given)
+    # A journal that an earlier version wrote is carried out as it is.
+    kept = {**wishing.kept(Wishes()), **given}
+    asked = wishing.asked(Way(kept), Wishes())  # type: ignore[arg-type]
+    assert json.loads(json.dumps(wishing.kept(asked))) == kept
+
+
+def test_no_rounds_may_be_wished_for_where_nothing_is_taken_from_the_leaver() -> None:
+    given = {"rounds": 0, "distrust": True}
+    assert wishing.read(given) == Wishes(rounds=0, distrust=True)
+    assert wishing.read({"rounds": 0, "least_rounds": 0}).rounds == 0
+
+
 def test_the_first_wishes_count_and_others_only_before_them() -> None:
     kept = [wishing.kept(Wishes(rounds=rounds)) for rounds in (3, 4)]
     assert wishing.asked(Way(*kept), Wishes()).rounds == 3  # type: ignore[arg-type]

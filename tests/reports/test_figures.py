@@ -96,6 +96,9 @@ def test_captions_say_after_how_many_rounds(make_run: Make) -> None:
     found = {plot.slug: plot.caption for plot in plots([long, short])}
     assert "Erased: after 1 round of" in found["backdoor-efficacy"]
     assert "Erased: after up to 5 rounds of" in found["backdoor-clean-accuracy"]
+    titles = {plot.slug: plot.title for plot in plots([long, short])}
+    assert titles["backdoor-efficacy"].endswith("forgotten after 1 round?")
+    assert titles["backdoor-clean-accuracy"].endswith("useful after up to 5 rounds?")
     only = {plot.slug: plot.caption for plot in plots([short])}
     assert "Erased: after 3 rounds of" in only["backdoor-clean-accuracy"]
 

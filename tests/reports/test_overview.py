@@ -71,3 +71,16 @@ def test_runs_of_one_title_are_one_row_against_retraining(make_run: Make) -> Non
     # 97 % is what retraining has after its third round.
     assert f"| {title} | 3" in worth
     assert gaps.count(title) == worth.count(title) == 1
+
+
+def test_what_a_round_is_worth_is_a_bound_where_a_retraining_never_got_there(
+    make_run: Make,
+) -> None:
+    def use(seed: int, arm: str, round: int) -> dict[str, float]:
+        late = {0: [0.1, 0.5, 0.98], 1: [0.1, 0.5, 0.6]}[seed]
+        return {"clean_accuracy": late[round] if arm == "retrain" else 0.9}
+
+    shape = {"rounds": 2, "post_rounds": 2, "methods": ("fine-tune",), "override": use}
+    # After two rounds in the first seed; in the second never, which counts as all its two.
+    assert "| > 2 |" in against_retraining([make_run(seeds=(1,), **shape)])
+    assert "| ≥ 2 |" in against_retraining([make_run(seeds=(0, 1), **shape)])

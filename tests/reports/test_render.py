@@ -1,6 +1,7 @@
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 
 import matplotlib
 import pytest
@@ -50,6 +51,12 @@ def test_a_png_is_one_and_wide_enough_for_its_panels(plot: Plot) -> None:
     assert png.startswith(b"\x89PNG\r\n")
     width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
     assert (width, height) == (2 * 640, round((2.9 + 0.62) * 160))
+
+
+def test_a_long_title_takes_a_second_line_above_the_panels(plot: Plot) -> None:
+    png = plot_bytes(replace(plot, title=" ".join(["forgotten?"] * 9)), "png")
+    width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
+    assert (width, height) == (2 * 640, round((2.9 + 0.62 + 0.2) * 160))
 
 
 def test_a_panel_for_the_page_is_well_formed_described_and_themed(plot: Plot) -> None:

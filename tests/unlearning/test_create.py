@@ -89,9 +89,23 @@ def test_what_a_setting_may_be_is_told_with_the_method(
     )
 
 
+OF_TYPES = """
+from dataclasses import dataclass
+from typing import Literal, Optional
+
+@dataclass
+class Own:
+    epochs: int = 3
+    mode: Literal["a", "b"] = "a"
+    rate: Optional[float] = None
+    other: float | None = None
+
+    def unlearn(self, task): ...
+"""
+
+
 def _own_folder(folder: Path) -> Path:
-    text = "from dataclasses import dataclass\n\n@dataclass\nclass Own:\n    epochs: int = 3\n"
-    (folder / "dataclass_of_types.py").write_text(text + "    def unlearn(self, task): ...\n")
+    (folder / "dataclass_of_types.py").write_text(OF_TYPES)
     return folder
 
 
@@ -103,10 +117,12 @@ def test_settings_are_told_with_kind_and_default(tmp_path: Path) -> None:
     assert described("second-choice")[1]["hold_by"] == ("Literal['model', 'neuron']", "neuron")
     assert described("fine-tune")[1] == {}
     # A module that evaluates its annotations has types, not their names.
-    assert described("dataclass_of_types:Own", search=_own_folder(tmp_path))[1]["epochs"] == (
-        "int",
-        3,
-    )
+    assert described("dataclass_of_types:Own", search=_own_folder(tmp_path))[1] == {
+        "epochs": ("int", 3),
+        "mode": ("Literal['a', 'b']", "a"),
+        "rate": ("float | None", None),
+        "other": ("float | None", None),
+    }
     # It runs with none of its defaults alone, and is described all the same.
     assert described("class-pruning")[1]["classes"] == ("tuple[int, ...]", ())
 

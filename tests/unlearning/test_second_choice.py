@@ -105,6 +105,16 @@ def test_a_further_step_ends_at_chance_or_when_its_steps_are_used_up(
     assert passes == [0, 3, 0, 3]
 
 
+def test_a_further_step_need_not_go_over_all_samples(three_class_task: LocalTask) -> None:
+    # Eight batches, so that it looks after each; another class is answered from the start.
+    samples = [(torch.ones(1, 1), torch.tensor([2]))] * 8
+    task = replace(three_class_task, batches=lambda _size, _number: samples)
+    step = SecondChoice(labels="all", epochs=1, least_steps=1)
+    there = {"weight": torch.tensor([[5.0], [0.0], [0.0]])}
+    found = step.unlearn_again(task, there, most_steps=9)
+    assert (found.report.steps, found.report.ended_by) == (1, "chance")
+
+
 def test_a_label_is_lowered_to_what_it_would_be_beyond_the_reference(
     three_class_task: LocalTask,
 ) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from secede.erasure import wishing
 from secede.erasure.fields import faults
 from secede.erasure.plan import Limits, Mean
 from secede.erasure.planning import Wishes
 from secede.errors import ConfigError
 from secede.unlearning.create import create
-from secede.unlearning.methods import METHODS
 
 
 def of(
@@ -39,19 +39,12 @@ def of(
         raise ConfigError(f"--backups-until {backups_until:%Y-%m-%d} is past: give the last day")
     if mean not in ("mean", "trimmed", "median"):
         raise ConfigError(f"mean is {mean!r}, expected mean, trimmed or median")
-    for name in methods:
-        entry = METHODS.get(name)
-        if entry is not None and not entry.erases:
-            raise ConfigError(
-                f"method {name!r} is there to compare with, in `secede run`: {entry.summary}; "
-                "`secede methods` lists what erases, and what each needs"
-            )
     chosen_settings = _settings(settings)
     for name in dict.fromkeys([*methods, *chosen_settings]):
         create(name, chosen_settings.get(name))  # before any work is done
     chosen: Mean = mean  # type: ignore[assignment]  # checked above
     plain = Wishes()
-    return Wishes(
+    found = Wishes(
         methods=tuple(methods),
         settings=chosen_settings,
         distrust=distrust,
@@ -68,6 +61,8 @@ def of(
         fading=fading,
         backups_until=backups_until and backups_until.replace(tzinfo=UTC),
     )
+    wishing.check(found)
+    return found
 
 
 def _limits(nearest: float) -> Limits:

@@ -57,13 +57,6 @@ class Wishes:
     backups_until: datetime | None = None
     fading: bool = True  # of what the retained clients' training does not use; no: it is trusted
 
-    def __post_init__(self) -> None:
-        if self.rounds < self.least_rounds:
-            raise ConfigError(
-                f"rounds is {self.rounds}, below least_rounds, which is {self.least_rounds}: give "
-                "both (with 0 of them, what the leaver returned may be what serves)"
-            )
-
 
 def make(
     ground: Ground,
@@ -168,7 +161,7 @@ def _least(rung: Rung, rounds: int, wishes: Wishes) -> int:
     """Return the rounds to take however good the model is before them."""
     if rung == "retraining":
         return rounds
-    return wishes.least_rounds if rung == "local-step" else 0
+    return min(wishes.least_rounds, rounds) if rung == "local-step" else 0
 
 
 def _ladder(

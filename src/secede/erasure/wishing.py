@@ -14,6 +14,7 @@ from secede.erasure.course import Course
 from secede.erasure.fields import faults
 from secede.erasure.planning import Wishes
 from secede.errors import ConfigError, RecordError
+from secede.unlearning.methods import METHODS
 
 _WISHES = TypeAdapter(Wishes)
 
@@ -27,15 +28,33 @@ def kept(wishes: Wishes) -> dict[str, Any]:
     return found
 
 
+def check(wishes: Wishes) -> None:
+    """Raise if nobody should ask for this; what a journal has is carried out as it is."""
+    for name in wishes.methods:
+        entry = METHODS.get(name)
+        if entry is not None and not entry.erases:
+            raise ConfigError(
+                f"method {name!r} is there to compare with, in `secede run`: {entry.summary}; "
+                "`secede methods` lists what erases, and what each needs"
+            )
+    if wishes.rounds < wishes.least_rounds and not wishes.distrust:
+        raise ConfigError(
+            f"rounds is {wishes.rounds}, below least_rounds, which is {wishes.least_rounds}: give "
+            "both (with 0 of them, what the leaver returned may be what serves)"
+        )
+
+
 def read(given: Mapping[str, Any]) -> Wishes:
     """Return wishes from some of their fields, as JSON has them; the others are as usual."""
     if unknown := given.keys() - {each.name for each in fields(Wishes)}:
         raise ConfigError(f"wishes: unknown {str(min(unknown))[:40]!r}")
     try:
-        return _WISHES.validate_json(json.dumps(given))
+        wishes = _WISHES.validate_json(json.dumps(given))
     except (ValidationError, TypeError) as error:
         told = faults(error) if isinstance(error, ValidationError) else error
         raise ConfigError(f"wishes: {told}") from error
+    check(wishes)
+    return wishes
 
 
 def asked(course: Course, otherwise: Wishes) -> Wishes:

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 
 from secede.reports import names
 from secede.reports.compared import gap, retraining_rounds
+from secede.reports.costs import compare_at_round
 from secede.reports.formats import number
 from secede.reports.records import Run
 from secede.reports.statistics import measured
 from secede.reports.table import markdown_rows
 
 GAPS = "Main score, points from retraining: after 1 round of post-training → after the last"
-WORTH = "Rounds of fair retraining that a method's first round of post-training is worth"
+WORTH = (
+    "Rounds of fair retraining that a method's first round of post-training is worth (≥: in some "
+    "seeds retraining never got there, which counts as all its rounds)"
+)
 
 EXPLAINED = (
     "Usefulness / main score in percent, after 1 round of post-training → after the last. FedAvg "
@@ -118,4 +122,5 @@ def _worth(run: Run, arm: str) -> str:
     rounds = retraining_rounds(run, arm, 1)
     if rounds is None:
         return f"> {run.last_round(names.RETRAIN)}"
-    return number(rounds.mean, "rounds")
+    never = compare_at_round(run, arm, 1).retrained_never  # such seeds count with all its rounds
+    return f"{'≥ ' if never else ''}{number(rounds.mean, 'rounds')}"

@@ -21,6 +21,7 @@ from secede.reports.verdict import Verdict, joint_headline, judge
 ENDED_BY = {
     "stop-distance": "far enough from the leaver's own state",
     "stop-accuracy": "the leaver's accuracy fell to the level asked for",
+    "stop-loss": "the leaver's loss rose to that of guessing",
     "epochs": "all its epochs ran out",
 }
 

@@ -20,6 +20,7 @@ FURTHER = (
     "below it, with the 95 % interval of the seeds' paired differences (*: it has one sign): after "
     "1 round of post-training → after the last"
 )
+ENDS = (1, None)  # rounds of post-training; None: all of them
 
 
 def nearer(runs: Sequence[Run]) -> str:
@@ -30,21 +31,26 @@ def nearer(runs: Sequence[Run]) -> str:
     lines = [(f"{names.label(first)} against", *columns), ("---", *("---:" for _ in columns))]
     for other in others:
         shared = [run for run in runs if {first, other} <= {*run.config.methods}]
-        counts = [count for last in (False, True) for count in _nearer(shared, first, other, last)]
+        counts = [count for end in ENDS for count in _nearer(shared, first, other, end)]
         lines.append((names.label(other), *(f"{count} of {len(shared)}" for count in counts)))
     return f"**{NEARER}**\n\n{markdown_rows(lines)}"
 
 
 def further(runs: Sequence[Run]) -> str:
     """Return a Markdown table of paired differences in distance from retraining."""
+    return f"**{FURTHER}**\n\n{further_after(runs, ENDS)}"
+
+
+def further_after(runs: Sequence[Run], ends: Sequence[int | None]) -> str:
+    """Return that table, without its heading, after some rounds; None: after all of them."""
     first = next(method for run in runs for method in run.config.methods)
 
     def cell(run: Run, other: str) -> str:
         if first == other or first not in run.config.methods:
             return "–"
-        return " → ".join(_told(_difference(run, other, first, last)) for last in (False, True))
+        return " → ".join(_told(_difference(run, other, first, end)) for end in ends)
 
-    return f"**{FURTHER}**\n\n{by_title(runs, cell)}"
+    return by_title(runs, cell)
 
 
 def _told(found: Estimate) -> str:
@@ -56,27 +62,27 @@ def _told(found: Estimate) -> str:
     return f"{mean}{sure} ({low} to {high})"
 
 
-def _nearer(runs: Sequence[Run], first: str, other: str, last: bool) -> tuple[int, int, int]:
+def _nearer(runs: Sequence[Run], first: str, other: str, end: int | None) -> tuple[int, int, int]:
     """Count where `first` is nearer by the means, surely nearer, and surely further away."""
     found = [0, 0, 0]
     for run in runs:
-        here, there = (distances(run, arm, last) for arm in (first, other))
+        here, there = (distances(run, arm, end) for arm in (first, other))
         found[0] += abs(over_seeds(here).mean) < abs(over_seeds(there).mean)
-        paired = _difference(run, first, other, last)
+        paired = _difference(run, first, other, end)
         if paired.interval is not None:
             found[1] += paired.interval[1] < 0
             found[2] += paired.interval[0] > 0
     return found[0], found[1], found[2]
 
 
-def _difference(run: Run, arm: str, other: str, last: bool) -> Estimate:
-    pairs = zip(distances(run, arm, last), distances(run, other, last), strict=True)
+def _difference(run: Run, arm: str, other: str, end: int | None) -> Estimate:
+    pairs = zip(distances(run, arm, end), distances(run, other, end), strict=True)
     return over_seeds([abs(a) - abs(b) for a, b in pairs])
 
 
-def distances(run: Run, arm: str, last: bool) -> list[float]:
-    """Return how far from retraining each seed's main score is, after one round or the last."""
-    end, probe = run.last_round(arm), run.config.main_probe
+def distances(run: Run, arm: str, end: int | None) -> list[float]:
+    """Return how far from retraining each seed's main score is, after `end` rounds; None: all."""
+    last, probe = run.last_round(arm), run.config.main_probe
     retrained = run.scores(names.RETRAIN, run.last_round(names.RETRAIN), probe)
-    found = run.scores(arm, end if last else min(1, end), probe)
+    found = run.scores(arm, last if end is None else min(end, last), probe)
     return [a.value - b.value for a, b in zip(found, retrained, strict=True)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
@@ -26,7 +27,7 @@ from secede.reports.palette import INK, LOOKS, PAPER, THEME, settings
 from secede.reports.plots import BarPanel, MarkPanel, Panel, Plot
 
 WIDTH, HEIGHT = 4.0, 2.9  # inches of one panel
-LETTER = 0.1  # inches that a letter of a title takes at its usual size
+LETTER, LINE = 0.1, 0.2  # inches that a letter of a title takes, and each line after the first
 HEADING = 0.62  # inches above the panels for title and legend
 TITLE_ONLY = 0.36  # where there is no legend
 DPI = 160
@@ -86,7 +87,9 @@ def _figure(plot: Plot) -> Figure:
     if len(rows[0]) == 1 and panel_width == WIDTH:  # one data set: its panels side by side
         rows = (tuple(row[0] for row in rows),)
     high, wide = len(rows), max(len(row) for row in rows)
-    heading = HEADING if plot.arms else TITLE_ONLY
+    title = textwrap.wrap(plot.title, int((wide * panel_width - 0.24) / LETTER))
+    more = LINE * (len(title) - 1)
+    heading = (HEADING if plot.arms else TITLE_ONLY) + more
     height = high * panel_height + heading
     layout = ConstrainedLayoutEngine(
         rect=(0, 0, 1, 1 - heading / height), w_pad=0.1, h_pad=0.1, wspace=0.05, hspace=0.05
@@ -97,15 +100,8 @@ def _figure(plot: Plot) -> Figure:
         for axes, panel in zip(axes_row, row, strict=True):
             draw(axes, panel)
     left = 0.12 / (wide * panel_width)
-    room = (wide * panel_width - 0.24) / (LETTER * len(plot.title))
-    figure.text(
-        left,
-        1 - 0.12 / height,
-        plot.title,
-        fontsize=min(12.0, 12.0 * room),
-        fontweight="bold",
-        va="top",
-    )
+    words = "\n".join(title)
+    figure.text(left, 1 - 0.12 / height, words, fontsize=12, fontweight="bold", va="top")
     if not plot.arms:
         return figure
     figure.legend(
@@ -113,7 +109,7 @@ def _figure(plot: Plot) -> Figure:
         loc="upper left",
         ncols=len(plot.arms),
         fontsize=9,
-        bbox_to_anchor=(left, 1 - 0.38 / height),
+        bbox_to_anchor=(left, 1 - (0.38 + more) / height),
         borderaxespad=0.0,
         borderpad=0.0,
         handlelength=1.8,

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -50,11 +49,8 @@ class ClassPruning(Method):
             raise ConfigError(f"share must be above 0 and below 1, got {self.share}")
 
     def check_model(self, model: nn.Module) -> None:
-        """Raise if it has no channels to prune, or does not tell the classes apart."""
+        """Raise if it has no channels to prune."""
         prunable(model)
-        *_, last = (m for m in model.modules() if [*m.parameters(recurse=False)])
-        if isinstance(last, nn.Linear) and max(self.classes) >= last.out_features:
-            _refuse(max(self.classes), last.out_features)
 
     def start(self, server: Server) -> Start:
         """Gather everybody's activations, the leaver's too: it may alone hold the classes."""
@@ -115,7 +111,7 @@ def prunable(model: nn.Module) -> list[str]:
         found = [name for name, module in named.items() if isinstance(module, nn.Linear)][:-1]
     found = [name for name in found if channels.rows_of(model, name, _BY_CHANNEL)]
     if not found:
-        raise ConfigError("class-pruning needs Conv2d or hidden Linear layers: the model has none")
+        raise ConfigError("no channels to prune: the model has no Conv2d or hidden Linear layers")
     return found
 
 
@@ -163,15 +159,11 @@ def pooled(replies: list[State]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     return {layer: total / counts[:, None] for layer, total in sums.items()}, told
 
 
-def _refuse(label: int, count: int) -> NoReturn:
-    raise ConfigError(f"classes names {label}, but the model has {count} classes")
-
-
 def scored(mean: Tensor, label: int) -> Tensor:
     """Return each channel's TF-IDF for a class, from mean activations by class and channel."""
     held = ~mean.isnan().any(dim=1)
     if not label < len(mean):
-        _refuse(label, len(mean))
+        raise ConfigError(f"classes names {label}, but the model has {len(mean)} classes")
     if not bool(held[label]):
         raise DataError(f"no client holds samples of class {label}: nothing shows its channels")
     term = mean[label] / mean[label].sum().clamp_min(torch.finfo(mean.dtype).tiny)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -55,7 +56,9 @@ def settings_of(method: Method) -> dict[str, object]:
 
 def _written(kind: object) -> str:
     """Return a field's type as it is written, also where its module has evaluated it."""
-    return kind.__name__ if type(kind) is type else str(kind)
+    text = kind.__name__ if type(kind) is type else str(kind)
+    text = re.sub(r"\b(?:typing|collections\.abc)\.", "", text)
+    return re.sub(r"^Optional\[(.*)\]$", r"\1 | None", text)
 
 
 def _default(field: dataclasses.Field[Any]) -> object:

@@ -70,7 +70,7 @@ class LocalReport:
     """How a local step went: scalars only, fit for records and receipts."""
 
     steps: int
-    ended_by: str  # "stop-distance", "stop-accuracy", "epochs", "no-steps", or a method's own word
+    ended_by: str  # "stop-distance", "stop-accuracy", "stop-loss", "epochs", or a method's own word
     distance_to_own: float  # plain L2 over what can move, as all distances of a step
     distance_to_reference: float
     accuracy: float | None  # on the leaver's own samples, where labels are classes

@@ -62,7 +62,10 @@ def _load(kind: str, value: str, path: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{path}.".startswith(f"{missing}."):
-            problem = f"there is no module {path!r} on the Python path or beside the config"
+            problem = (
+                f"there is no module {path!r} on the Python path or beside the config "
+                "(PYTHONPATH=. puts this folder on it)"
+            )
             raise error_in(kind, value, problem) from error
         raise error_in(kind, value, f"importing {path!r} failed: {told(error)}") from error
 

@@ -14,8 +14,8 @@ from secede.errors import ConfigError
     ("changes", "words"),
     [
         ({"mean": "middle"}, "mean is 'middle', expected mean, trimmed or median"),
-        ({"rounds": 3, "least_rounds": 5}, "rounds is 3, below least_rounds, which is 5"),
-        ({"rounds": 0, "least_rounds": None}, "rounds is 0, below least_rounds, which is 1"),
+        ({"rounds": 3, "least_rounds": 5}, "at most 3 rounds, but at least 5 after"),
+        ({"rounds": 0, "least_rounds": None}, "at most 0 rounds, but at least 1 after"),
         ({"settings": ["epochs=3"]}, "give METHOD.KEY=VALUE"),
         ({"methods": ["fine-tune"]}, "method 'fine-tune' is there to compare with"),
         ({"methods": ["gradient-ascent"]}, "method 'gradient-ascent' is there to compare with"),

@@ -207,6 +207,12 @@ def shown(found: Plan) -> str:
     return " ".join(found.text().split())
 
 
+def test_the_plan_says_what_was_set(home: Home) -> None:
+    how = {"second-choice": {"hold": 0.5, "epochs": 1}}
+    assert "Set for second-choice: hold = 0.5, epochs = 1." in shown(plan(home, settings=how))
+    assert "Set for" not in shown(plan(home))
+
+
 def test_the_plan_says_how_updates_are_joined_and_what_the_leaver_gets(home: Home) -> None:
     usual, other = shown(plan(home)), shown(plan(home, mean="median", measure_at_leaver=True))
     assert "Updates are joined by their weighted mean (one malicious" in usual

@@ -54,8 +54,8 @@ def test_wishes_from_before_one_could_wish_for_no_fading_are_for_it() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"rounds": 3, "least_rounds": 5}, "rounds is 3, below least_rounds, which is 5"),
-        ({"rounds": 0}, "rounds is 0, below least_rounds, which is 1"),
+        ({"rounds": 3, "least_rounds": 5}, "at most 3 rounds, but at least 5 after"),
+        ({"rounds": 0}, "at most 0 rounds, but at least 1 after"),
         ({"methods": ["gradient-ascent"]}, "'gradient-ascent' is there to compare with"),
         ({"methods": ["retrain", "fine-tune"]}, "'fine-tune' is there to compare with"),
     ],

@@ -52,6 +52,10 @@ def test_an_empty_config_is_the_papers_setting_on_embedded_data() -> None:
             "methods = ['reference@x']",
             "'reference@x' has no settings of its own and would run as 'ref",
         ),
+        (
+            "methods = ['reference@every']\nsettings.\"reference@evry\" = {}",
+            "would run as 'reference'; did you mean 'reference@evry'? give some",
+        ),
         ("situation.leaver_online = false", "needs the leaver online, which this federation does"),
         ("settings.federaser.interval = 2", "settings.federaser: that method is not run here"),
         ("situation.server_data = -1", "situation.server_data is -1, expected greater than"),

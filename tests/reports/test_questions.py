@@ -58,6 +58,21 @@ def test_the_sentence_holds_the_numbers(make_run: Make) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("later", "said"), [(0.15, "; after 3 rounds that is no longer so."), (0.02, None)]
+)
+def test_what_comes_back_after_the_round_that_is_judged_is_said(
+    make_run: Make, later: float, said: str | None
+) -> None:
+    curves = {"fedavg": [0.9] * 5, "retrain": [0.01] * 5}
+    curves["projected-ascent"] = [0.0, 0.5, 0.02, later]
+    run = make_run(rounds=4, post_rounds=3, fixed={"attack_success": curves})
+    answer = forgotten(run, 2)
+    assert answer.reply is Reply.YES
+    text = answer.sentence.replace("\u00a0", " ")
+    assert text.endswith(said) if said else "longer" not in text
+
+
 def test_seeds_that_disagree_leave_it_undetermined(make_run: Make) -> None:
     def spread(seed: int, arm: str, round: int) -> dict[str, float]:
         values = {"fedavg": 0.9, "retrain": 0.01, "projected-ascent": 0.01 + 0.03 * seed}

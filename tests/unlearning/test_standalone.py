@@ -94,6 +94,12 @@ def test_the_users_model_is_left_as_it_was() -> None:
     assert model.training
 
 
+@pytest.mark.parametrize("step", ["second-choice", secede.SecondChoice, object()])
+def test_what_is_no_local_step_is_refused_with_what_is_expected(step: object) -> None:
+    with pytest.raises(ConfigError, match=r"expected a local step, such as secede.SecondChoice"):
+        erase(plain(), step=step)
+
+
 def test_a_one_shot_iterator_gives_what_a_list_gives() -> None:
     model = trained(plain())
 

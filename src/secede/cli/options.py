@@ -50,7 +50,7 @@ LiveTrigger = Annotated[str | None, _WHY]  # not for one that goes on, or has si
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; ask and write nothing.")]
 Instead = Annotated[
     list[str] | None,
-    typer.Option("--method", help="Instead of its rung's usual one; may be repeated."),
+    typer.Option("--method", help="On its rung, instead of the usual one; may be repeated."),
 ]
 Settings = Annotated[
     list[str] | None,

@@ -256,5 +256,10 @@ class Plan(Document):
                 if self.measure_at_leaver
                 else "The leaver does not get the new model; nothing is measured on its samples."
             )
+        notes += [
+            f"Set for {step.method}: {', '.join(f'{k} = {v}' for k, v in step.settings.items())}."
+            for step in self.ladder
+            if step.settings
+        ]
         notes += [f"Not possible: {left.rung}: {left.reason}." for left in self.omitted]
         return notes

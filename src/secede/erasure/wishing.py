@@ -39,8 +39,9 @@ def check(wishes: Wishes) -> None:
             )
     if wishes.rounds < wishes.least_rounds and not wishes.distrust:
         raise ConfigError(
-            f"rounds is {wishes.rounds}, below least_rounds, which is {wishes.least_rounds}: give "
-            "both (with 0 of them, what the leaver returned may be what serves)"
+            f"at most {wishes.rounds} rounds, but at least {wishes.least_rounds} after a local "
+            "step: raise the former or lower the latter (with 0 at least, what the leaver returned "
+            "may be what serves)"
         )
 
 

@@ -176,8 +176,10 @@ class Config(_Section):
             if self.methods.count(name) > 1:
                 raise ConfigError(f"methods: {name!r} is named twice")
             if name != known and not self.settings.get(name):
+                hint = did_you_mean(name, self.settings.keys() - set(self.methods))
                 raise ConfigError(
                     f"methods: {name!r} has no settings of its own and would run as {known!r}; "
+                    f"{hint}"
                     f'give some, as in settings."{name}" = {{ ... }}'
                 )
             if known in methods.METHODS:

@@ -35,6 +35,7 @@ CHEAPER = "Is it cheaper than fair retraining?"
 
 _ALLOWED = FORGOTTEN_POINTS / 100
 _LEARNT = 0.05  # that training must have brought, for there to be anything to erase
+_LATER = {Reply.NO: "no longer so", Reply.UNDETERMINED: "no longer sure"}
 _FACTOR = math.log(LOSS_FACTOR)
 
 
@@ -50,6 +51,9 @@ def forgotten(run: Run, round: int) -> Answer:
             f"; but {unlearnt}. More rounds (training.rounds) or smaller batches "
             "(training.batch_size) may help"
         )
+    last = run.last_round(run.erased)
+    if reply is Reply.YES and (later := as_retrained(run, run.erased, last)) is not Reply.YES:
+        numbers += f"; after {plural(last, 'round')} that is {_LATER[later]}"
     if reply is not Reply.YES and _climb_ran_out(run):
         section = f"settings.{names.PROJECTED_ASCENT}"
         numbers += (

@@ -238,14 +238,14 @@ def check_possible(
     would.sort(key=lambda other: scenario in other.poor_in)
     erasing = [other.name for other in would if other.erases]
     others = [other.name for other in would if not other.erases]
+    ending = ""
     if comparing:  # retraining is one to compare with
+        missing += f" ({keys} in a config)"
         erasing.remove("retrain")
         ending = f"; to compare with: retrain, which is always run, {', '.join(others)}"
-    else:
-        ending = ""
     raise ConfigError(
-        f"method {entry.name!r} {missing} ({keys} in a config); these would work, in the order we "
-        f"would try them: {', '.join(erasing)}{ending}"
+        f"method {entry.name!r} {missing}; these would work, in the order we would try them: "
+        f"{', '.join(erasing)}{ending}"
     )
 
 

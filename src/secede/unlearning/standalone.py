@@ -47,6 +47,10 @@ def unlearn(
     """
     if weight is not None and not 0 <= weight < 1:
         raise ConfigError(f"weight is a share of the last mean, from 0 to below 1, got {weight}")
+    if step is not None and (
+        isinstance(step, type) or not callable(getattr(step, "unlearn", None))
+    ):
+        raise ConfigError(f"step is {step!r}, expected a local step, such as secede.SecondChoice()")
     device = _device(model)
     passes = list(batches) if isinstance(batches, Iterator) else batches
     last = list[Batch]()  # that was drawn, to say what is wrong with it

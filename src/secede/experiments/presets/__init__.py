@@ -76,7 +76,9 @@ def load(name_or_path: str, *, methods_follow: bool = False) -> Config:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(
+            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
     name = re.sub(r"[^A-Za-z0-9._ -]+", "-", path.stem)[:80] or "run"
     config = parse(text, name=name, file=str(path), methods_follow=methods_follow)
     return resolve_data_path(config, path.parent)

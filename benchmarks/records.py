@@ -1,38 +1,34 @@
 """Tables of the documentation, from the records beside it: told apart from them, or written anew.
 
 A table stands between `<!-- paper: scores; Second choice; Weight negation -->`, which names the
-records, the kind of table and its columns (all, if none), and `<!-- end -->`. An experiment that
-is in both records of `history+slow` is one, if its models were the same.
+records, the kind of table and which methods are shown (all, if none), and `<!-- end -->`. An
+experiment that is in both records of `history+slow` is one, if its models were the same.
 
 example: python -m benchmarks.records --write
+         python -m benchmarks.records --pack letters runs/letters-*
+         python -m benchmarks.records --repeated runs/letters-*
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import tarfile
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from functools import cache
 from pathlib import Path
+from typing import NoReturn
 
+from benchmarks.archives import joined, load, pack, repeated
+from benchmarks.kinds import KINDS, short, with_methods
+from secede.errors import RecordError
 from secede.experiments import presets
-from secede.reports import compared, names, overview, paired
 from secede.reports.figures import plots
-from secede.reports.formats import interval, number
-from secede.reports.load import load_runs
-from secede.reports.records import Attack, Run
 from secede.reports.render import draw_plot
-from secede.reports.statistics import Estimate, over_seeds
-from secede.reports.table import markdown, markdown_rows
 
 ROOT = Path(__file__).parents[1]
-RECORDS = ROOT / "docs" / "records"
 PAGES = tuple(
-    ROOT / name for name in ("README.md", "docs/comparison.md", "docs/comparison-tables.md")
+    ROOT / name
+    for name in ("README.md", "docs/comparison.md", "docs/comparison-tables.md", "docs/explored.md")
 )
 
 COMPARED = tuple(presets.load(f"compare/{presets.PAPER[0]}").methods)
@@ -45,23 +41,7 @@ FIGURES = {  # in docs/images: which figure of the paper's cells, with which met
     "flipped-methods-n10": ("flipped-methods-n10", COMPARED),
 }
 
-SHORT = {"EMNIST (47 classes, derived)": "EMNIST", "(tau ": "(τ "}
-
 _BLOCK = re.compile(r"(<!-- ([a-z+]+): ([a-z]+)((?:; [^;]+?)*) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-PAIRED = "advantage less retraining's, paired by seed: after 1 round → after the last"
-BESIDE = (
-    *(
-        f"after {end}: {said}"
-        for end in ("1 round", "the last")
-        for said in ("nearer", "surely", "surely further")
-    ),
-    "first round worth more",
-    "surely more",
-    "surely less",
-)
-
-Rows = list[tuple[str, ...]]
 
 
 def blocks(text: str) -> list[str]:
@@ -95,269 +75,49 @@ def _table(records: str, kind: str, chosen: str) -> str:
     if kind not in KINDS:
         raise SystemExit(f"no table {kind!r}; expected one of: {', '.join(KINDS)}")
     runs = joined(records)
-    text = _short(KINDS[kind](runs, [name.strip() for name in chosen.split(";")[1:]]))
+    text = short(KINDS[kind](runs, [name.strip() for name in chosen.split(";")[1:]]))
     return text.rstrip("\n") + "\n"
-
-
-@cache
-def load(name: str) -> tuple[Run, ...]:
-    """Return the runs of the archive called `name`."""
-    with tempfile.TemporaryDirectory() as folder:
-        with tarfile.open(RECORDS / f"{name}.tar.xz") as archive:
-            archive.extractall(folder, filter="data")
-        return tuple(load_runs([Path(folder) / name]).runs)
-
-
-def joined(records: str) -> list[Run]:
-    """Return the runs of archives joined with `+`, those of one experiment as one."""
-    found: dict[str, Run] = {}
-    for run in (run for name in records.split("+") for run in load(name)):
-        title = run.config.title
-        found[title] = _both(found[title], run) if title in found else run
-    return list(found.values())
-
-
-def _both(one: Run, other: Run) -> Run:
-    """Return one run with both runs' methods, which must have begun with the same models."""
-    for arm in (names.FEDAVG, names.RETRAIN):
-        models = ([seed.curves[arm][-1].digest for seed in run.seeds] for run in (one, other))
-        if len({*map(tuple, models)}) > 1:
-            raise SystemExit(f"{one.config.title}: the records differ in {names.label(arm)}")
-    methods = (*one.config.methods, *other.config.methods)
-    seeds = (
-        replace(
-            here,
-            curves={**here.curves, **there.curves},
-            reports={**here.reports, **there.reports},
-            membership={**here.membership, **there.membership},
-        )
-        for here, there in zip(one.seeds, other.seeds, strict=True)
-    )
-    return replace(one, config=replace(one.config, methods=methods), seeds=tuple(seeds))
-
-
-def _scores(runs: Sequence[Run], columns: Sequence[str]) -> str:
-    return _columns(_rows(overview.against_retraining(runs))[0], columns)
-
-
-def _worth(runs: Sequence[Run], columns: Sequence[str]) -> str:
-    return _columns(_rows(overview.against_retraining(runs))[1], columns)
-
-
-def _further(runs: Sequence[Run], columns: Sequence[str]) -> str:
-    return _columns(_rows(paired.further(runs))[0], columns)
-
-
-def _nearer(runs: Sequence[Run], others: Sequence[str]) -> str:
-    heading, line, *rows = _rows(paired.nearer(runs))[0]
-    return markdown_rows([heading, line, *_named(rows, others)])
-
-
-def _cells(runs: Sequence[Run], columns: Sequence[str]) -> str:
-    """Return a row an experiment: what is useful / what is left, before, retrained and after."""
-    drawn = overview.overview(runs)
-    assert drawn is not None
-    table = dict(drawn.rows)
-    rows = [
-        (heading.title, *(table[column][number] for column in columns))
-        for number, heading in enumerate(drawn.headings)
-    ]
-    return markdown_rows([("", *columns), ("---", *("---:" for _ in columns)), *rows])
-
-
-def _every(runs: Sequence[Run], columns: Sequence[str]) -> str:
-    """Return each experiment's methods with every score; all columns, whatever is chosen."""
-    tables = ((run.config.title, compared.method_table(run)) for run in runs)
-    return "\n".join(f"## {title}\n\n{markdown(table, 'Method')}" for title, table in tables)
-
-
-def _members(runs: Sequence[Run], columns: Sequence[str]) -> str:
-    """Return each attack's share of the leaver's samples called members, and its advantage."""
-    heading = ("", "attack", "FedAvg", "Retrained", "after 1 round", "after the last", PAIRED)
-    rows = [heading, ("---", "---", *("---:" for _ in heading[2:]))]
-    for run, attack in ((run, attack) for run in runs for attack in names.ATTACKS):
-        last = [(arm, run.last_round(arm)) for arm in (names.FEDAVG, names.RETRAIN, run.erased)]
-        models = (*last[:2], (run.erased, 1), last[2])
-        found = [[seed.membership[model][attack] for seed in run.seeds] for model in models]
-        _, retrained, *erased = ([one.advantage for one in model] for model in found)
-        paired_by_seed = " → ".join(_difference(model, retrained) for model in erased)
-        called = (*map(_called, found), paired_by_seed)
-        rows.append((run.config.title, names.ATTACKS[attack], *called))
-    return markdown_rows(rows)
-
-
-def _difference(here: Sequence[float], there: Sequence[float]) -> str:
-    found = over_seeds([one - other for one, other in zip(here, there, strict=True)])
-    ends = "" if found.interval is None else interval(found, "difference")
-    return number(found.mean, "difference") + (f" ({ends})" if ends else "")
-
-
-def _seeds(runs: Sequence[Run], columns: Sequence[str]) -> str:
-    """Return each seed's points from retraining, and the rounds that its first round is worth."""
-    count = len(runs[0].seeds)
-    rows = [("", *(f"seed {place}" for place in range(count))), ("---", *["---:"] * count)]
-    for run in runs:
-        ends = [paired.distances(run, run.erased, last) for last in (False, True)]
-        moved = (
-            tuple(number(end, "difference") for end in pair) for pair in zip(*ends, strict=True)
-        )
-        worth = (replace(run, seeds=(seed,)) for seed in run.seeds)
-        rounds = (compared.retraining_rounds(one, one.erased, 1) for one in worth)
-        told = ("never" if found is None else number(found.mean, "rounds") for found in rounds)
-        cells = (f"{a} → {b}, {c}" for (a, b), c in zip(moved, told, strict=True))
-        rows.append((run.config.title, *cells))
-    return markdown_rows(rows)
-
-
-def _known_still(runs: Sequence[Run], columns: Sequence[str]) -> str:
-    """Return, of leavers that planted nothing, what is known of their samples beyond retraining."""
-    heading = ("after 1 round → 2 rounds → the last, paired by seed", *columns)
-    rows = [heading, ("---", *("---:" for _ in columns))]
-    for run in (run for run in runs if run.config.scenario == "clean"):
-        arms = {names.label(arm): arm for arm in run.config.methods}
-        retrained = (names.RETRAIN, run.last_round(names.RETRAIN))
-        for score in (names.LEAVER_ACCURACY, names.HOLDOUT_ACCURACY, None):
-            what = "the first less the second" if score is None else names.SCORES[score]
-            base = _known_of(run, retrained, score)
-            cells = [
-                " → ".join(
-                    _difference(_known_of(run, (arms[name], end), score), base)
-                    for end in (1, 2, run.last_round(arms[name]))
-                )
-                for name in columns
-            ]
-            rows.append((f"{run.config.title}: {what}", *cells))
-        losses = (" → ".join(_loss_ratios(run, arms[name], retrained)) for name in columns)
-        rows.append((f"{run.config.title}: {names.SCORES[names.LEAVER_LOSS]}, times", *losses))
-    return markdown_rows(rows)
-
-
-def _loss_ratios(run: Run, arm: str, retrained: tuple[str, int]) -> Iterator[str]:
-    for end in (1, 2, run.last_round(arm)):
-        pairs = zip(
-            _known_of(run, (arm, end), names.LEAVER_LOSS),
-            _known_of(run, retrained, names.LEAVER_LOSS),
-            strict=True,
-        )
-        found = over_seeds([one / other for one, other in pairs])
-        yield f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
-
-
-def _known_of(run: Run, model: tuple[str, int], score: str | None) -> list[float]:
-    if score is None:
-        both = (
-            _known_of(run, model, one) for one in (names.LEAVER_ACCURACY, names.HOLDOUT_ACCURACY)
-        )
-        return [own - other for own, other in zip(*both, strict=True)]
-    return [found.value for found in run.scores(*model, score)]
-
-
-def _beside(runs: Sequence[Run], others: Sequence[str]) -> str:
-    """Return how the judged method stands beside other records' methods: nothing is paired."""
-    here = {run.config.title: run for run in runs}
-    pairs = [(here[run.config.title], run) for run in joined(*others) if run.config.title in here]
-    heading = (f"{names.label(runs[0].erased)} against", *BESIDE)
-    rows = [heading, ("---", *("---:" for _ in BESIDE))]
-    for method in pairs[0][1].config.methods:
-        counts = map(sum, zip(*(_stands(*pair, method) for pair in pairs), strict=True))
-        rows.append((names.label(method), *(f"{count} of {len(pairs)}" for count in counts)))
-    return markdown_rows(rows)
-
-
-def _stands(run: Run, other: Run, method: str) -> Iterator[bool]:
-    """Say what BESIDE asks of one experiment."""
-    both = ((run, run.erased), (other, method))
-    for last in (False, True):
-        ours, theirs = (paired.distances(one, arm, last) for one, arm in both)
-        yield abs(over_seeds(ours).mean) < abs(over_seeds(theirs).mean)
-        here, there = (over_seeds([*map(abs, found)]) for found in (ours, theirs))
-        yield _below(here, there)
-        yield _below(there, here)
-    worth, less = (compared.retraining_rounds(one, arm, 1) for one, arm in both)
-    assert worth is not None, f"{run.config.title}: never as useful"
-    assert less is not None, f"{other.config.title}: {method} is never as useful"
-    yield worth.mean > less.mean
-    yield _below(less, worth)
-    yield _below(worth, less)
-
-
-def _below(one: Estimate, other: Estimate) -> bool:
-    """Whether the first interval ends before the second begins."""
-    return one.high is not None and other.low is not None and one.high < other.low
-
-
-def _called(found: Sequence[Attack]) -> str:
-    rate = over_seeds([attack.member_rate.value for attack in found]).mean
-    advantage = over_seeds([attack.advantage for attack in found]).mean
-    return f"{number(rate, 'share')} ({number(advantage, 'difference')})"
-
-
-KINDS: Mapping[str, Callable[[Sequence[Run], Sequence[str]], str]] = {
-    "scores": _scores,
-    "worth": _worth,
-    "further": _further,
-    "nearer": _nearer,
-    "cells": _cells,
-    "every": _every,
-    "members": _members,
-    "seeds": _seeds,
-    "known": _known_still,
-    "beside": _beside,
-}
-
-
-def _rows(text: str) -> list[Rows]:
-    """Read the Markdown tables of a text, names shortened."""
-    found: list[Rows] = [[]]
-    for line in _short(text).splitlines():
-        if line.startswith("|"):
-            found[-1].append(tuple(cell.strip() for cell in line.strip().strip("|").split("|")))
-        elif found[-1]:
-            found.append([])
-    return [rows for rows in found if rows]
-
-
-def _columns(rows: Rows, chosen: Sequence[str]) -> str:
-    """Return the chosen columns, without rows that have nothing in them."""
-    there = rows[0][1:]
-    kept = [0, *(1 + there.index(_known(name, there)) for name in chosen or there)]
-    heading, line, *cut = (tuple(row[place] for place in kept) for row in rows)
-    return markdown_rows([heading, line, *(row for row in cut if {*row[1:]} != {"–"})])
-
-
-def _named(rows: Rows, chosen: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    by_name = {row[0]: row for row in rows}
-    for name in chosen or by_name:
-        yield by_name[_known(name, list(by_name))]
-
-
-def _known(name: str, there: Sequence[str]) -> str:
-    if name not in there:
-        raise SystemExit(f"nothing is called {name!r} there; expected one of: {', '.join(there)}")
-    return name
-
-
-def _short(text: str) -> str:
-    for long, short in SHORT.items():
-        text = text.replace(long, short)
-    return text
 
 
 def draw_figures() -> None:
     """Draw the pages' figures."""
     for name, (slug, shown) in FIGURES.items():
-        runs = [replace(run, config=replace(run.config, methods=shown)) for run in load("paper")]
+        runs = [with_methods(run, shown) for run in load("paper")]
         (plot,) = (plot for plot in plots(runs) if plot.slug == slug)
         (ROOT / "docs" / "images" / f"{name}.png").write_bytes(draw_plot(plot).png)
 
 
+def tell_repeated(folders: Sequence[Path]) -> NoReturn:
+    """Say of runs that were run again which of their models are not those of the records."""
+    try:
+        found = repeated(folders)
+    except RecordError as error:
+        raise SystemExit(str(error)) from None
+    for title, models, differ in found:
+        print(f"{title}: {models} models, {differ} not as recorded")
+    raise SystemExit(1 if any(differ for _, _, differ in found) else 0)
+
+
 def main() -> None:
     """Say which pages differ from the records, or write them."""
-    options = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    options = parser.add_mutually_exclusive_group()
     options.add_argument("--write", action="store_true", help="write tables and figures anew")
-    write = options.parse_args().write
+    options.add_argument(
+        "--pack", nargs="+", metavar=("NAME", "RUN"), help="put runs' folders into an archive"
+    )
+    options.add_argument(
+        "--repeated", nargs="+", type=Path, metavar="RUN", help="hold runs against the records"
+    )
+    wanted = parser.parse_args()
+    if wanted.repeated:
+        tell_repeated(wanted.repeated)
+    if wanted.pack:
+        name, *folders = wanted.pack
+        pack(name, [Path(folder) for folder in folders])
+    write = wanted.write
     checked, differing = 0, []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")

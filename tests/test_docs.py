@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,44 @@ from secede.unlearning.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+READMES = [
+    path
+    for folder in ("docs/records", "examples", "benchmarks")
+    for path in sorted((ROOT / folder).rglob("README.md"))
+]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*PAGES, *READMES], ids=lambda page: f"{page.parent.name}-{page.name}"
+)
 def test_links_and_pictures_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        there = page.parent / path if path else page
+        assert there.exists(), target
+        assert not anchor or anchor in _anchors(there), target
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *READMES], ids=lambda page: f"{page.parent.name}-{page.name}"
+)
+def test_commits_that_are_named_are_there(page: Path) -> None:
+    git = ["git", "-C", str(ROOT)]
+    shallow = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True)
+    if shallow.stdout != b"false\n":
+        pytest.skip("no history here")
+    for commit in re.findall(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7}\b", page.read_text()):
+        found = subprocess.run([*git, "cat-file", "-e", f"{commit}^{{commit}}"])
+        assert found.returncode == 0, commit
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

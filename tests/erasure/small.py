@@ -57,7 +57,9 @@ STEP = {"epochs": 1, "batch_size": 16, "learning_rate": 0.1, "stop_distance": 10
 
 
 def wishes(**changes: Any) -> Wishes:
-    """Return wishes with that local step."""
+    """Return wishes with that local step; where no rounds are wished for, none must be taken."""
+    if changes.get("rounds") == 0:
+        changes = {"least_rounds": 0, **changes}
     return Wishes(methods=("projected-ascent",), settings={"projected-ascent": STEP}, **changes)
 
 

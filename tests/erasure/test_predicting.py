@@ -23,18 +23,15 @@ SIZE = 4 * (64 * 3 + 3)
 SETTINGS: dict[str, dict[str, Any]] = {
     "projected-ascent": small.STEP,
     "orthogonal-descent": {"rounds": 2},
-    "gradient-ascent": {"epochs": 1},
 }
-# Without those that cannot be here: the reference is refused as lazy, a linear model has no hidden
-# layer to prune, and the server no data to distil with.
+# Without those that cannot be here: what is there to compare with is refused, a linear model has no
+# hidden layer to prune, and the server no data to distil with.
 METHODS = (
     "second-choice",
     "projected-ascent",
-    "gradient-ascent",
     "virtual-teacher",
     "orthogonal-descent",
     "negated-update",
-    "fine-tune",
     "federaser",
     "weight-negation",
     "retrain",
@@ -65,6 +62,7 @@ def test_the_plan_predicts_the_bytes_that_are_counted(
             methods=("weight-negation", method) if rung == "retraining" else (method,),
             settings={method: SETTINGS[method]} if method in SETTINGS else {},
             rounds=rounds,
+            least_rounds=min(1, rounds),
             server_rounds=0 if rung == "retraining" else rounds,
             guard=Limits(nearest=0, nearest_line=0, farthest=99),
         )

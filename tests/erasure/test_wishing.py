@@ -57,6 +57,7 @@ def test_wishes_from_before_one_could_wish_for_no_fading_are_for_it() -> None:
         ({"rounds": 3, "least_rounds": 5}, "at most 3 rounds, but at least 5 after"),
         ({"rounds": 0}, "at most 0 rounds, but at least 1 after"),
         ({"methods": ["gradient-ascent"]}, "'gradient-ascent' is there to compare with"),
+        ({"methods": ["fine-tune@x"]}, "'fine-tune@x' is there to compare with"),
         ({"methods": ["retrain", "fine-tune"]}, "'fine-tune' is there to compare with"),
     ],
 )
@@ -69,6 +70,18 @@ def test_what_nobody_should_ask_for_is_refused_where_it_is_given(
     kept = {**wishing.kept(Wishes()), **given}
     asked = wishing.asked(Way(kept), Wishes())  # type: ignore[arg-type]
     assert json.loads(json.dumps(wishing.kept(asked))) == kept
+
+
+def test_what_nobody_should_ask_for_is_refused_before_anything_is_planned(home: Home) -> None:
+    entry = small.receive(home)
+    with Journal(home.journal, read_only=True) as journal:
+        request = journal.request(entry.id)
+    for wrong in (Wishes(rounds=0), Wishes(methods=("fine-tune",))):
+        with pytest.raises(ConfigError, match=r"at least 1 after|to compare with"):
+            small.erase(home, entry.id, how=wrong)
+        with pytest.raises(ConfigError, match=r"at least 1 after|to compare with"):
+            workflow.foresee(home, Simulated(home), request, wishes=wrong, now=NOW)
+    assert small.way(home) == ["received"]
 
 
 def test_no_rounds_may_be_wished_for_where_nothing_is_taken_from_the_leaver() -> None:

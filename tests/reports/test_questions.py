@@ -59,7 +59,7 @@ def test_the_sentence_holds_the_numbers(make_run: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("later", "said"), [(0.15, "; after 3 rounds that is no longer so."), (0.02, None)]
+    ("later", "said"), [(0.15, "; after 3 rounds the leaver is no longer forgotten."), (0.02, None)]
 )
 def test_what_comes_back_after_the_round_that_is_judged_is_said(
     make_run: Make, later: float, said: str | None

@@ -14,7 +14,7 @@ from secede.erasure.course import Course
 from secede.erasure.fields import faults
 from secede.erasure.planning import Wishes
 from secede.errors import ConfigError, RecordError
-from secede.unlearning.methods import METHODS
+from secede.unlearning.methods import METHODS, plain
 
 _WISHES = TypeAdapter(Wishes)
 
@@ -31,7 +31,7 @@ def kept(wishes: Wishes) -> dict[str, Any]:
 def check(wishes: Wishes) -> None:
     """Raise if nobody should ask for this; what a journal has is carried out as it is."""
     for name in wishes.methods:
-        entry = METHODS.get(name)
+        entry = METHODS.get(plain(name))
         if entry is not None and not entry.erases:
             raise ConfigError(
                 f"method {name!r} is there to compare with, in `secede run`: {entry.summary}; "

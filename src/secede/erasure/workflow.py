@@ -95,6 +95,7 @@ def foresee(home: Home, ground: Ground, request: Request, *, wishes: Wishes, now
 
     One that the server has not taken yet must be such as it would take.
     """
+    wishing.check(wishes)
     with Journal(home.journal, read_only=True) as journal:
         number = journal.number_of(request.digest())
         if number is None:
@@ -123,7 +124,9 @@ def erase(
     wishes = wishes or Wishes()
     with opened(home, ground, number, key, clock, tell, held=lock) as desk:
         course = desk.course
-        if course.last.state != courses.RECEIVED and not course.ended:
+        if course.last.state == courses.RECEIVED:
+            wishing.check(wishes)
+        elif not course.ended:
             tell(f"goes on from {course.last.state}, by the plan that it has")
         if wishing.ignored(course, wishes):
             tell(

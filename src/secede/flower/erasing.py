@@ -35,6 +35,7 @@ from secede.flower.secure.legacy import Masked
 from secede.flower.secure.recorder import Secure, SecureRecording
 from secede.flower.store import Store
 from secede.unlearning.create import create
+from secede.unlearning.methods import METHODS
 from secede.unlearning.tasks import LIVE
 
 _GOODBYE = 60.0  # seconds that an erased client has to say that it deleted its updates
@@ -228,7 +229,7 @@ def _check_live(wishes: Wishes) -> None:
         if entry.name not in LIVE:
             raise ConfigError(
                 f"method {name!r} asks clients for more than a live federation can send; methods "
-                f"that work live: {', '.join(LIVE)}"
+                f"that work live: {', '.join(name for name in LIVE if METHODS[name].erases)}"
             )
 
 

@@ -35,7 +35,10 @@ CHEAPER = "Is it cheaper than fair retraining?"
 
 _ALLOWED = FORGOTTEN_POINTS / 100
 _LEARNT = 0.05  # that training must have brought, for there to be anything to erase
-_LATER = {Reply.NO: "no longer so", Reply.UNDETERMINED: "no longer sure"}
+_LATER = {
+    Reply.NO: "the leaver is no longer forgotten",
+    Reply.UNDETERMINED: "it is no longer sure that the leaver is forgotten",
+}
 _FACTOR = math.log(LOSS_FACTOR)
 
 
@@ -53,7 +56,7 @@ def forgotten(run: Run, round: int) -> Answer:
         )
     last = run.last_round(run.erased)
     if reply is Reply.YES and (later := as_retrained(run, run.erased, last)) is not Reply.YES:
-        numbers += f"; after {plural(last, 'round')} that is {_LATER[later]}"
+        numbers += f"; after {plural(last, 'round')} {_LATER[later]}"
     if reply is not Reply.YES and _climb_ran_out(run):
         section = f"settings.{names.PROJECTED_ASCENT}"
         numbers += (

@@ -119,10 +119,17 @@ def test_a_model_that_was_trained_in_the_open_is_not_erased_from_under_secagg(
     ("wishes", "words"),
     [
         (replace(WISHES, mean="median"), ("mean 'median' needs single updates",)),
-        (replace(WISHES, methods=("reference",), settings={}), ("reference", "single updates")),
+        (
+            replace(WISHES, methods=("reference",), settings={}),
+            ("'reference' is there to compare with",),
+        ),
+        (
+            replace(WISHES, methods=("orthogonal-descent",), settings={}),
+            ("more than a live federation can send", "weight-negation, retrain"),
+        ),
     ],
 )
-def test_what_needs_single_updates_is_refused(
+def test_what_cannot_be_done_with_hidden_updates_is_refused(
     federation: SecureFederation, wishes: Any, words: tuple[str, ...]
 ) -> None:
     federation.train(1)

@@ -137,6 +137,8 @@ class Server:
             shim.close()
             return None
         if (pid := os.fork()) == 0:
+            shim.close()
+            self.forget()
             return request
         for descriptor in request.descriptors:
             os.close(descriptor)
@@ -145,6 +147,19 @@ class Server:
         self.selector.register(child.shim, selectors.EVENT_READ, child)
         self.selector.register(child.descriptor, selectors.EVENT_READ, child)
         return None
+
+    def forget(self) -> None:
+        """Close in a child what is the server's.
+
+        Each by its owner: an object that is collected after its descriptor was closed behind its
+        back closes whatever has that number by then, such as a module that is being imported.
+        """
+        self.selector.close()
+        self.listener.close()
+        for child in self.children:
+            child.shim.close()
+            os.close(child.descriptor)
+        self.children.clear()
 
     def end(self, child: Child) -> None:
         """Kill a child whose shim is gone, or tell the shim how the child ended."""
@@ -180,7 +195,9 @@ def become(request: Request) -> None:
     """Make a child of the server into the process that was asked for."""
     for target, descriptor in enumerate(request.descriptors):
         os.dup2(descriptor, target)
-    os.closerange(3, 1024)
+    for descriptor in request.descriptors:
+        if descriptor > 2:
+            os.close(descriptor)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.chdir(request.cwd)
     os.environ.clear()

@@ -75,6 +75,34 @@ def test_who_kills_the_shim_kills_the_child(folder: Path, number: signal.Signals
         time.sleep(0.01)
 
 
+LEFT = """
+import gc, os
+
+def main():
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(8)]
+    gc.collect()
+    for descriptor in opened:
+        os.fstat(descriptor)  # EBADF if an object of the server's has closed it
+    print(sorted(os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")
+                 if os.path.exists(f"/proc/self/fd/{each}")))
+"""
+
+
+def test_nothing_of_the_server_is_left_in_a_child_or_closed_later(tmp_path: Path) -> None:
+    (tmp_path / "told.py").write_text(LEFT)
+    environment = {"PYTHONPATH": str(tmp_path), "MARK": str(tmp_path)}
+    with forkserver.serving(
+        environment, tmp_path / "log", {"tell": "told:main"}, apps=()
+    ) as folder:
+        for _ in range(3):
+            process = start(folder, 0)
+            out, err = process.communicate("")
+            assert (process.returncode, err) == (0, "")
+            assert "socket:" not in out
+            assert "pidfd" not in out
+            assert "eventpoll" not in out
+
+
 def test_nothing_outlives_the_server(tmp_path: Path) -> None:
     (tmp_path / "told.py").write_text(PROGRAM)
     environment = {"PYTHONPATH": str(tmp_path), "MARK": str(tmp_path)}

@@ -18,8 +18,8 @@ from pathlib import Path
 from secede.experiments.records import CONFIG, RESULT
 from secede.files import replacing
 from secede.reports import names
-from secede.reports.load import load_runs
-from secede.reports.records import Run, SeedRecord
+from secede.reports.records.load import load_runs
+from secede.reports.records.runs import Run, SeedRecord
 
 RECORDS = Path(__file__).parents[1] / "docs" / "records"
 

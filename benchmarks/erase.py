@@ -15,8 +15,8 @@ from benchmarks.timing import Timing, interleaved
 from secede.federation.cost import Cost
 from secede.federation.engine import aggregate
 from secede.federation.simulator import Simulator
-from secede.unlearning.local import LocalTask
-from secede.unlearning.projected_ascent import ProjectedAscent
+from secede.unlearning.local_step import LocalTask
+from secede.unlearning.methods.projected_ascent import ProjectedAscent
 
 LEAVER = 0
 NEVER = 1e6  # a distance that no step gets to

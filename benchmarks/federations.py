@@ -31,7 +31,7 @@ from benchmarks.table import significant, table, times
 from benchmarks.timing import Timing, interleaved
 from secede.data.samples import Samples
 from secede.errors import ConfigError
-from secede.experiments.lanes import lane_count, take_turns
+from secede.experiments.parallel import lane_count, take_turns
 from secede.federation.executors.choose import Choice
 from secede.federation.simulator import Simulator
 

@@ -98,17 +98,17 @@ def _simulation(folder: Path, clients: int, config: dict[str, Any]) -> None:
 
 
 def _deployment(folder: Path, clients: int, config: dict[str, Any]) -> None:
-    from secede.flower.deploy import local, runs
+    from secede.flower.deploy import runs, supervisor
     from secede.flower.deploy.scaffold import write_project
 
     project = write_project(folder / "p", sites=[f"site-{n}" for n in range(1, clients + 1)])
     shutil.rmtree(project.app)
     shutil.copytree(APP, project.app, ignore=shutil.ignore_patterns("__pycache__"))
     try:
-        project = local.up(project, command.say)
+        project = supervisor.up(project, command.say)
         runs.run(project, config, seconds=3600, tell=command.say)
     finally:
-        local.down(project, command.say)
+        supervisor.down(project, command.say)
 
 
 _RUN = {"in-process": _in_process, "simulation": _simulation, "deployment": _deployment}

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from benchmarks.archives import joined
-from secede.reports import compared, names, overview, paired
+from secede.reports import names
+from secede.reports.analysis import paired
+from secede.reports.analysis.statistics import Estimate, over_seeds
 from secede.reports.formats import interval, number
-from secede.reports.records import Attack, Run
-from secede.reports.statistics import Estimate, over_seeds
-from secede.reports.table import markdown, markdown_rows
+from secede.reports.records.runs import Attack, Run
+from secede.reports.tables import methods as compared
+from secede.reports.tables import overview
+from secede.reports.tables.table import markdown, markdown_rows
 
 SHORT = {
     "EMNIST (47 classes, derived)": "EMNIST",

@@ -22,8 +22,8 @@ from benchmarks.archives import joined, load, pack, repeated
 from benchmarks.kinds import KINDS, short, with_methods
 from secede.errors import RecordError
 from secede.experiments import presets
-from secede.reports.figures import plots
-from secede.reports.render import draw_plot
+from secede.reports.figures.catalogue import plots
+from secede.reports.figures.render import draw_plot
 
 ROOT = Path(__file__).parents[1]
 PAGES = tuple(

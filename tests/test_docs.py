@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import tiny
-from quiet import Quiet
+from harness import tiny
+from harness.quiet import Quiet
 from secede.experiments.config import Config, parse, resolve_data_path
 from secede.experiments.runner import run
 from secede.unlearning.create import create
-from secede.unlearning.methods import METHODS
+from secede.unlearning.registry import METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

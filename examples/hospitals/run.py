@@ -82,7 +82,7 @@ def deploy(folder: Path, rounds: int) -> None:
     """Train in one run on real processes, restart them, and erase in a second run."""
     from hospitals import task
 
-    from secede.flower.deploy import local, runs
+    from secede.flower.deploy import runs, supervisor
     from secede.flower.deploy.scaffold import write_project
 
     project = write_project(folder, sites=task.SITES)
@@ -95,22 +95,22 @@ def deploy(folder: Path, rounds: int) -> None:
         runs.run(project, {**home, **changes}, seconds=1800, tell=print)
 
     try:
-        project = local.up(project, print)
+        project = supervisor.up(project, print)
         run({"num-server-rounds": rounds})
-        local.down(project, print)
-        project = local.up(project, print)
+        supervisor.down(project, print)
+        project = supervisor.up(project, print)
         run({"num-server-rounds": 0, "erasure.leaver": f"name:{task.LEAVER}"})
     finally:
-        local.down(project, print)
+        supervisor.down(project, print)
 
 
 def show(home: Path, seconds: float) -> None:
     """Verify the receipt and say where things are."""
     from hospitals.task import LEAVER
 
-    from secede.flower.deploy import outcomes
+    from secede.flower.deploy import results
 
-    erased = outcomes.verified(home, f"name:{LEAVER}")
+    erased = results.verified(home, f"name:{LEAVER}")
     print(f"{erased.client} is erased by {erased.method} ({erased.rung}), {seconds:.0f} seconds")
     print(f"{erased.receipt}  receipt, verified")
     print(f"{erased.page}  its page")

@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from secede.state import project as project
     from secede.state import reference as reference
     from secede.state import save as save_state
-    from secede.unlearning.holding import without_return as without_return
-    from secede.unlearning.local import LocalReport as LocalReport
-    from secede.unlearning.local import LocalResult as LocalResult
-    from secede.unlearning.projected_ascent import ProjectedAscent as ProjectedAscent
-    from secede.unlearning.second_choice import SecondChoice as SecondChoice
-    from secede.unlearning.standalone import unlearn as unlearn
+    from secede.unlearning.api import unlearn as unlearn
+    from secede.unlearning.local_step import LocalReport as LocalReport
+    from secede.unlearning.local_step import LocalResult as LocalResult
+    from secede.unlearning.methods.projected_ascent import ProjectedAscent as ProjectedAscent
+    from secede.unlearning.methods.second_choice import SecondChoice as SecondChoice
+    from secede.unlearning.post_training_hold import without_return as without_return
 
 _HOMES = {
     "Dataset": ("secede.data.samples", "Dataset"),
-    "LocalReport": ("secede.unlearning.local", "LocalReport"),
-    "LocalResult": ("secede.unlearning.local", "LocalResult"),
+    "LocalReport": ("secede.unlearning.local_step", "LocalReport"),
+    "LocalResult": ("secede.unlearning.local_step", "LocalResult"),
     "LocalTraining": ("secede.federation.training", "LocalTraining"),
-    "ProjectedAscent": ("secede.unlearning.projected_ascent", "ProjectedAscent"),
+    "ProjectedAscent": ("secede.unlearning.methods.projected_ascent", "ProjectedAscent"),
     "Samples": ("secede.data.samples", "Samples"),
     "SecedeError": ("secede.errors", "SecedeError"),
-    "SecondChoice": ("secede.unlearning.second_choice", "SecondChoice"),
+    "SecondChoice": ("secede.unlearning.methods.second_choice", "SecondChoice"),
     "Simulator": ("secede.federation.simulator", "Simulator"),
     "as_samples": ("secede.data.mapstyle", "as_samples"),
     "aggregate": ("secede.federation.engine", "aggregate"),
@@ -48,8 +48,8 @@ _HOMES = {
     "project": ("secede.state", "project"),
     "reference": ("secede.state", "reference"),
     "save_state": ("secede.state", "save"),
-    "unlearn": ("secede.unlearning.standalone", "unlearn"),
-    "without_return": ("secede.unlearning.holding", "without_return"),
+    "unlearn": ("secede.unlearning.api", "unlearn"),
+    "without_return": ("secede.unlearning.post_training_hold", "without_return"),
 }
 
 __all__ = [

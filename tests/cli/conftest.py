@@ -10,7 +10,7 @@ from secede.errors import SecedeError
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[dict[str, object]]]:
     """A project whose runs are written down instead, and what they were given."""
-    from secede.flower.deploy import outcomes, readiness, runs
+    from secede.flower.deploy import preflight, results, runs
     from secede.flower.deploy.scaffold import write_project
 
     given: list[dict[str, object]] = []
@@ -22,7 +22,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[di
     monkeypatch.setattr(runs, "run", run)
     monkeypatch.setattr(runs, "check_running", lambda _: None)
     for name in ("leaving", "erasure"):
-        monkeypatch.setattr(readiness, name, lambda *_, **__: None)
+        monkeypatch.setattr(preflight, name, lambda *_, **__: None)
     for name in ("request", "already"):
-        monkeypatch.setattr(outcomes, name, lambda *_: None)
+        monkeypatch.setattr(results, name, lambda *_: None)
     return str(write_project(tmp_path / "p", sites=["a", "b"], port=9092).folder), given

@@ -15,9 +15,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import tiny
+from harness import tiny
 from secede.cli.app import EXIT_CODES, app
-from secede.unlearning.methods import METHODS
+from secede.unlearning.registry import METHODS
 
 COMMANDS = (
     "demo",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from erasure import small
+from harness.erasure import small
 from secede.cli import committing
-from secede.erasure.home import Home
+from secede.erasure.storage.home import Home
 from secede.errors import ConfigError, TrustError
 
 

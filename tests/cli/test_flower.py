@@ -64,11 +64,11 @@ def test_an_address_that_others_reach_is_warned_of(tmp_path: Path) -> None:
 def test_runs_under_way_are_shown_and_stopped(
     asked: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from secede.flower.deploy import local, runs
-    from secede.flower.deploy.local import Row
+    from secede.flower.deploy import runs, supervisor
+    from secede.flower.deploy.supervisor import Row
 
     folder, stopped = asked[0], list[str]()
-    monkeypatch.setattr(local, "status", lambda _: [Row("superlink", 1, "yes", None)])
+    monkeypatch.setattr(supervisor, "status", lambda _: [Row("superlink", 1, "yes", None)])
     monkeypatch.setattr(runs, "active", lambda _: [runs.Active("7", "running", 12.3)])
     monkeypatch.setattr(runs, "check_running", lambda _: None)
     monkeypatch.setattr(runs, "stop", lambda _, number: stopped.append(number))
@@ -93,12 +93,12 @@ def test_a_run_that_is_cut_short_is_told(
     only: tuple[str, ...],
     cut: bool,
 ) -> None:
-    from secede.flower.deploy import local, records, runs
+    from secede.flower.deploy import records, runs, supervisor
     from secede.flower.deploy.processes import Process
 
     monkeypatch.setattr(records, "running", lambda *_: Process(1, 0, "then", "superlink"))
     monkeypatch.setattr(runs, "active", lambda *_, **__: [runs.Active("7", "running", 12.3)])
-    monkeypatch.setattr(local, "down", lambda *_: None)
+    monkeypatch.setattr(supervisor, "down", lambda *_: None)
     options = [word for name in only for word in ("--only", name)]
     shown = CliRunner().invoke(app, ["flower", "down", asked[0], *options])
     assert shown.exit_code == 0
@@ -109,7 +109,7 @@ def test_a_run_that_is_cut_short_is_told(
 def test_a_superlink_that_does_not_answer_is_taken_down_all_the_same(
     asked: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from secede.flower.deploy import local, records, runs
+    from secede.flower.deploy import records, runs, supervisor
     from secede.flower.deploy.processes import Process
 
     def silent(*_: object, **__: object) -> None:
@@ -118,7 +118,7 @@ def test_a_superlink_that_does_not_answer_is_taken_down_all_the_same(
     ended = list[str]()
     monkeypatch.setattr(records, "running", lambda *_: Process(1, 0, "then", "superlink"))
     monkeypatch.setattr(runs, "active", silent)
-    monkeypatch.setattr(local, "down", lambda *_: ended.append("all"))
+    monkeypatch.setattr(supervisor, "down", lambda *_: ended.append("all"))
     assert CliRunner().invoke(app, ["flower", "down", asked[0]]).exit_code == 0
     assert ended == ["all"]
 
@@ -194,15 +194,15 @@ def test_a_wish_for_a_training_from_scratch_and_its_way_back_reach_the_home(
     option: list[str],
     wished: tuple[bool, bool],
 ) -> None:
-    from secede.flower.deploy import readiness, runs
+    from secede.flower.deploy import preflight, runs
 
     told = list[tuple[bool, bool]]()
 
-    def training(*_: object, from_scratch: bool, go_on: bool, **__: object) -> readiness.Asked:
+    def training(*_: object, from_scratch: bool, go_on: bool, **__: object) -> preflight.Asked:
         told.append((from_scratch, go_on))
-        return readiness.Asked(3, "")
+        return preflight.Asked(3, "")
 
     monkeypatch.setattr(runs, "check_running", lambda _: None)
-    monkeypatch.setattr(readiness, "training", training)
+    monkeypatch.setattr(preflight, "training", training)
     CliRunner().invoke(app, ["flower", "train", asked[0], *option])
     assert told == [wished]

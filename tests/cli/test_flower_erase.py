@@ -16,7 +16,7 @@ from secede.errors import ConfigError, RolledBackError, SecedeError
 def test_a_run_that_failed_by_a_roll_back_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from secede.flower.deploy import outcomes, readiness, runs
+    from secede.flower.deploy import preflight, results, runs
     from secede.flower.deploy.scaffold import write_project
 
     folder = write_project(tmp_path / "p", sites=["a", "b"], port=9092).folder
@@ -31,10 +31,10 @@ def test_a_run_that_failed_by_a_roll_back_says_so(
     monkeypatch.setattr(runs, "run", fails)
     monkeypatch.setattr(runs, "check_running", lambda _: None)
     for name in ("leaving", "erasure"):
-        monkeypatch.setattr(readiness, name, lambda *_, **__: None)
-    monkeypatch.setattr(outcomes, "already", lambda *_: None)
-    monkeypatch.setattr(outcomes, "request", lambda *_: next(states, None))
-    monkeypatch.setattr(outcomes, "verified", rolled_back)
+        monkeypatch.setattr(preflight, name, lambda *_, **__: None)
+    monkeypatch.setattr(results, "already", lambda *_: None)
+    monkeypatch.setattr(results, "request", lambda *_: next(states, None))
+    monkeypatch.setattr(results, "verified", rolled_back)
     command = ["flower", "erase", str(folder), "name:a", "--trigger", "other"]
     rolled = CliRunner().invoke(app, command)
     assert isinstance(rolled.exception, RolledBackError)
@@ -46,8 +46,8 @@ def test_a_run_that_failed_by_a_roll_back_says_so(
 def test_options_of_an_erasure_reach_the_run(
     asked: tuple[str, list[dict[str, object]]], tmp_path: Path
 ) -> None:
-    from secede.erasure import wishing
-    from secede.erasure.planning import Wishes
+    from secede.erasure.planning import options as wishing
+    from secede.erasure.planning.planner import Wishes
 
     folder, given = asked
     options = "--trigger objection --gone --method retrain --answer-seconds 60 --least-rounds 2"
@@ -97,7 +97,7 @@ def test_why_a_site_leaves_must_be_said(asked: tuple[str, list[dict[str, object]
 def test_a_dry_run_shows_the_plan_that_the_run_tells(
     asked: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from secede.erasure.plan import Limits, Margins, Plan, Step
+    from secede.erasure.documents.plan import Limits, Margins, Plan, Step
     from secede.flower.deploy import runs
 
     step = Step(
@@ -175,10 +175,10 @@ def test_an_app_of_an_older_version_is_told_before_anything_runs(
 def test_a_mistake_leaves_a_training_that_was_cut_as_it_was(
     tmp_path: Path, mistake: str, words: str
 ) -> None:
-    from flower.small import Federation
     from flower.test_store import dying
+    from harness.flower.small import Federation
     from secede.flower.deploy.scaffold import write_project
-    from secede.flower.trainings import Trainings
+    from secede.flower.storage.training_state import Trainings
 
     project = write_project(tmp_path / "p", sites=["a", "b"], port=9092)
     federation = Federation(project.folder)
@@ -203,7 +203,7 @@ def test_a_mistake_leaves_a_training_that_was_cut_as_it_was(
 def test_erasing_again_says_when_it_was_done_and_where_the_receipt_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flower.small import Federation
+    from harness.flower.small import Federation
     from secede.flower.deploy import runs
     from secede.flower.deploy.scaffold import write_project
 

@@ -14,15 +14,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import tiny
-from erasure import small
+from harness import tiny
+from harness.erasure import small
 from secede.cli import homes
 from secede.cli import requests as commands
 from secede.cli.app import app
-from secede.erasure import acknowledging, keys, workflow
-from secede.erasure import request as requests
-from secede.erasure.home import Home
-from secede.erasure.planning import Wishes
+from secede.erasure.documents import acknowledgement
+from secede.erasure.documents import request as requests
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.signing import keys
+from secede.erasure.storage.home import Home
+from secede.erasure.workflow import erase as workflow
 from secede.errors import (
     ConfigError,
     RequestError,
@@ -219,7 +221,7 @@ def test_a_founding_that_is_interrupted_says_that_nothing_was_written(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("secede.experiments.founding._train", interrupted)
+    monkeypatch.setattr("secede.simulation.new_federation._train", interrupted)
     words = "is no home" if there_before else "nothing was written"
     with pytest.raises(StoppedError, match=f"interrupted: .*{words}") as caught:
         homes.federation_init(
@@ -252,7 +254,7 @@ def test_a_request_is_extended_closed_and_a_client_given_a_quota(
     assert extended.exit_code == 0, extended.output
     told = json.loads(extended.stdout)
     assert told["extended_months"] == 1
-    said = acknowledging.verify(Path(told["acknowledgement"]).read_bytes(), home.keyring())
+    said = acknowledgement.verify(Path(told["acknowledgement"]).read_bytes(), home.keyring())
     assert said.extended_to == told["due"]
     assert said.due < told["due"]
     listed = runner.invoke(app, ["requests", str(home.path), "--json"])

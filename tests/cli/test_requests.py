@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from erasure.asking import FEDERATION, MODEL, NOW, People, later, people
+from harness.erasure.questions import FEDERATION, MODEL, NOW, People, later, people
 from secede import state as states
 from secede.cli import requests as commands
-from secede.erasure import request as requests
-from secede.erasure.journal import Journal
-from secede.erasure.keys import Keyring
+from secede.erasure.documents import request as requests
+from secede.erasure.signing.keys import Keyring
+from secede.erasure.storage.journal import Journal
 from secede.errors import ConfigError
 
 

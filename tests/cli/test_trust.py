@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from erasure import papers
+from harness.erasure import papers
 from secede import state as states
 from secede.cli import trust
-from secede.erasure import keys, receipt
-from secede.erasure import request as requests
-from secede.erasure.keys import Keyring
-from secede.erasure.ledger import Ledger
-from secede.erasure.lineage import Lineage
-from secede.erasure.registry import Candidate
-from secede.erasure.statement import Statement
+from secede.erasure.documents import request as requests
+from secede.erasure.documents.statement import Statement
+from secede.erasure.receipts import verify
+from secede.erasure.signing import keys
+from secede.erasure.signing.keys import Keyring
+from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.registry import Candidate
 from secede.errors import ConfigError, SecedeError, StateError, TrustError
 
 Capture = pytest.CaptureFixture[str]
@@ -43,13 +44,13 @@ def folder(tmp_path: Path) -> Path:
     told["predicate"]["models"]["after"] = after
     told["subject"][0]["digest"]["sha256"] = after
     statement = Statement.model_validate_json(json.dumps(told))
-    signed = receipt.sign(statement, keys.load_private(tmp_path / "server.key"))
+    signed = verify.sign(statement, keys.load_private(tmp_path / "server.key"))
     with Ledger(tmp_path / "ledger.db") as ledger:
         digest = hashlib.sha256(statement.payload()).hexdigest()
         papers.issue(ledger, digest, after=after)
         ledger.export(tmp_path / "ledger.jsonl")
     leaver = keys.load_private(tmp_path / f"{papers.LEAVER}.key")
-    (tmp_path / "receipt.json").write_bytes(receipt.countersign(signed, leaver))
+    (tmp_path / "receipt.json").write_bytes(verify.countersign(signed, leaver))
     return tmp_path
 
 
@@ -273,13 +274,13 @@ def test_two_who_countersign_at_once_both_stand_in_the_receipt(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = [keys.generate(folder / "keys" / "auditors", name)[0] for name in ("board", "office")]
-    genuine = receipt.countersign
+    genuine = verify.countersign
 
     def slowly(data: bytes, key: keys.PrivateKey) -> bytes:
         time.sleep(0.3)
         return genuine(data, key)
 
-    monkeypatch.setattr(receipt, "countersign", slowly)
+    monkeypatch.setattr(verify, "countersign", slowly)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda key: countersign(folder, key), both))
     trust.verify(
@@ -291,7 +292,7 @@ def test_two_who_countersign_at_once_both_stand_in_the_receipt(
 
 
 def test_what_holds_by_definition_is_not_called_measured(folder: Path, capsys: Capture) -> None:
-    told = receipt.verify((folder / "receipt.json").read_bytes(), Keyring.load(folder / "keys"))
+    told = verify.verify((folder / "receipt.json").read_bytes(), Keyring.load(folder / "keys"))
     answers = told.statement.predicate.verification.model_copy(update={"by_definition": True})
     assert trust._forgotten(answers).startswith("yes, by definition")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from erasure import small
-from secede.erasure.home import Home
+from harness.erasure import small
+from secede.erasure.storage.home import Home
 
 
 @pytest.fixture(scope="module")

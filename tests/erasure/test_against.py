@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from erasure import papers
-from secede.erasure import receipt
-from secede.erasure.bodies import ModelBody
-from secede.erasure.chain import Head
-from secede.erasure.ledger import Ledger
-from secede.erasure.predicate import Attempt
+from harness.erasure import papers
+from secede.erasure.documents.chain import Head
+from secede.erasure.documents.ledger_rows import ModelBody
+from secede.erasure.documents.receipt import Attempt
+from secede.erasure.receipts import verify
+from secede.erasure.storage.ledger import Ledger
 from secede.errors import TrustError
 
 KEYS = papers.publics("server", papers.LEAVER)
@@ -21,7 +21,7 @@ def issued(path: Path, *, row: dict[str, Any] | None = None, **changes: Any) -> 
     with Ledger(path) as ledger:
         head = papers.fill(ledger, receipts=False)
         data = papers.signed(**{"ledger": head, **changes})
-        papers.issue(ledger, receipt.verify(data, KEYS).digest, **(row or {}))
+        papers.issue(ledger, verify.verify(data, KEYS).digest, **(row or {}))
     return data
 
 
@@ -35,7 +35,7 @@ def test_a_ledger_that_says_the_same_bears_the_receipt_out(path: Path) -> None:
     with Ledger(path) as ledger:
         head = ledger.export(path.with_suffix(".jsonl"))
     for form in (path, path.with_suffix(".jsonl")):
-        assert receipt.verify(data, KEYS, ledger=form).ledger == head
+        assert verify.verify(data, KEYS, ledger=form).ledger == head
 
 
 def test_a_cut_or_another_ledger_is_refused(path: Path) -> None:
@@ -46,17 +46,17 @@ def test_a_cut_or_another_ledger_is_refused(path: Path) -> None:
     cut = path.with_name("cut.jsonl")
     cut.write_bytes(b"".join(rows[:-2]))
     with pytest.raises(TrustError, match="its tail is missing"):
-        receipt.verify(data, KEYS, ledger=cut)
+        verify.verify(data, KEYS, ledger=cut)
     other = papers.signed(ledger=Head(number=len(rows) - 1, hash="7" * 64))
     with pytest.raises(TrustError, match="rewritten, or it is another one"):
-        receipt.verify(other, KEYS, ledger=path)
+        verify.verify(other, KEYS, ledger=path)
 
 
 def test_a_ledger_that_lacks_the_receipt_s_row_bears_nothing_out(path: Path) -> None:
     with Ledger(path) as ledger:
         head = papers.fill(ledger, receipts=False)
     with pytest.raises(TrustError, match="does not name this receipt"):
-        receipt.verify(papers.signed(ledger=head), KEYS, ledger=path)
+        verify.verify(papers.signed(ledger=head), KEYS, ledger=path)
 
 
 def test_a_second_receipt_for_the_same_request_is_refused(path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_second_receipt_for_the_same_request_is_refused(path: Path) -> None:
     with Ledger(path) as ledger:
         papers.issue(ledger, "7" * 64)
     with pytest.raises(TrustError, match="names another receipt"):
-        receipt.verify(data, KEYS, ledger=path)
+        verify.verify(data, KEYS, ledger=path)
 
 
 def test_a_whole_ledger_without_the_request_is_refused(path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_whole_ledger_without_the_request_is_refused(path: Path) -> None:
     with Ledger(path) as ledger:
         head = ledger.append("model", body, papers.NOW).head
     with pytest.raises(TrustError, match="request is not in it"):
-        receipt.verify(papers.signed(ledger=head), KEYS, ledger=path)
+        verify.verify(papers.signed(ledger=head), KEYS, ledger=path)
 
 
 def method(**changes: Any) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def test_a_receipt_that_contradicts_its_ledger_is_refused(
     named = changes.get("method", papers.METHOD)
     row = {"rung": named.rung, "method": named.name}
     with pytest.raises(TrustError, match=f"contradicts the receipt: .*{what}"):
-        receipt.verify(issued(path, row=row, **changes), KEYS, ledger=path)
+        verify.verify(issued(path, row=row, **changes), KEYS, ledger=path)
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_a_receipt_that_contradicts_its_ledger_is_refused(
 )
 def test_the_receipt_s_row_must_say_the_same(path: Path, row: dict[str, Any]) -> None:
     with pytest.raises(TrustError, match="its row differs"):
-        receipt.verify(issued(path, row=row), KEYS, ledger=path)
+        verify.verify(issued(path, row=row), KEYS, ledger=path)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from erasure import small
 from erasure.test_opening import tamper
+from harness.erasure import small
 from secede.cli import trust
-from secede.erasure.home import Home
-from secede.erasure.journal import Journal
-from secede.erasure.ledger import Ledger
-from secede.erasure.lineage import Lineage
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.model_registry import Lineage
 from secede.errors import RecordError, TrustError
 
 
@@ -165,10 +165,10 @@ def test_a_transition_altered_in_the_journal_gets_no_second_row(
 def test_a_request_is_in_the_ledger_as_soon_as_it_is_accepted(backup: Home, tmp_path: Path) -> None:
     home = small.copy(backup, tmp_path / "home")
     data = small.ask(home)
-    from secede.erasure import workflow
+    from secede.erasure.workflow import erase
 
     for _ in range(2):
-        entry = workflow.receive(home, data, small.NOW)
+        entry = erase.receive(home, data, small.NOW)
     with Ledger(home.ledger) as ledger, Journal(home.journal) as journal:
         assert [r.body["request"] for r in ledger.rows() if r.kind == "request"] == [entry.digest]
         assert journal.head() == ledger.head()

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from erasure import attacks, places
-from erasure.attacks import Row
-from erasure.lab import SMUGGLED, SMUGGLED_INSIDE, USUAL, Lab
+from harness.erasure import attacks, places
+from harness.erasure.attacks import Row
+from harness.erasure.lab import SMUGGLED, SMUGGLED_INSIDE, USUAL, Lab
 from secede import state as states
-from secede.erasure.gate import Failed, Gate, Passed
-from secede.erasure.message import limit_bytes, pack, unpack
+from secede.erasure.defences.gate import Failed, Gate, Passed
+from secede.erasure.defences.state_message import limit_bytes, pack, unpack
 from secede.errors import GuardError, StateError
 from secede.federation.robust import by_name
 

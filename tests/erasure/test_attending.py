@@ -12,23 +12,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from erasure import small
-from erasure.liars import Liars
-from erasure.small import left_out, model, slow
+from harness.erasure import small
+from harness.erasure.liars import Liars
+from harness.erasure.small import left_out, model, slow
 from secede import state as states
-from secede.erasure.home import Home
-from secede.erasure.ledger import Ledger
-from secede.erasure.plan import Limits
-from secede.erasure.planning import Wishes
-from secede.erasure.verifying import STALE
+from secede.erasure.documents.plan import Limits
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.ledger import Ledger
+from secede.erasure.workflow.measurement import STALE
 from secede.errors import DataError, SilentError
-from secede.experiments.simulated import Simulated
-from secede.experiments.sites import Sites
 from secede.federation.engine import Update
 from secede.federation.simulator import Simulator
+from secede.simulation.backend import Simulated
+from secede.simulation.sites import Sites
 from secede.state import State
 from secede.unlearning.clients import Reply
-from secede.unlearning.local import LocalResult
+from secede.unlearning.local_step import LocalResult
 
 HUGE = 10**12
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secede.erasure.canonical import DEPTH, canonical, digest, parse, read
+from secede.erasure.canonical_json import DEPTH, canonical, digest, parse, read
 from secede.errors import ConfigError, SecedeError, TrustError
 
 JSON = st.recursive(

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from erasure import papers
-from secede.erasure import certificate, receipt
-from secede.erasure.predicate import BY_OPERATOR, LIMITS, Attempt
-from secede.erasure.receipt import Verified
-from secede.erasure.scores import Score, Verification
+from harness.erasure import papers
+from secede.erasure.documents.receipt import BY_OPERATOR, LIMITS, Attempt
+from secede.erasure.documents.scores import Score, Verification
+from secede.erasure.receipts import page as certificate
+from secede.erasure.receipts import verify
+from secede.erasure.receipts.verify import Verified
 from secede.errors import ConfigError
 
 
@@ -28,7 +29,7 @@ class Tags(HTMLParser):
 
 
 def verified(**changes: object) -> Verified:
-    return receipt.verify(papers.signed(**changes), papers.publics("server", papers.LEAVER))
+    return verify.verify(papers.signed(**changes), papers.publics("server", papers.LEAVER))
 
 
 def crowded(limits: int = 11) -> Verified:
@@ -84,8 +85,8 @@ def test_the_page_says_what_was_asked_done_measured_and_not_shown() -> None:
 
 
 def test_a_receipt_that_nobody_countersigned_says_so() -> None:
-    data = receipt.sign(papers.statement(), papers.private("server"))
-    found = receipt.verify(data, papers.publics("server"))
+    data = verify.sign(papers.statement(), papers.private("server"))
+    found = verify.verify(data, papers.publics("server"))
     assert "nobody has countersigned it" in certificate.render(found, "receipt.json")
 
 

@@ -11,12 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erasure import papers
-from secede.erasure import ledger as ledgers
-from secede.erasure.bodies import BODIES, DeliveredBody, ExtendedBody, TransitionBody, check_body
-from secede.erasure.canonical import canonical, digest
-from secede.erasure.chain import ROW_BYTES, START, Head, checked, end, lines, link
-from secede.erasure.ledger import Ledger
+from harness.erasure import papers
+from secede.erasure.canonical_json import canonical, digest
+from secede.erasure.documents.chain import ROW_BYTES, START, Head, checked, end, lines, link
+from secede.erasure.documents.ledger_rows import (
+    BODIES,
+    DeliveredBody,
+    ExtendedBody,
+    TransitionBody,
+    check_body,
+)
+from secede.erasure.storage import ledger as ledgers
+from secede.erasure.storage.ledger import Ledger
 from secede.errors import RecordError, SecedeError, TrustError
 
 

@@ -7,20 +7,22 @@ from typing import Any
 
 import pytest
 
-from erasure import small
-from erasure.small import NOW, later, rows
+from harness.erasure import small
+from harness.erasure.small import NOW, later, rows
 from secede import state as states
-from secede.erasure import closing, keys, receipt, workflow
-from secede.erasure import request as requests
-from secede.erasure.entries import Holder
-from secede.erasure.home import Home
-from secede.erasure.journal import Journal
-from secede.erasure.ledger import Ledger
-from secede.erasure.planning import Wishes
+from secede.erasure.documents import request as requests
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.receipts import verify
+from secede.erasure.signing import keys
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.journal_entries import Holder
+from secede.erasure.storage.ledger import Ledger
+from secede.erasure.workflow import erase, promotion
 from secede.errors import ConfigError, RecordError, RequestError, StorageError
 from secede.experiments.config import Training
-from secede.experiments.simulated import Simulated
-from secede.unlearning.projected_ascent import ProjectedAscent
+from secede.simulation.backend import Simulated
+from secede.unlearning.methods.projected_ascent import ProjectedAscent
 
 
 def stop(*_: Any, **__: Any) -> None:
@@ -32,7 +34,7 @@ def test_a_clock_that_was_set_back_ends_in_a_receipt_all_the_same(home: Home) ->
     outcome = small.erase(home, entry.id, now=later(seconds=-1))
     assert outcome.state == "promoted"
     assert outcome.receipt is not None
-    found = receipt.verify(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
+    found = verify.verify(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
     asked = found.statement.predicate.request
     assert asked.received <= asked.promoted <= asked.completed
     stamps = [transition.at for transition in small.course(home).way]
@@ -68,7 +70,7 @@ def test_what_is_destroyed_late_is_stamped_late_and_not_in_time(
 ) -> None:
     entry = small.receive(home)
     with monkeypatch.context() as patched:
-        patched.setattr(closing, "_destroy", stop)
+        patched.setattr(promotion, "_destroy", stop)
         with pytest.raises(KeyboardInterrupt):
             small.erase(home, entry.id)
     outcome = small.erase(home, entry.id, now=later(days=45))
@@ -89,7 +91,7 @@ def test_a_receipt_that_is_made_late_is_not_in_time(
 ) -> None:
     entry = small.receive(home)
     with monkeypatch.context() as patched:
-        patched.setattr(closing, "_issue", stop)
+        patched.setattr(promotion, "_issue", stop)
         with pytest.raises(KeyboardInterrupt):
             small.erase(home, entry.id)
     small.erase(home, entry.id, now=later(days=45))
@@ -121,7 +123,7 @@ def test_a_holder_that_lost_its_lease_promotes_deletes_and_signs_nothing(
                     journal.release(1, other)
 
     with pytest.raises(RecordError, match=r"process 4711 until|leased by nobody"):
-        workflow.erase(
+        erase.erase(
             home,
             Simulated(home),
             entry.id,
@@ -142,16 +144,16 @@ def test_a_lease_lost_in_the_middle_of_the_end_stops_it_there(
     home: Home, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     entry, before, now = small.receive(home), small.serving(home), [NOW]
-    genuine = getattr(closing, at)
+    genuine = getattr(promotion, at)
 
     def late(*args: Any) -> Any:
         now[0] = later(minutes=20)
         take_over(home, now[0])
         return genuine(*args)
 
-    monkeypatch.setattr(closing, at, late)
+    monkeypatch.setattr(promotion, at, late)
     with pytest.raises(RecordError, match="worked on by process 4711"):
-        workflow.erase(
+        erase.erase(
             home,
             Simulated(home),
             entry.id,
@@ -194,7 +196,7 @@ def test_a_key_that_is_not_the_server_s_is_refused_before_any_work(home: Home) -
     entry = small.receive(home)
     other = keys.load_private(home.path / "sites" / "site-1.key")
     with pytest.raises(ConfigError, match="does not belong to"):
-        workflow.erase(home, Simulated(home), entry.id, key=other, clock=lambda: NOW)
+        erase.erase(home, Simulated(home), entry.id, key=other, clock=lambda: NOW)
     assert small.way(home) == ["received"]
 
 
@@ -233,9 +235,9 @@ def test_an_open_request_can_be_closed_with_a_reason(home: Home) -> None:
     with pytest.raises(KeyboardInterrupt):
         small.erase(home, entry.id, tell=tell)
 
-    def close(number: int) -> workflow.Outcome:
+    def close(number: int) -> erase.Outcome:
         key, ground = home.server_key(), Simulated(home)
-        return workflow.close(home, ground, number, "withdrawn", key=key, clock=lambda: NOW)
+        return erase.close(home, ground, number, "withdrawn", key=key, clock=lambda: NOW)
 
     outcome = close(entry.id)
     assert (outcome.state, outcome.reason) == ("refused", "withdrawn")
@@ -252,7 +254,7 @@ def test_nothing_is_put_off_while_the_receipt_is_made_out(
 ) -> None:
     entry = small.receive(home)
     with monkeypatch.context() as patched:
-        patched.setattr(closing, at, stop)
+        patched.setattr(promotion, at, stop)
         with pytest.raises(KeyboardInterrupt):
             small.erase(home, entry.id)
     with (
@@ -317,5 +319,5 @@ def test_a_key_alone_makes_nobody_a_client(home: Home, name: str) -> None:
     )
     data = requests.sign(made, keys.load_private(key))
     with pytest.raises(RequestError, match="is not known here"):
-        workflow.receive(home, data, NOW)
+        erase.receive(home, data, NOW)
     assert not list((home.path / "acknowledgements").glob("*"))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secede.erasure.commitment import (
+from secede.erasure.documents.data_commitment import (
     Commitment,
     Proof,
     check,

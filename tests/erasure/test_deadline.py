@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secede.erasure.deadline import days_left, due, months_after
+from secede.erasure.documents.deadline import days_left, due, months_after
 
 
 def day(year: int, month: int, date: int) -> datetime:

@@ -11,11 +11,11 @@ import pytest
 from flwr.app import ArrayRecord
 from torch import nn
 
-from flower import small
+from harness.flower import small
 from secede import state as states
-from secede.erasure import fading
-from secede.erasure.layers import layers
-from secede.erasure.plan import Margins
+from secede.erasure.defences import unused_weights
+from secede.erasure.defences.weight_layout import layers
+from secede.erasure.documents.plan import Margins
 from secede.federation.engine import aggregate
 from secede.state import State
 from secede.unlearning.method import POST_TRAINING
@@ -42,15 +42,15 @@ def load_model() -> nn.Module:
 def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
     """Federations of that network; what faded in each."""
     monkeypatch.setattr(small, "load_model", load_model)
-    found, genuine = Seen(), fading.fade
+    found, genuine = Seen(), unused_weights.fade
 
-    def spy(state: State, start: State, updates: list[State], **how: Any) -> fading.Faded:
+    def spy(state: State, start: State, updates: list[State], **how: Any) -> unused_weights.Faded:
         faded = genuine(state, start, updates, **how)
         assert how["weights"].keys() == {"0.weight", "2.weight"}
         found.append((state, start, len(updates), faded.state))
         return faded
 
-    monkeypatch.setattr(fading, "fade", spy)
+    monkeypatch.setattr(unused_weights, "fade", spy)
     with small.one_thread():
         yield found
 
@@ -77,7 +77,9 @@ def test_the_simulator_ends_at_flowers_digest(seen: Seen, tmp_path: Path) -> Non
             weights = layers(load_model(), small.CLASSES).weights
             updates = [update.state for update in reply.updates]
             assert len(updates) == shown
-            faded = fading.fade(state, before, updates, movable=state.keys(), weights=weights)
+            faded = unused_weights.fade(
+                state, before, updates, movable=state.keys(), weights=weights
+            )
             assert faded.share > 0
             state = faded.state
             assert states.digest(state) == states.digest(left) != states.digest(mean)
@@ -88,8 +90,8 @@ def test_nvflare_ends_at_flowers_digest(
     seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("nvflare")
-    from flare import inprocess
-    from flare import small as flare
+    from harness.nvflare import inprocess
+    from harness.nvflare import small as flare
 
     monkeypatch.setattr(flare, "load_model", load_model)
     job = inprocess.make(tmp_path / "flare", monkeypatch)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erasure.asking import People, people
-from secede.erasure import envelope
-from secede.erasure.canonical import canonical
+from harness.erasure.questions import People, people
+from secede.erasure.canonical_json import canonical
+from secede.erasure.signing import dsse
 from secede.errors import SecedeError, TrustError
 
 TYPE = "application/vnd.secede.test+json"
@@ -29,15 +29,15 @@ def parts(data: bytes) -> dict[str, Any]:
 
 
 def test_what_is_signed_is_verified_and_says_by_whom(three: People) -> None:
-    data = envelope.sign(b"\x00hello", TYPE, three.private["server"])
-    assert envelope.verify(data, TYPE, three.ring) == (b"\x00hello", ("server",))
+    data = dsse.sign(b"\x00hello", TYPE, three.private["server"])
+    assert dsse.verify(data, TYPE, three.ring) == (b"\x00hello", ("server",))
     assert parts(data).keys() == {"payload", "payloadType", "signatures"}
-    assert envelope.unverified(data, TYPE) == b"\x00hello"
+    assert dsse.unverified(data, TYPE) == b"\x00hello"
 
 
 def test_a_signature_is_that_of_the_dsse_standard(three: People) -> None:
     # PAE of the DSSE specification, checked with the cryptography library alone.
-    data = envelope.sign(b"hello world", "http://example.com/HelloWorld", three.private["server"])
+    data = dsse.sign(b"hello world", "http://example.com/HelloWorld", three.private["server"])
     pae = b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
@@ -47,43 +47,41 @@ def test_a_signature_is_that_of_the_dsse_standard(three: People) -> None:
 
 def test_countersigning_in_any_order_gives_the_same_bytes(three: People) -> None:
     server, leaver, auditor = (three.private[n] for n in ("server", "leaver", "auditor"))
-    one = envelope.countersign(
-        envelope.countersign(envelope.sign(b"x", TYPE, server), leaver), auditor
-    )
-    other = envelope.sign(b"x", TYPE, auditor, leaver, server)
+    one = dsse.countersign(dsse.countersign(dsse.sign(b"x", TYPE, server), leaver), auditor)
+    other = dsse.sign(b"x", TYPE, auditor, leaver, server)
     assert one == other
-    assert envelope.verify(one, TYPE, three.ring, threshold=3)[1] == ("auditor", "leaver", "server")
+    assert dsse.verify(one, TYPE, three.ring, threshold=3)[1] == ("auditor", "leaver", "server")
     with pytest.raises(TrustError, match="already"):
-        envelope.countersign(one, leaver)
+        dsse.countersign(one, leaver)
 
 
 def test_too_few_signatures_are_refused(three: People) -> None:
-    data = envelope.sign(b"x", TYPE, three.private["server"])
+    data = dsse.sign(b"x", TYPE, three.private["server"])
     with pytest.raises(TrustError, match=r"signed by 1 \(server\), expected at least 2"):
-        envelope.verify(data, TYPE, three.ring, threshold=2)
+        dsse.verify(data, TYPE, three.ring, threshold=2)
     with pytest.raises(ValueError, match="at least 1"):
-        envelope.verify(data, TYPE, three.ring, threshold=0)
+        dsse.verify(data, TYPE, three.ring, threshold=0)
     with pytest.raises(TrustError, match="at least one key"):
-        envelope.sign(b"x", TYPE)
+        dsse.sign(b"x", TYPE)
 
 
 def test_a_key_under_two_names_is_not_two_signers(three: People) -> None:
-    data = envelope.sign(b"x", TYPE, three.private["server"])
+    data = dsse.sign(b"x", TYPE, three.private["server"])
     twice = {"server": three.ring["server"], "auditor": three.ring["server"]}
     with pytest.raises(TrustError, match="same public key"):
-        envelope.verify(data, TYPE, twice, threshold=2)
+        dsse.verify(data, TYPE, twice, threshold=2)
 
 
 def test_unknown_keys_other_types_and_borrowed_signatures_are_refused(three: People) -> None:
-    data = envelope.sign(b"x", TYPE, three.private["server"], three.private["leaver"])
+    data = dsse.sign(b"x", TYPE, three.private["server"], three.private["leaver"])
     with pytest.raises(TrustError, match="not known here"):
-        envelope.verify(data, TYPE, {"server": three.ring["server"]})
+        dsse.verify(data, TYPE, {"server": three.ring["server"]})
     with pytest.raises(TrustError, match="not an envelope of 'text/plain'"):
-        envelope.verify(data, "text/plain", three.ring)
+        dsse.verify(data, "text/plain", three.ring)
     with pytest.raises(TrustError, match="not known here"):
-        envelope.verify(data, TYPE, {})
+        dsse.verify(data, TYPE, {})
     # another payload, another type, another's key id: the signature does not fit
-    server = envelope.sign(b"x", TYPE, three.private["server"])
+    server = dsse.sign(b"x", TYPE, three.private["server"])
     for change in (
         {"payload": base64.b64encode(b"y").decode()},
         {"payloadType": "text/plain"},
@@ -98,11 +96,11 @@ def test_unknown_keys_other_types_and_borrowed_signatures_are_refused(three: Peo
     ):
         forged = canonical({**parts(server), **change})
         with pytest.raises(TrustError, match="does not hold"):
-            envelope.verify(forged, parts(forged)["payloadType"], three.ring)
+            dsse.verify(forged, parts(forged)["payloadType"], three.ring)
 
 
 def test_every_flipped_byte_fails(three: People) -> None:
-    data = envelope.sign(
+    data = dsse.sign(
         canonical({"some": "document", "of": [1, 2]}),
         TYPE,
         three.private["server"],
@@ -113,11 +111,11 @@ def test_every_flipped_byte_fails(three: People) -> None:
             changed = bytearray(data)
             changed[place] ^= mask
             with pytest.raises(TrustError):
-                envelope.verify(bytes(changed), TYPE, three.ring)
+                dsse.verify(bytes(changed), TYPE, three.ring)
 
 
 def test_every_removed_doubled_or_added_byte_fails(three: People) -> None:
-    data = envelope.sign(b"payload", TYPE, three.private["server"])
+    data = dsse.sign(b"payload", TYPE, three.private["server"])
     for place in range(len(data) + 1):
         changed = [data[:place], data[:place] + b" " + data[place:]]
         if place < len(data):
@@ -125,11 +123,11 @@ def test_every_removed_doubled_or_added_byte_fails(three: People) -> None:
         for other in changed:
             if other != data:
                 with pytest.raises(TrustError):
-                    envelope.verify(other, TYPE, three.ring)
+                    dsse.verify(other, TYPE, three.ring)
 
 
 def test_another_way_to_write_the_same_is_refused(three: People) -> None:
-    data = envelope.sign(b"payload!", TYPE, three.private["server"], three.private["leaver"])
+    data = dsse.sign(b"payload!", TYPE, three.private["server"], three.private["leaver"])
     found = parts(data)
     reordered = {**found, "signatures": found["signatures"][::-1]}
     sloppy = {**found, "payload": found["payload"][:-2] + "F="}  # the same bytes to many decoders
@@ -141,16 +139,16 @@ def test_another_way_to_write_the_same_is_refused(three: People) -> None:
     many = {**found, "signatures": [found["signatures"][0]] * 100}
     for other in (reordered, sloppy, unpadded, extra, noted, doubled, none, many):
         with pytest.raises(TrustError):
-            envelope.verify(canonical(other), TYPE, three.ring)
+            dsse.verify(canonical(other), TYPE, three.ring)
     for text in (json.dumps(found), json.dumps(found, indent=1), data.decode() + "\n"):
         with pytest.raises(TrustError):
-            envelope.verify(text.encode(), TYPE, three.ring)
+            dsse.verify(text.encode(), TYPE, three.ring)
 
 
 def test_no_second_signature_of_the_same_content_passes(three: People) -> None:
     # Ed25519 signatures (R, S) and (R, S + L) were once both taken: OpenSSL refuses the second.
     order = 2**252 + 27742317777372353535851937790883648493
-    data = envelope.sign(b"x", TYPE, three.private["server"])
+    data = dsse.sign(b"x", TYPE, three.private["server"])
     found = parts(data)
     raw = base64.b64decode(found["signatures"][0]["sig"])
     other = int.from_bytes(raw[32:], "little") + order
@@ -158,23 +156,23 @@ def test_no_second_signature_of_the_same_content_passes(three: People) -> None:
         raw[:32] + other.to_bytes(32, "little")
     ).decode()
     with pytest.raises(TrustError, match="does not hold"):
-        envelope.verify(canonical(found), TYPE, three.ring)
+        dsse.verify(canonical(found), TYPE, three.ring)
 
 
 def test_a_long_envelope_is_refused_unread(three: People) -> None:
-    data = envelope.sign(b"x" * 1000, TYPE, three.private["server"])
+    data = dsse.sign(b"x" * 1000, TYPE, three.private["server"])
     with pytest.raises(TrustError, match="at most 999"):
-        envelope.verify(data, TYPE, three.ring, limit=999)
+        dsse.verify(data, TYPE, three.ring, limit=999)
     with pytest.raises(TrustError, match="at most"):
-        envelope.sign(b"x" * (1 << 20), TYPE, three.private["server"])
+        dsse.sign(b"x" * (1 << 20), TYPE, three.private["server"])
 
 
 def test_errors_quote_no_signature(three: People) -> None:
-    data = envelope.sign(b"x", TYPE, three.private["server"])
+    data = dsse.sign(b"x", TYPE, three.private["server"])
     signature = parts(data)["signatures"][0]["sig"]
     changed = data.replace(signature[:4].encode(), b"!!!!")
     with pytest.raises(TrustError) as caught:
-        envelope.verify(changed, TYPE, three.ring)
+        dsse.verify(changed, TYPE, three.ring)
     assert signature[10:30] not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -184,14 +182,14 @@ def test_errors_quote_no_signature(three: People) -> None:
 def test_mutated_envelopes_are_refused_with_our_error(
     three: People, changes: list[tuple[int, bytes]]
 ) -> None:
-    data = envelope.sign(b"payload", TYPE, three.private["server"])
+    data = dsse.sign(b"payload", TYPE, three.private["server"])
     changed = bytearray(data)
     for place, piece in changes:
         place %= len(changed) + 1
         changed[place : place + len(piece)] = piece
     if bytes(changed) != data:
         with pytest.raises(TrustError):
-            envelope.verify(bytes(changed), TYPE, three.ring)
+            dsse.verify(bytes(changed), TYPE, three.ring)
 
 
 @settings(max_examples=200, deadline=None)
@@ -199,12 +197,12 @@ def test_mutated_envelopes_are_refused_with_our_error(
 def test_any_bytes_are_refused_with_our_error(three: People, data: bytes) -> None:
     for attempt in (data, b'{"payload":' + data):
         with pytest.raises(SecedeError):
-            envelope.verify(attempt, TYPE, three.ring)
+            dsse.verify(attempt, TYPE, three.ring)
 
 
 @pytest.mark.slow
 def test_ten_thousand_mutated_envelopes_are_refused(three: People, tmp_path: Path) -> None:
-    data = envelope.sign(b"payload" * 20, TYPE, three.private["server"], three.private["leaver"])
+    data = dsse.sign(b"payload" * 20, TYPE, three.private["server"], three.private["leaver"])
     dice = random.Random(5)
     refused = 0
     while refused < 10_000:
@@ -215,5 +213,5 @@ def test_ten_thousand_mutated_envelopes_are_refused(three: People, tmp_path: Pat
         if bytes(changed) == data:
             continue
         with pytest.raises(TrustError):
-            envelope.verify(bytes(changed), TYPE, three.ring)
+            dsse.verify(bytes(changed), TYPE, three.ring)
         refused += 1

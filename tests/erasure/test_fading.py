@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from secede.erasure import fading
-from secede.erasure.fading import SHARE, fade, too_large
-from secede.erasure.layers import Form
+from secede.erasure.defences import unused_weights
+from secede.erasure.defences.unused_weights import SHARE, fade, too_large
+from secede.erasure.defences.weight_layout import Form
 
 
 def ridge(weight: Tensor, changes: list[Tensor], form: Form | None = None) -> Tensor:
     """Fade a weight by changes from nothing, so that none of them is weight decay."""
-    return fading.ridge(weight, torch.zeros_like(changes[0]), changes, form or Form())
+    return unused_weights.ridge(weight, torch.zeros_like(changes[0]), changes, form or Form())
 
 
 def test_a_weight_that_nobody_uses_vanishes_and_one_that_all_use_hardly_changes() -> None:
@@ -116,7 +116,7 @@ def test_a_layer_that_is_too_large_stays_as_it_is_and_is_named(
     update = {"a": torch.tensor([[1.0, 2.0], [0.0, 1.0]]), "b": torch.tensor([[1.0, 2.0]])}
     weights = {"a": Form(), "b": Form()}
     assert fade(start, start, [update], movable=weights, weights=weights).skipped == ()
-    monkeypatch.setattr(fading, limit, value)
+    monkeypatch.setattr(unused_weights, limit, value)
     found = fade(start, start, [update], movable=weights, weights=weights)
     assert found.skipped == ("a",)
     assert found.state["a"].tolist() == [[1.0, 1.0], [1.0, 1.0]]

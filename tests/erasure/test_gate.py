@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 
+from harness import servers
 from secede import state as states
-from secede.erasure import gate as gates
-from secede.erasure.gate import Counts, Failed, Gate, Passed, count, lost
+from secede.erasure.defences import gate as gates
+from secede.erasure.defences.gate import Counts, Failed, Gate, Passed, count, lost
 from secede.errors import ConfigError, GuardError, SilentError
 from secede.federation.engine import ClientSide
 from secede.federation.simulator import Simulator
@@ -16,7 +17,6 @@ from secede.federation.training import LocalTraining
 from secede.state import State
 from secede.unlearning.clients import Reply
 from secede.verification.score import share
-from unlearning import servers
 
 
 def counts(*pairs: tuple[int, int]) -> Counts:

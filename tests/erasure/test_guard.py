@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from secede import state as states
-from secede.erasure import canonical
-from secede.erasure.guard import Guard
-from secede.erasure.sketches import Sketches
-from secede.erasure.trace import Trace
+from secede.erasure import canonical_json
+from secede.erasure.defences.fingerprints import Sketches
+from secede.erasure.defences.guard import Guard
+from secede.erasure.defences.trace import Trace
 from secede.errors import ConfigError, GuardError
 from secede.federation.engine import OwnState
 from secede.seeding import seeded
@@ -66,7 +66,7 @@ def test_an_honest_state_passes_unchanged_with_a_report_for_the_ledger() -> None
     assert report.distance == pytest.approx(0.5, rel=1e-4)
     assert report.projections == report.restored == 0
     assert report.farthest == pytest.approx(1.25 * report.unit)
-    assert json.loads(canonical.canonical(report.as_dict())) == report.as_dict()
+    assert json.loads(canonical_json.canonical(report.as_dict())) == report.as_dict()
 
 
 def test_the_unit_is_a_third_of_the_mean_distance_to_ten_fresh_models() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from erasure.asking import NOW, later, people
-from secede.erasure.entries import Holder
-from secede.erasure.hold import SECONDS, BusyError, leased, locked, machine
-from secede.erasure.journal import Journal
+from harness.erasure.questions import NOW, later, people
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.journal_entries import Holder
+from secede.erasure.storage.locks import SECONDS, BusyError, leased, locked, machine
 from secede.errors import RecordError, StorageError
 
 
@@ -118,7 +118,7 @@ def test_who_lost_a_request_cannot_renew_it_even_if_it_is_free_again(path: Path)
 
 
 def test_a_long_round_does_not_lose_the_lease(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secede.erasure.hold.BEAT", 0.01)
+    monkeypatch.setattr("secede.erasure.storage.locks.BEAT", 0.01)
     now = [NOW]
     with (
         locked(path.parent, path) as lock,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from secede.erasure.home import Home
-from secede.erasure.keys import key_id
+from secede.erasure.signing.keys import key_id
+from secede.erasure.storage.home import Home
 from secede.errors import ConfigError
 
 

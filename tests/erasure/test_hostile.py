@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from erasure import attacks, small
-from erasure.asking import FEDERATION, NOW, people
-from erasure.hostile import HomeLab, row
-from erasure.lab import PLANTED, SMUGGLED, SMUGGLED_INSIDE
-from secede.erasure import request as requests
-from secede.erasure.entries import AlreadyAccepted
-from secede.erasure.journal import Journal
-from secede.erasure.planning import Wishes
+from harness.erasure import attacks, small
+from harness.erasure.hostile import HomeLab, row
+from harness.erasure.lab import PLANTED, SMUGGLED, SMUGGLED_INSIDE
+from harness.erasure.questions import FEDERATION, NOW, people
+from secede.erasure.documents import request as requests
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.journal_entries import AlreadyAccepted
 from secede.errors import RequestError, TrustError
 
 ATTEMPTS = 100
@@ -114,11 +114,11 @@ def test_a_replayed_request_is_accepted_once(tmp_path: Path) -> None:
 def test_a_request_replayed_after_the_erasure_starts_nothing(tmp_path: Path) -> None:
     home = small.make(tmp_path)
     data = small.ask(home)
-    from secede.erasure import workflow
+    from secede.erasure.workflow import erase
 
-    first = small.erase(home, workflow.receive(home, data, small.NOW).id)
+    first = small.erase(home, erase.receive(home, data, small.NOW).id)
     left = small.timeless(home)
     for days in (1, 40):
-        entry = workflow.receive(home, data, small.later(days=days))
+        entry = erase.receive(home, data, small.later(days=days))
         assert small.erase(home, entry.id, now=small.later(days=days)) == first
     assert small.timeless(home) == left

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from erasure.asking import ALLOWED, FEDERATION, MODEL, NOW, People, later, people
-from secede.erasure import request as requests
-from secede.erasure.entries import Accepted, AlreadyAccepted, Entry, Holder
-from secede.erasure.fields import LARGEST
-from secede.erasure.gate import CLASSES
-from secede.erasure.journal import Journal
+from harness.erasure.questions import ALLOWED, FEDERATION, MODEL, NOW, People, later, people
+from secede.erasure.defences.gate import CLASSES
+from secede.erasure.documents import request as requests
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.journal_entries import Accepted, AlreadyAccepted, Entry, Holder
+from secede.erasure.types import LARGEST
 from secede.errors import ConfigError, RecordError, RequestError, SecedeError, TrustError
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from erasure.asking import NOW, people
-from secede.erasure.journal import Journal
+from harness.erasure.questions import NOW, people
+from secede.erasure.storage.journal import Journal
 
 TESTS = Path(__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TESTS)}
@@ -19,7 +19,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TESTS)}
 
 def killed(folder: Path, *arguments: str) -> dict[str, int]:
     ended = subprocess.run(
-        [sys.executable, "-m", "erasure.killed", str(folder), *arguments],
+        [sys.executable, "-m", "harness.erasure.killed", str(folder), *arguments],
         check=False,
         capture_output=True,
         text=True,
@@ -47,9 +47,9 @@ PROGRAM = """
 import sys
 from datetime import datetime
 from pathlib import Path
-from secede.erasure.entries import Holder
-from secede.erasure.journal import Journal
-from secede.erasure.keys import Keyring
+from secede.erasure.storage.journal_entries import Holder
+from secede.erasure.storage.journal import Journal
+from secede.erasure.signing.keys import Keyring
 from secede.errors import SecedeError
 path, keys, now = Path(sys.argv[1]), Keyring.load(Path(sys.argv[2])), sys.argv[3]
 now = datetime.fromisoformat(now)

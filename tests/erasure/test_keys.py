@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from secede.erasure import keys
-from secede.erasure.keys import Keyring
+from secede.erasure.signing import keys
+from secede.erasure.signing.keys import Keyring
 from secede.errors import ConfigError, StorageError
 
 

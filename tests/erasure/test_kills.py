@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import torch
 
-from erasure import small
-from erasure.interrupted import WISHES
-from secede.erasure import workflow
-from secede.erasure.home import Home
+from harness.erasure import small
+from harness.erasure.interrupted import WISHES
+from secede.erasure.storage.home import Home
+from secede.erasure.workflow import erase
 from secede.errors import RecordError, SecedeError, StorageError
 
 TESTS = Path(__file__).parents[1]
@@ -35,7 +35,7 @@ def interrupted() -> Iterator[Interrupted]:
     where = MEMORY if os.access(MEMORY, os.W_OK) else None
     with TemporaryDirectory(dir=where) as folder:
         process = subprocess.Popen(
-            [sys.executable, "-m", "erasure.interrupted", folder],
+            [sys.executable, "-m", "harness.erasure.interrupted", folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -93,7 +93,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     home = small.make(tmp_path_factory.mktemp("asked"))
-    workflow.receive(home, small.ask(home), small.NOW)
+    erase.receive(home, small.ask(home), small.NOW)
     yield home
     torch.set_num_threads(threads)
 

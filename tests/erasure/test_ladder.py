@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from erasure import small
-from erasure.small import HAPPY, NOW, Hostile
+from harness.erasure import small
+from harness.erasure.small import HAPPY, NOW, Hostile
 from secede import state as states
-from secede.erasure import workflow
-from secede.erasure.gone import WORDS
-from secede.erasure.home import Home
-from secede.erasure.ledger import Ledger
-from secede.erasure.planning import Wishes
-from secede.erasure.verifying import ABSENT, ITSELF, NOT_SENT
+from secede.erasure.documents.gone import WORDS
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.ledger import Ledger
+from secede.erasure.workflow import erase
+from secede.erasure.workflow.measurement import ABSENT, ITSELF, NOT_SENT
 from secede.errors import SilentError
-from secede.experiments.simulated import Simulated
+from secede.simulation.backend import Simulated
 from secede.state import State
 
 
@@ -138,5 +138,5 @@ def test_an_exhausted_ladder_leaves_the_old_model_serving(home: Home) -> None:
     with Ledger(home.ledger, read_only=True) as ledger:
         gone = [row.body["what"] for row in ledger.rows() if row.kind == "destroyed"]
     assert "leaver-state" in gone
-    again = small.erase(home, workflow.receive(home, small.ask(home), NOW).id)
+    again = small.erase(home, erase.receive(home, small.ask(home), NOW).id)
     assert (again.request, again.state) == (2, "promoted")

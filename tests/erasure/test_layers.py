@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from secede.erasure.layers import Form, last, layers, lookups
+from secede.erasure.defences.weight_layout import Form, last, layers, lookups
 
 
 class Network(nn.Module):

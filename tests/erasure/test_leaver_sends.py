@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from erasure import small
-from erasure.liars import Liars
-from erasure.small import model, slow
+from harness.erasure import small
+from harness.erasure.liars import Liars
+from harness.erasure.small import model, slow
 from secede import state as states
-from secede.erasure.home import Home
-from secede.erasure.ledger import Ledger
-from secede.erasure.planning import Wishes
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.ledger import Ledger
 from secede.errors import DataError
-from secede.unlearning.projected_ascent import ProjectedAscent
+from secede.unlearning.methods.projected_ascent import ProjectedAscent
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from erasure import papers
-from secede.erasure import ledger as ledgers
-from secede.erasure.bodies import DeliveredBody, TransitionBody
-from secede.erasure.chain import START, Head
-from secede.erasure.ledger import Ledger
+from harness.erasure import papers
+from secede.erasure.documents.chain import START, Head
+from secede.erasure.documents.ledger_rows import DeliveredBody, TransitionBody
+from secede.erasure.storage import ledger as ledgers
+from secede.erasure.storage.ledger import Ledger
 from secede.errors import RecordError, SecedeError, StorageError, TrustError
 
 TRIGGERS = ("rows_are_not_changed", "rows_are_not_deleted", "rows_come_last")
@@ -272,8 +272,8 @@ WRITER = """
 import sys
 from pathlib import Path
 from datetime import UTC, datetime
-from secede.erasure.bodies import TransitionBody
-from secede.erasure.ledger import Ledger
+from secede.erasure.documents.ledger_rows import TransitionBody
+from secede.erasure.storage.ledger import Ledger
 now = datetime(2026, 11, 15, tzinfo=UTC)
 with Ledger(Path(sys.argv[1])) as ledger:
     print("ready", flush=True)

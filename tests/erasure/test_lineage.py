@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from erasure.papers import NOW, REQUEST
-from secede.erasure.lineage import Lineage
-from secede.erasure.registry import Candidate, Model
+from harness.erasure.papers import NOW, REQUEST
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.registry import Candidate, Model
 from secede.errors import GuardError, RecordError, SecedeError, StorageError
 
 LATER = NOW + timedelta(hours=1)

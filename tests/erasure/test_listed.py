@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from erasure.small import NOW
-from secede.erasure.course import POST_TRAINING
-from secede.erasure.desk import _words
-from secede.erasure.entries import Transition
-from secede.erasure.listed import LINE, listed
+from harness.erasure.small import NOW
+from secede.erasure.storage.journal_entries import Transition
+from secede.erasure.storage.progress import POST_TRAINING
+from secede.erasure.workflow.session import _words
+from secede.text import LINE, listed
 
 NAMES = [f"encoder.layers.{number}.attention.weight" for number in range(40)]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from secede import state as states
-from secede.erasure.message import limit_bytes, pack, unpack
+from secede.erasure.defences.state_message import limit_bytes, pack, unpack
 from secede.errors import GuardError, StateError
 
 LIKE = {

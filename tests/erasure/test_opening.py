@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from erasure import small
+from harness.erasure import small
 from secede.cli import trust
-from secede.erasure.home import Home
-from secede.erasure.journal import Journal
-from secede.erasure.ledger import Ledger
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.ledger import Ledger
 from secede.errors import TrustError
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from erasure import optimisers
-from erasure.attacks import SURVIVES
+from harness.erasure import optimisers
+from harness.erasure.attacks import SURVIVES
 
 
 @pytest.fixture(autouse=True)

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from erasure import small
-from erasure.small import CONFIG, NOW
+from harness.erasure import small
+from harness.erasure.small import CONFIG, NOW
 from secede import state as states
-from secede.erasure import request as requests
-from secede.erasure import workflow
-from secede.erasure.canonical import canonical, digest
-from secede.erasure.home import Home
-from secede.erasure.plan import MEAN_LIMITS, Limits, Plan
-from secede.erasure.planning import Wishes, parameters, planned, rung_of
+from secede.erasure.canonical_json import canonical, digest
+from secede.erasure.documents import request as requests
+from secede.erasure.documents.plan import MEAN_LIMITS, Limits, Plan
+from secede.erasure.planning.planner import Wishes, parameters, planned, rung_of
+from secede.erasure.storage.home import Home
+from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError
-from secede.experiments.simulated import Simulated
 from secede.federation.robust import MEANS
+from secede.simulation.backend import Simulated
 from secede.unlearning.create import create
-from secede.unlearning.methods import METHODS
+from secede.unlearning.registry import METHODS
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 def plan(home: Home, *, gone: bool = False, **wishes: object) -> Plan:
     request = requests.unverified(small.ask(home))
     ground = Simulated(home, gone=["site-0"] if gone else [])
-    return workflow.foresee(home, ground, request, wishes=Wishes(**wishes), now=NOW)  # type: ignore[arg-type]
+    return erase.foresee(home, ground, request, wishes=Wishes(**wishes), now=NOW)  # type: ignore[arg-type]
 
 
 def test_the_ladder_is_local_step_server_side_retraining(home: Home) -> None:
@@ -172,7 +172,7 @@ def test_kept_history_makes_the_replay_the_server_side_rung_and_goes_with_the_le
 
 def plan_for(home: Home, client: str) -> Plan:
     request = requests.unverified(small.ask(home, client))
-    return workflow.foresee(home, Simulated(home), request, wishes=Wishes(), now=NOW)
+    return erase.foresee(home, Simulated(home), request, wishes=Wishes(), now=NOW)
 
 
 def test_a_plan_is_kept_by_its_digest_and_shown_whole(home: Home) -> None:

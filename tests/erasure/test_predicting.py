@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from erasure import small
-from erasure.small import NOW
-from secede.erasure import request as requests
-from secede.erasure import workflow
-from secede.erasure.entries import Transition
-from secede.erasure.home import Home
-from secede.erasure.journal import Journal
-from secede.erasure.plan import Limits
-from secede.erasure.planning import Wishes, rung_of
-from secede.experiments.simulated import Simulated
-from secede.unlearning.methods import METHODS as METHODS_BY_NAME
+from harness.erasure import small
+from harness.erasure.small import NOW
+from secede.erasure.documents import request as requests
+from secede.erasure.documents.plan import Limits
+from secede.erasure.planning.planner import Wishes, rung_of
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.journal_entries import Transition
+from secede.erasure.workflow import erase
+from secede.simulation.backend import Simulated
+from secede.unlearning.registry import METHODS as METHODS_BY_NAME
 
 SIZE = 4 * (64 * 3 + 3)
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -68,7 +68,7 @@ def test_the_plan_predicts_the_bytes_that_are_counted(
         )
 
     def predicted(rounds: int) -> tuple[int, int]:
-        plan = workflow.foresee(home, ground, request, wishes=wishes(rounds), now=NOW)
+        plan = erase.foresee(home, ground, request, wishes=wishes(rounds), now=NOW)
         (step,) = [step for step in plan.ladder if step.method == method]
         return step.upload_bytes, step.download_bytes
 
@@ -92,7 +92,7 @@ def test_replays_are_predicted_by_hand_arithmetic(founded: Home) -> None:
     # Rounds 1 and 3 of 4 are kept, the first is replayed without asking: one exchange with three.
     request = requests.unverified(small.ask(founded))
     wishes = Wishes(server_rounds=0)
-    step = workflow.foresee(founded, Simulated(founded), request, wishes=wishes, now=NOW).ladder[1]
+    step = erase.foresee(founded, Simulated(founded), request, wishes=wishes, now=NOW).ladder[1]
     assert step.method == "federaser"
     assert step.upload_bytes == 3 * SIZE + 2 * 3 * (2 * 8 * 3)
     assert step.download_bytes == 3 * SIZE + 2 * 3 * SIZE

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from erasure import small
-from erasure.liars import Liars
-from erasure.small import left_out, model
+from harness.erasure import small
+from harness.erasure.liars import Liars
+from harness.erasure.small import left_out, model
 from secede import state as states
-from secede.erasure.home import Home
-from secede.erasure.lineage import Lineage
-from secede.erasure.verifying import STALE
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.workflow.measurement import STALE
 from secede.errors import GuardError
-from secede.experiments.simulated import Simulated
+from secede.simulation.backend import Simulated
 from secede.state import State
 
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erasure import papers
-from secede.erasure import envelope, receipt
-from secede.erasure.canonical import canonical
+from harness.erasure import papers
+from secede.erasure.canonical_json import canonical
+from secede.erasure.receipts import verify as receipt
+from secede.erasure.signing import dsse
 from secede.errors import SecedeError, TrustError
 
 SERVER, LEAVER = "server", papers.LEAVER
@@ -113,7 +114,7 @@ def test_only_the_leaver_and_auditors_may_have_signed_too(data: bytes) -> None:
 
 
 def test_nobody_countersigns_what_is_no_receipt(data: bytes) -> None:
-    request = envelope.sign(b"{}", receipt.PAYLOAD_TYPE, papers.private(SERVER))
+    request = dsse.sign(b"{}", receipt.PAYLOAD_TYPE, papers.private(SERVER))
     with pytest.raises(TrustError, match="not a receipt of an erasure"):
         receipt.countersign(request, papers.private(LEAVER))
     with pytest.raises(TrustError, match="already"):
@@ -134,13 +135,13 @@ def test_what_the_server_signed_must_be_a_receipt_too(change: Any, said: str) ->
     told = json.loads(papers.statement().payload())
     change(told)
     with pytest.raises(TrustError, match=said):
-        verify(envelope.sign(canonical(told), receipt.PAYLOAD_TYPE, papers.private(SERVER)))
+        verify(dsse.sign(canonical(told), receipt.PAYLOAD_TYPE, papers.private(SERVER)))
 
 
 def test_another_type_of_payload_is_refused() -> None:
     payload = papers.statement().payload()
     with pytest.raises(TrustError, match="an envelope of 'text/plain', not a receipt"):
-        verify(envelope.sign(payload, "text/plain", papers.private(SERVER)))
+        verify(dsse.sign(payload, "text/plain", papers.private(SERVER)))
 
 
 def test_the_model_must_be_the_erased_one(data: bytes) -> None:
@@ -192,7 +193,7 @@ def test_mutated_statements_that_are_signed_raise_nothing_but_our_errors(
     spot: tuple[Any, ...], value: Any
 ) -> None:
     payload = json.dumps(changed(STATEMENT, spot, value), sort_keys=True).encode()
-    signed = envelope.sign(payload, receipt.PAYLOAD_TYPE, papers.private(SERVER))
+    signed = dsse.sign(payload, receipt.PAYLOAD_TYPE, papers.private(SERVER))
     with pytest.raises(SecedeError) as caught:  # spaces: it is never canonical
         verify(signed)
     assert "\n" not in str(caught.value)
@@ -248,7 +249,7 @@ def test_bombs_are_refused_soon_and_in_little_memory(bomb: bytes) -> None:
 
 def test_a_signed_bomb_is_refused_too() -> None:
     for payload in (b"[" * 100_000, b'{"predicate":{"limits":[' + b'"x",' * 40_000 + b'"x"]}}'):
-        signed = envelope.sign(payload, receipt.PAYLOAD_TYPE, papers.private(SERVER))
+        signed = dsse.sign(payload, receipt.PAYLOAD_TYPE, papers.private(SERVER))
         with pytest.raises(TrustError):
             verify(signed)
     told = json.loads(ENVELOPE)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erasure.asking import FEDERATION, MODEL, NOW, People, later, people
-from secede.erasure import envelope
-from secede.erasure import request as requests
-from secede.erasure.canonical import canonical
-from secede.erasure.request import LIFETIME, LONGEST, PAYLOAD_TYPE, SKEW, Request
+from harness.erasure.questions import FEDERATION, MODEL, NOW, People, later, people
+from secede.erasure.canonical_json import canonical
+from secede.erasure.documents import request as requests
+from secede.erasure.documents.request import LIFETIME, LONGEST, PAYLOAD_TYPE, SKEW, Request
+from secede.erasure.signing import dsse
 from secede.errors import ConfigError, RequestError, SecedeError, TrustError
 
 
@@ -39,7 +39,7 @@ def read(two: People, data: bytes, now: datetime = NOW) -> Request:
 
 
 def signed(two: People, document: object, by: str = "north") -> bytes:
-    return envelope.sign(canonical(document), PAYLOAD_TYPE, two.private[by])
+    return dsse.sign(canonical(document), PAYLOAD_TYPE, two.private[by])
 
 
 def test_a_request_comes_back_as_it_was_signed(two: People) -> None:
@@ -91,7 +91,7 @@ def test_only_the_client_that_is_named_can_ask(two: People) -> None:
     stolen = two.signed(made(client="north"), by="south")
     with pytest.raises(TrustError, match="signed with south's key, expected north's"):
         read(two, stolen)
-    both = envelope.countersign(two.ask("north"), two.private["south"])
+    both = dsse.countersign(two.ask("north"), two.private["south"])
     with pytest.raises(TrustError, match="not known here"):
         read(two, both)
     with pytest.raises(RequestError, match="client 'nort' is not known here: did you mean 'north'"):
@@ -150,14 +150,14 @@ def test_documents_that_are_no_requests_are_refused_though_signed(two: People) -
 def test_a_payload_written_another_way_is_refused_though_signed(two: People) -> None:
     text = json.dumps(made().model_dump()).encode()
     with pytest.raises(TrustError, match="canonical"):
-        read(two, envelope.sign(text, PAYLOAD_TYPE, two.private["north"]))
+        read(two, dsse.sign(text, PAYLOAD_TYPE, two.private["north"]))
 
 
 def test_other_signed_documents_and_long_ones_are_no_requests(two: People) -> None:
     with pytest.raises(
         TrustError, match="this is an envelope of 'application/json', not a request"
     ):
-        read(two, envelope.sign(made().payload(), "application/json", two.private["north"]))
+        read(two, dsse.sign(made().payload(), "application/json", two.private["north"]))
     with pytest.raises(TrustError, match="at most 16,384"):
         read(two, signed(two, {"a": "x" * 20_000}))
 
@@ -193,7 +193,7 @@ def test_mutated_documents_are_refused_or_mean_what_they_say(
     except TrustError:
         return  # has no text, so it cannot be signed
     try:
-        data = envelope.sign(payload, PAYLOAD_TYPE, two.private["north"])
+        data = dsse.sign(payload, PAYLOAD_TYPE, two.private["north"])
         found = read(two, data)
     except SecedeError as error:
         told = str(error)
@@ -240,7 +240,7 @@ def test_ten_thousand_mutated_requests_are_refused(two: People) -> None:
                 read(two, bytes(changed))
             continue
         try:
-            found = read(two, envelope.sign(bytes(changed), PAYLOAD_TYPE, two.private["north"]))
+            found = read(two, dsse.sign(bytes(changed), PAYLOAD_TYPE, two.private["north"]))
         except SecedeError as error:
             assert "\n" not in str(error)  # noqa: PT017
         else:

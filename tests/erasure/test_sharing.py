@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from erasure import small
+from harness.erasure import small
 from secede import state as states
-from secede.erasure import sharing
-from secede.erasure.home import Home
-from secede.erasure.journal import Journal
-from secede.erasure.lineage import Lineage
-from secede.erasure.predicate import Scope
-from secede.erasure.registry import Candidate
+from secede.erasure.documents.receipt import Scope
+from secede.erasure.receipts import contribution
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.registry import Candidate
 
 
 def test_a_later_leaver_s_scope_has_the_rounds_after_the_first_erasure(home: Home) -> None:
@@ -45,8 +45,8 @@ def test_training_that_went_on_since_is_not_counted_down(home: Home) -> None:
     rounds = small.told(home)["method"]["rounds"]
     trained = Scope(first_round=1, last_round=40, rounds=30, weight=0.5)
     with Journal(home.journal) as journal, Lineage(home.registry) as registry:
-        found = sharing.scope(home, journal, registry, trained, "site-1")
-        nobody = sharing.scope(home, journal, registry, trained, "site-9")
+        found = contribution.scope(home, journal, registry, trained, "site-1")
+        nobody = contribution.scope(home, journal, registry, trained, "site-9")
     assert (found.last_round, found.rounds, found.weight) == (40, 30 + rounds, 0.5)
     assert nobody == trained
 
@@ -72,7 +72,7 @@ def train_on(home: Home, *clients: str, rounds: int) -> None:
 def test_a_client_that_trains_again_after_an_erasure_has_all_its_rounds(home: Home) -> None:
     def scope(trained: Scope, client: str) -> Scope:
         with Journal(home.journal) as journal, Lineage(home.registry) as registry:
-            return sharing.scope(home, journal, registry, trained, client)
+            return contribution.scope(home, journal, registry, trained, client)
 
     # Training 1 to 4; site-0 is erased in 5 and 6; then 7 to 9, which site-3 sits out.
     two = small.wishes(rounds=2, least_rounds=2)

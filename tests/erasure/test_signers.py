@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from secede.erasure import keys
-from secede.erasure.signers import Signers
+from secede.erasure.signing import keys
+from secede.erasure.signing.signers import Signers
 from secede.errors import ConfigError
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from secede import state as states
-from secede.erasure.sketches import SUMS, Sketches
+from secede.erasure.defences.fingerprints import SUMS, Sketches
 from secede.errors import RecordError
 from secede.state import State
 

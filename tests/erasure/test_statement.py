@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from erasure import papers
-from secede.erasure.fields import Document
-from secede.erasure.predicate import LIMITS, Models, Predicate, RequestPart, Scope
-from secede.erasure.scores import Reference, Score, Verification
-from secede.erasure.statement import Statement, schema_text
+from harness.erasure import papers
+from secede.erasure.documents.receipt import LIMITS, Models, Predicate, RequestPart, Scope
+from secede.erasure.documents.scores import Reference, Score, Verification
+from secede.erasure.documents.statement import Statement, schema_text
+from secede.erasure.types import Document
 
 SCHEMA = files("secede.erasure") / "schemas" / "erasure-v1.json"
 KINDS: dict[str, Any] = {

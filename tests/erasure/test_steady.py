@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from erasure.asking import NOW, later
-from secede.erasure.steady import Steady
+from harness.erasure.questions import NOW, later
+from secede.erasure.workflow.clock import Steady
 
 
 def test_it_says_what_the_clock_says_and_never_goes_back() -> None:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from secede import state as states
-from secede.erasure.vault import Vault
+from secede.erasure.storage.state_files import Vault
 from secede.errors import StateError
 
 STATE = {"weight": torch.arange(12.0).view(3, 4), "count": torch.tensor([3])}

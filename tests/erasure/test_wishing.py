@@ -6,16 +6,17 @@ from datetime import timedelta
 
 import pytest
 
-from erasure import small
-from erasure.small import NOW, later
-from secede.erasure import request as requests
-from secede.erasure import wishing, workflow
-from secede.erasure.home import Home
-from secede.erasure.journal import Journal
-from secede.erasure.plan import Margins
-from secede.erasure.planning import Wishes
+from harness.erasure import small
+from harness.erasure.small import NOW, later
+from secede.erasure.documents import request as requests
+from secede.erasure.documents.plan import Margins
+from secede.erasure.planning import options
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.journal import Journal
+from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RequestError
-from secede.experiments.simulated import Simulated
+from secede.simulation.backend import Simulated
 
 WISHES = Wishes(
     methods=("projected-ascent", "retrain"),
@@ -39,16 +40,16 @@ class Way:
 
 @pytest.mark.parametrize("wishes", [Wishes(), WISHES], ids=["usual", "own"])
 def test_wishes_come_back_as_they_were_kept(wishes: Wishes) -> None:
-    kept = json.loads(json.dumps(wishing.kept(wishes)))
+    kept = json.loads(json.dumps(options.kept(wishes)))
     assert kept.keys() == {f.name for f in fields(Wishes)}
-    assert wishing.asked(Way(kept), Wishes()) == wishes  # type: ignore[arg-type]
+    assert options.asked(Way(kept), Wishes()) == wishes  # type: ignore[arg-type]
 
 
 def test_wishes_from_before_one_could_wish_for_no_fading_are_for_it() -> None:
-    kept = wishing.kept(Wishes(rounds=3))
+    kept = options.kept(Wishes(rounds=3))
     del kept["fading"]
-    assert wishing.asked(Way(kept), Wishes()) == Wishes(rounds=3)  # type: ignore[arg-type]
-    assert wishing.read({"fading": False}) == Wishes(fading=False)
+    assert options.asked(Way(kept), Wishes()) == Wishes(rounds=3)  # type: ignore[arg-type]
+    assert options.read({"fading": False}) == Wishes(fading=False)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +66,11 @@ def test_what_nobody_should_ask_for_is_refused_where_it_is_given(
     given: dict[str, object], told: str
 ) -> None:
     with pytest.raises(ConfigError, match=told):
-        wishing.read(given)
+        options.read(given)
     # A journal that an earlier version wrote is carried out as it is.
-    kept = {**wishing.kept(Wishes()), **given}
-    asked = wishing.asked(Way(kept), Wishes())  # type: ignore[arg-type]
-    assert json.loads(json.dumps(wishing.kept(asked))) == kept
+    kept = {**options.kept(Wishes()), **given}
+    asked = options.asked(Way(kept), Wishes())  # type: ignore[arg-type]
+    assert json.loads(json.dumps(options.kept(asked))) == kept
 
 
 def test_what_nobody_should_ask_for_is_refused_before_anything_is_planned(home: Home) -> None:
@@ -80,20 +81,20 @@ def test_what_nobody_should_ask_for_is_refused_before_anything_is_planned(home: 
         with pytest.raises(ConfigError, match=r"at least 1 after|to compare with"):
             small.erase(home, entry.id, how=wrong)
         with pytest.raises(ConfigError, match=r"at least 1 after|to compare with"):
-            workflow.foresee(home, Simulated(home), request, wishes=wrong, now=NOW)
+            erase.foresee(home, Simulated(home), request, wishes=wrong, now=NOW)
     assert small.way(home) == ["received"]
 
 
 def test_no_rounds_may_be_wished_for_where_nothing_is_taken_from_the_leaver() -> None:
     given = {"rounds": 0, "distrust": True}
-    assert wishing.read(given) == Wishes(rounds=0, distrust=True)
-    assert wishing.read({"rounds": 0, "least_rounds": 0}).rounds == 0
+    assert options.read(given) == Wishes(rounds=0, distrust=True)
+    assert options.read({"rounds": 0, "least_rounds": 0}).rounds == 0
 
 
 def test_the_first_wishes_count_and_others_only_before_them() -> None:
-    kept = [wishing.kept(Wishes(rounds=rounds)) for rounds in (3, 4)]
-    assert wishing.asked(Way(*kept), Wishes()).rounds == 3  # type: ignore[arg-type]
-    assert wishing.asked(Way(), WISHES) is WISHES  # type: ignore[arg-type]
+    kept = [options.kept(Wishes(rounds=rounds)) for rounds in (3, 4)]
+    assert options.asked(Way(*kept), Wishes()).rounds == 3  # type: ignore[arg-type]
+    assert options.asked(Way(), WISHES) is WISHES  # type: ignore[arg-type]
 
 
 def stopped(home: Home, number: int, how: Wishes) -> None:
@@ -122,18 +123,18 @@ def test_nobody_is_waited_for_beyond_the_due_date(home: Home) -> None:
     with Journal(home.journal, read_only=True) as journal:
         request = journal.request(entry.id)
     how = small.wishes(wait=timedelta(days=365))
-    plan = workflow.foresee(home, Simulated(home), request, wishes=how, now=NOW)
+    plan = erase.foresee(home, Simulated(home), request, wishes=how, now=NOW)
     assert plan.asked_until == "2026-12-15T12:00:00Z"
-    overdue = workflow.foresee(home, Simulated(home), request, wishes=how, now=later(days=40))
+    overdue = erase.foresee(home, Simulated(home), request, wishes=how, now=later(days=40))
     assert overdue.asked_until is None
 
 
 def test_a_dry_run_refuses_an_expired_request_that_was_never_taken(home: Home) -> None:
     request = requests.unverified(small.ask(home))
     ground = Simulated(home)
-    workflow.foresee(home, ground, request, wishes=Wishes(), now=NOW)
+    erase.foresee(home, ground, request, wishes=Wishes(), now=NOW)
     with pytest.raises(RequestError, match="expired"):
-        workflow.foresee(home, ground, request, wishes=Wishes(), now=later(days=8))
+        erase.foresee(home, ground, request, wishes=Wishes(), now=later(days=8))
 
 
 def test_more_methods_than_a_plan_holds_are_a_plain_error(home: Home) -> None:
@@ -147,7 +148,7 @@ def test_a_plan_for_as_many_clients_as_a_federation_may_have_can_be_read(home: H
     entry = small.receive(home)
     with Journal(home.journal, read_only=True) as journal:
         request = journal.request(entry.id)
-    plan = workflow.foresee(home, Simulated(home), request, wishes=small.wishes(), now=NOW)
+    plan = erase.foresee(home, Simulated(home), request, wishes=small.wishes(), now=NOW)
     names = tuple(f"hospital-of-the-northern-region-{n:06d}".ljust(64, "x") for n in range(100_000))
     large = plan.model_copy(update={"retained": names})
     assert home.plan(home.keep_plan(large)) == large

@@ -6,30 +6,26 @@ from datetime import timedelta
 import pytest
 import torch
 
-from erasure import small
-from erasure.small import HAPPY, NOW, Hostile
+from harness.erasure import small
+from harness.erasure.small import HAPPY, NOW, Hostile
 from secede import state as states
-from secede.erasure import receipt, workflow
-from secede.erasure import request as requests
-from secede.erasure.gone import WORDS
-from secede.erasure.home import Home
-from secede.erasure.journal import Journal
-from secede.erasure.ledger import Ledger
-from secede.erasure.lineage import Lineage
-from secede.erasure.plan import Margins
-from secede.erasure.planning import Wishes
-from secede.erasure.registry import Candidate
-from secede.erasure.verifying import (
-    NOTHING,
-    RETURNED,
-    SPARED,
-    UNFADED,
-)
+from secede.erasure.documents import request as requests
+from secede.erasure.documents.gone import WORDS
+from secede.erasure.documents.plan import Margins
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.receipts import verify
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.registry import Candidate
+from secede.erasure.workflow import erase
+from secede.erasure.workflow.measurement import NOTHING, RETURNED, SPARED, UNFADED
 from secede.errors import GuardError, RequestError, SilentError
-from secede.experiments.simulated import Simulated
 from secede.federation.engine import Update
+from secede.simulation.backend import Simulated
 from secede.state import State
-from secede.unlearning.projected_ascent import ProjectedAscent
+from secede.unlearning.methods.projected_ascent import ProjectedAscent
 
 
 def test_a_request_ends_in_a_receipt_that_verifies_with_model_and_ledger(home: Home) -> None:
@@ -47,7 +43,7 @@ def test_a_request_ends_in_a_receipt_that_verifies_with_model_and_ledger(home: H
     rounds = way.count("post-training")
     assert way == [*HAPPY, *["post-training"] * rounds, "verified", "promoted"]
     after = states.digest(states.load(home.model(outcome.model))[0])
-    checked = receipt.verify(
+    checked = verify.verify(
         outcome.receipt.read_bytes(), home.keyring(), model_digest=after, ledger=home.ledger
     )
     told = checked.statement.predicate
@@ -112,7 +108,7 @@ def test_the_plan_predicts_the_bytes_that_are_counted(home: Home) -> None:
         request = journal.request(entry.id)
     ground = Simulated(home)
     plans = [
-        workflow.foresee(home, ground, request, wishes=small.wishes(rounds=rounds), now=NOW)
+        erase.foresee(home, ground, request, wishes=small.wishes(rounds=rounds), now=NOW)
         for rounds in range(6)
     ]
     small.erase(home, entry.id, ground=ground)
@@ -193,14 +189,14 @@ def test_a_request_for_a_client_that_the_model_lacks_is_refused(home: Home) -> N
     before = small.serving(home)
     small.erase(home, small.receive(home).id)
     for model, words in ((before, "was erased from it"), ("ab" * 32, "not one of this")):
-        entry = workflow.receive(home, small.ask(home, model=model), NOW)
+        entry = erase.receive(home, small.ask(home, model=model), NOW)
         outcome = small.erase(home, entry.id)
         assert outcome.state == "refused"
         assert words in str(outcome.reason)
         with Journal(home.journal, read_only=True) as journal:
             request = journal.request(entry.id)
         with pytest.raises(RequestError, match=words):
-            workflow.foresee(home, Simulated(home), request, wishes=Wishes(), now=NOW)
+            erase.foresee(home, Simulated(home), request, wishes=Wishes(), now=NOW)
 
 
 def test_an_erasure_is_planned_again_if_another_one_came_first(home: Home) -> None:
@@ -253,7 +249,7 @@ def test_a_kept_state_that_is_damaged_is_computed_again(home: Home, how: str, wh
     data = small.ask(home)
     left = []
     for place, spoil in ((home, False), (other, True)):
-        entry = workflow.receive(place, data, NOW)
+        entry = erase.receive(place, data, NOW)
 
         seen = list[str]()
 
@@ -301,10 +297,10 @@ def test_backups_and_margins_are_stated(home: Home) -> None:
 
 def test_a_request_of_another_federation_is_refused_at_the_door(home: Home) -> None:
     asked = requests.unverified(small.ask(home))
-    from secede.erasure import keys
+    from secede.erasure.signing import keys
 
     key = keys.load_private(home.path / "sites" / "site-0.key")
     stranger = requests.sign(asked.model_copy(update={"federation": "south"}), key)
     with pytest.raises(RequestError, match="is for federation 'south'"):
-        workflow.receive(home, stranger, NOW)
-    assert workflow.receive(home, small.ask(home), NOW).acknowledged == NOW
+        erase.receive(home, stranger, NOW)
+    assert erase.receive(home, small.ask(home), NOW).acknowledged == NOW

@@ -7,22 +7,17 @@ from typing import Any
 
 import pytest
 
-from erasure import small
+from harness.erasure import small
 from secede import state as states
-from secede.erasure import fading, rounds
-from secede.erasure.guard import Guard, Guarded
-from secede.erasure.home import Home
-from secede.erasure.layers import layers
-from secede.erasure.plan import Margins
-from secede.erasure.planning import Wishes
-from secede.erasure.verifying import (
-    CLEARED,
-    FADED,
-    KEPT,
-    STAYED,
-    UNFADED,
-)
-from secede.experiments.simulated import Simulated
+from secede.erasure.defences import unused_weights
+from secede.erasure.defences.guard import Guard, Guarded
+from secede.erasure.defences.weight_layout import layers
+from secede.erasure.documents.plan import Margins
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.storage.home import Home
+from secede.erasure.workflow import post_training as rounds
+from secede.erasure.workflow.measurement import CLEARED, FADED, KEPT, STAYED, UNFADED
+from secede.simulation.backend import Simulated
 from secede.state import State
 
 
@@ -36,12 +31,12 @@ def test_what_the_retained_clients_do_not_use_fades_in_the_first_round(
     home = small.make(tmp_path, f"situation.secure_aggregation = {hidden}\n{small.DEEP}")
     seen: list[tuple[State, State, list[State]]] = []
 
-    def spy(state: State, start: State, updates: list[State], **how: Any) -> fading.Faded:
+    def spy(state: State, start: State, updates: list[State], **how: Any) -> unused_weights.Faded:
         seen.append((state, start, updates))
         return genuine(state, start, updates, **how)
 
-    genuine = fading.fade
-    monkeypatch.setattr(fading, "fade", spy)
+    genuine = unused_weights.fade
+    monkeypatch.setattr(unused_weights, "fade", spy)
     small.erase(home, small.receive(home).id, how=small.wishes(least_rounds=2, mean=mean))
     way = small.course(home).way
     ((after, start, updates),) = seen  # once, though there were two rounds
@@ -79,15 +74,15 @@ def test_an_erasure_that_is_cut_short_as_weights_fade_ends_with_the_same_model(
     cut = small.copy(whole, tmp_path / "cut")
     small.erase(whole, entry.id)
 
-    def killed(*given: Any, **how: Any) -> fading.Faded:
+    def killed(*given: Any, **how: Any) -> unused_weights.Faded:
         genuine(*given, **how)
         raise KeyboardInterrupt
 
-    genuine = fading.fade
-    monkeypatch.setattr(fading, "fade", killed)
+    genuine = unused_weights.fade
+    monkeypatch.setattr(unused_weights, "fade", killed)
     with pytest.raises(KeyboardInterrupt):
         small.erase(cut, entry.id)
-    monkeypatch.setattr(fading, "fade", genuine)
+    monkeypatch.setattr(unused_weights, "fade", genuine)
     small.erase(cut, entry.id)
     assert small.serving(cut) == small.serving(whole)
 
@@ -101,10 +96,10 @@ def deep(tmp_path: Path) -> Home:
 def test_nothing_fades_if_the_leaver_is_trusted_and_the_receipt_says_so(
     deep: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(*_: Any, **__: Any) -> fading.Faded:
+    def never(*_: Any, **__: Any) -> unused_weights.Faded:
         raise AssertionError("nothing was to fade")
 
-    monkeypatch.setattr(fading, "fade", never)
+    monkeypatch.setattr(unused_weights, "fade", never)
     small.erase(deep, small.receive(deep).id, how=small.wishes(fading=False, least_rounds=2))
     told = small.told(deep)
     assert (told["method"]["rung"], told["method"]["rounds"]) == ("local-step", 2)
@@ -133,7 +128,7 @@ def test_what_cannot_fade_is_told_and_named_in_the_receipt(
     normed = small.DEEP.replace("small:build_deep", "small:build_normed")
     home = small.make(tmp_path, normed if how == "kind" else small.DEEP)
     if how == "size":
-        monkeypatch.setattr(fading, "_BYTES", 1000)
+        monkeypatch.setattr(unused_weights, "_BYTES", 1000)
     lines = list[str]()
     small.erase(home, small.receive(home).id, tell=lines.append)
     names = {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import servers
 from secede import state as states
 from secede.data import catalog
 from secede.errors import ConfigError
@@ -13,11 +14,10 @@ from secede.experiments import presets
 from secede.experiments.arms import arms
 from secede.experiments.setup import federate
 from secede.unlearning.create import create
-from secede.unlearning.holding import without_return
-from secede.unlearning.local import LocalResult, LocalTask
+from secede.unlearning.local_step import LocalResult, LocalTask
 from secede.unlearning.method import Method, TakeStep, average_round
-from secede.unlearning.second_choice import SecondChoice
-from unlearning import servers
+from secede.unlearning.methods.second_choice import SecondChoice
+from secede.unlearning.post_training_hold import without_return
 
 EXPLORED = Path(__file__).parents[2] / "examples" / "explored"
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-import tiny
 from experiments.test_runner import run
+from harness import tiny
 from secede.errors import ConfigError
 
 HISTORY = """

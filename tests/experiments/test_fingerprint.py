@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import tiny
+from harness import tiny
 from secede.errors import DataError
 from secede.experiments import presets
 from secede.experiments.fingerprint import fingerprints, own_source

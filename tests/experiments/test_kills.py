@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import tiny
 from experiments.test_runner import outcome
+from harness import tiny
 
 KILLER = """
 import os, signal, sys

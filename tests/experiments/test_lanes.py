@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from secede.experiments.lanes import Stopped, lane_count, take_turns
+from secede.experiments.parallel import Stopped, lane_count, take_turns
 
 
 def until_stopped(stop: threading.Event) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import tiny
+from harness import tiny
 from secede.data.samples import Samples
 from secede.experiments import presets
 from secede.experiments.measure import Answers, Examiner, Measured, membership

@@ -6,7 +6,7 @@ import pytest
 
 from secede.errors import ConfigError
 from secede.experiments import presets
-from secede.unlearning.methods import METHODS, plain
+from secede.unlearning.registry import METHODS, plain
 
 
 @pytest.mark.parametrize("name", presets.NAMES)

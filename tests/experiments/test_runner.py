@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-import tiny
-from quiet import Quiet
+from harness import tiny
+from harness.quiet import Quiet
 from secede import state as states
 from secede.data.samples import Dataset
 from secede.errors import ConfigError, RecordError, StateError, StorageError
@@ -23,7 +23,7 @@ from secede.experiments import presets, runner
 from secede.experiments.config import Config, override
 from secede.experiments.records import SeedFolder
 from secede.experiments.setup import load_dataset
-from secede.reports.load import read_run
+from secede.reports.records.load import read_run
 
 
 def run(

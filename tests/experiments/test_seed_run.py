@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-import tiny
 from experiments.test_runner import outcome, rows, run
-from quiet import Quiet
+from harness import tiny
+from harness.quiet import Quiet
 from secede import state as states
 from secede.experiments import presets, runner
 from secede.experiments.config import override

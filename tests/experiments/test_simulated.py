@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from erasure import small
+from harness.erasure import small
 from secede import state as states
-from secede.erasure import commitment
-from secede.erasure.gate import count
-from secede.erasure.home import Home
-from secede.erasure.keys import Keyring, load_private
-from secede.erasure.ledger import Ledger
-from secede.erasure.lineage import Lineage
+from secede.erasure.defences.gate import count
+from secede.erasure.documents import data_commitment
+from secede.erasure.signing.keys import Keyring, load_private
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.model_registry import Lineage
 from secede.errors import ConfigError, RecordError, SilentError
 from secede.experiments import presets
-from secede.experiments.founding import found
-from secede.experiments.simulated import Simulated
-from secede.experiments.sites import Sites
 from secede.federation.engine import OwnState
-from secede.unlearning.tasks import CountRight
+from secede.simulation.backend import Simulated
+from secede.simulation.new_federation import found
+from secede.simulation.sites import Sites
+from secede.unlearning.client_tasks import CountRight
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_each_client_can_show_later_what_it_was_trained_on(home: Home) -> None:
         ]
         salt = (home.path / "sites" / f"{client.name}.salt").read_bytes()
         assert client.scope.commitment is not None
-        commitment.check(client.scope.commitment, rows, salt)
+        data_commitment.check(client.scope.commitment, rows, salt)
 
 
 def test_the_ground_is_the_same_on_every_start(home: Home) -> None:

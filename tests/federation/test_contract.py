@@ -12,9 +12,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from flare.needs import needs_nvflare
-from flower.inprocess import InProcess, sites
-from flower.small import (
+from harness.flower.inprocess import InProcess, sites
+from harness.flower.small import (
     CLASSES,
     SIZES,
     Told,
@@ -25,18 +24,19 @@ from flower.small import (
     simulator,
     strategy,
 )
+from harness.nvflare.needs import needs_nvflare
 from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import ClientSide, Engine, aggregate
 from secede.flower import FlowerEngine
-from secede.flower.arrays import schema
-from secede.flower.exchange import Exchange
-from secede.flower.nodes import online
+from secede.flower.protocol.arrays import schema
+from secede.flower.protocol.nodes import online
+from secede.flower.rounds.exchange import Exchange
+from secede.unlearning.client_tasks import LIVE, CountRight, Measure
 from secede.unlearning.create import create
-from secede.unlearning.holding import FIFTH, FIRST
 from secede.unlearning.method import AtLeaver, Server, TakeStep
-from secede.unlearning.reference import Reference
-from secede.unlearning.tasks import LIVE, CountRight, Measure
+from secede.unlearning.methods.reference import Reference
+from secede.unlearning.post_training_hold import FIFTH, FIRST
 
 EVERYONE = tuple(range(len(SIZES)))
 Make = Callable[[], Engine]
@@ -64,7 +64,7 @@ def flower(folder: Path) -> FlowerEngine:
 def in_nvflare() -> Iterator[Make]:
     """One job in NVFlare's simulator for all tests: it takes long to start."""
     needs_nvflare()
-    from flare.remote import simulated
+    from harness.nvflare.remote import simulated
 
     with simulated() as make:
         yield make

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flare.needs import needs_nvflare
-from flower.small import one_thread
+from harness.flower.small import one_thread
+from harness.nvflare.needs import needs_nvflare
 
 if TYPE_CHECKING:
-    from flare.inprocess import Job
+    from harness.nvflare.inprocess import Job
 
 # Its modules import NVFlare: where that is not there, one test says so.
 collect_ignore = (
@@ -28,6 +28,6 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    from flare.inprocess import make
+    from harness.nvflare.inprocess import make
 
     return make(tmp_path, monkeypatch)

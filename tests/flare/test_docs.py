@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flare.small import said, start, stop
+from harness.nvflare.small import said, start, stop
 from secede import state as states
 
 PAGE = Path(__file__).parents[2] / "docs" / "nvflare.md"

@@ -10,10 +10,10 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
 from torch import nn
 
-from flare.inprocess import Job
-from flare.small import MODEL, WISHES, erasing, said
-from flower.small import CLASSES, SIZES, Federation, initial
-from secede.erasure import layers
+from harness.flower.small import CLASSES, SIZES, Federation, initial
+from harness.nvflare.inprocess import Job
+from harness.nvflare.small import MODEL, WISHES, erasing, said
+from secede.erasure.defences import weight_layout
 from secede.errors import ConfigError, SecedeError, SilentError
 from secede.nvflare.controller import FederationController
 
@@ -151,8 +151,8 @@ def test_training_that_was_cut_short_goes_on(job: Job) -> None:
         ({"home": "home"}, "home 'home': expected a whole path"),
         ({"classes": 1}, "classes 1: expected a whole number of two or more"),
         ({"classes": "3"}, "classes '3': expected a whole number"),
-        ({"model": "flower.small:nothing"}, "has no 'nothing'"),
-        ({"model": "flower.small:SEED"}, "is not callable"),
+        ({"model": "harness.flower.small:nothing"}, "has no 'nothing'"),
+        ({"model": "harness.flower.small:SEED"}, "is not callable"),
         ({"leaver": "name:site-1", "wishes": {"colour": 1}}, "wishes: unknown 'colour'"),
         ({"leaver": "name:site-1", "wishes": {"rounds": "many"}}, "wishes: .*rounds"),
         ({"leaver": "name:site-1", "wishes": {"margins": {"overall": "x"}}}, "wishes: .*margins"),
@@ -168,13 +168,13 @@ def test_a_wrong_setting_is_told(job: Job, settings: dict[str, Any], message: st
 def test_how_many_classes_there_are_reaches_the_erasure(
     job: Job, monkeypatch: pytest.MonkeyPatch, told: int | None
 ) -> None:
-    asked, found = list[int | None](), layers.layers
+    asked, found = list[int | None](), weight_layout.layers
 
-    def read(model: nn.Module, classes: int | None = None) -> layers.Layers:
+    def read(model: nn.Module, classes: int | None = None) -> weight_layout.Layers:
         asked.append(classes)
         return found(model, classes)
 
-    monkeypatch.setattr(layers, "layers", read)
+    monkeypatch.setattr(weight_layout, "layers", read)
     job.run(rounds=3)
     waits = {"answer_seconds": 0.3, "retained_seconds": 0.3}
     job.run(leaver="name:site-1", trigger="other", wishes={**WISHES, **waits}, classes=told)
@@ -185,7 +185,7 @@ def test_how_many_classes_there_are_reaches_the_erasure(
 def test_a_network_without_a_linear_layer_is_erased_from_where_its_classes_are_told(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layers, "last", lambda *_: None)  # as if it had none
+    monkeypatch.setattr(weight_layout, "last", lambda *_: None)  # as if it had none
     job.run(rounds=2)
     with pytest.raises(ConfigError, match=r"FederationController\(\.\.\., classes=\)"):
         job.erase()

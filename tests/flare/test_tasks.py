@@ -12,17 +12,19 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from flare.inprocess import Job
-from flare.small import SITES
-from flower.small import initial, load_model, strategy
+from harness.flower.small import initial, load_model, strategy
+from harness.nvflare.inprocess import Job
+from harness.nvflare.small import SITES
 from secede import state as states
 from secede.errors import ConfigError, GuardError, RecordError, SecedeError, SilentError
-from secede.flower import FlowerEngine, arrays, strategies, wire
-from secede.flower.exchange import Exchange
-from secede.flower.nodes import online
+from secede.flower import FlowerEngine
+from secede.flower.protocol import arrays, messages
+from secede.flower.protocol.nodes import online
+from secede.flower.rounds import supported_strategies
+from secede.flower.rounds.exchange import Exchange
 from secede.nvflare import forms
 from secede.nvflare.tasks import number_of
-from secede.unlearning.tasks import COUNT, CountRight
+from secede.unlearning.client_tasks import COUNT, CountRight
 
 
 def engine(job: Job, **options: Any) -> FlowerEngine:
@@ -40,13 +42,13 @@ def engine(job: Job, **options: Any) -> FlowerEngine:
 
 def question(job: Job, site: str = "site-1", ttl: float = 5.0) -> Message:
     job.grid()  # gives messages their sender
-    asked = wire.Asked(task=COUNT, client=1, number=0)
-    return wire.question(number_of(site), asked, initial(), ttl=ttl)
+    asked = messages.Asked(task=COUNT, client=1, number=0)
+    return messages.question(number_of(site), asked, initial(), ttl=ttl)
 
 
 def round_for(job: Job, site: str = "site-1") -> Message:
     grid = job.grid()
-    made = strategies.messages(
+    made = supported_strategies.messages(
         strategy(), arrays.to_record(initial()), ConfigRecord({"lr": 0.1}), grid, 4
     )
     return next(m for m in made if m.metadata.dst_node_id == number_of(site))
@@ -203,7 +205,7 @@ def test_questions_are_answered_in_the_kind_they_came_in(job: Job) -> None:
     _, model = forms.outgoing(question(job))
     came = forms.incoming(model)
     assert came is not None
-    reply = wire.refusal(came[1], ConfigError("no"))
+    reply = messages.refusal(came[1], ConfigError("no"))
     (plain,) = forms.answer(reply, model).params.values()
     assert isinstance(plain, np.ndarray)
     model.params = {name: torch.from_numpy(v.copy()) for name, v in model.params.items()}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flower.small import Federation, one_thread
+from harness.flower.small import Federation, one_thread
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays_of
 
 from secede import state as states
 from secede.errors import GuardError
-from secede.flower import arrays
+from secede.flower.protocol import arrays
 
 KINDS = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 

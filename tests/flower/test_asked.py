@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from flwr.app import Context, RecordDict
 
-from flower.journals import home, told
-from flower.small import NOW, STEP, WISHES, Federation, load_model, strategy
-from secede.erasure import keys
-from secede.erasure import request as requests
-from secede.erasure.plan import Plan
+from harness.flower.journals import home, told
+from harness.flower.small import NOW, STEP, WISHES, Federation, load_model, strategy
+from secede.erasure.documents import request as requests
+from secede.erasure.documents.plan import Plan
+from secede.erasure.signing import keys
 from secede.errors import ConfigError, RequestError
 from secede.flower import Store, erase_if_asked
 

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from flower.journals import home, told
-from flower.small import WISHES, Federation, strategy
-from secede.erasure import receipt, workflow
-from secede.erasure.keys import Keyring, key_id
+from harness.flower.journals import home, told
+from harness.flower.small import WISHES, Federation, strategy
+from secede.erasure.receipts import verify
+from secede.erasure.signing.keys import Keyring, key_id
+from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError, RolledBackError, TrustError
-from secede.flower import erasing, founding, plan
+from secede.flower import erase as erasing
+from secede.flower import plan
+from secede.flower.storage import register
 
 
 def test_the_operator_cannot_countersign_as_the_leaver(federation: Federation) -> None:
@@ -24,9 +27,9 @@ def test_the_operator_cannot_countersign_as_the_leaver(federation: Federation) -
     assert list(keys) == ["server"]
     assert not list(here.rglob("*site-1*"))
     operator = federation.store.home.operator_key()
-    both = receipt.countersign(signed, operator)
+    both = verify.countersign(signed, operator)
     with pytest.raises(TrustError):
-        receipt.verify(both, keys, countersigned_by=["site-1"])
+        verify.verify(both, keys, countersigned_by=["site-1"])
     assert key_id(operator.public_key) != key_id(keys["server"])
     assert any("operator" in limit for limit in told(outcome.receipt)["limits"])
 
@@ -58,7 +61,7 @@ def test_who_asked_is_still_known_when_it_goes_on(
 
     federation.train(2)
     with monkeypatch.context() as patched:
-        patched.setattr(workflow, "erase", killed)
+        patched.setattr(erase, "erase", killed)
         with pytest.raises(KeyboardInterrupt):
             federation.erase("name:site-1")
     outcome = federation.erase("name:site-1")
@@ -75,10 +78,10 @@ def test_a_servers_key_outlives_the_loss_of_its_public_half(federation: Federati
     before, private = public.read_bytes(), (home(federation) / "server.key").read_bytes()
     public.unlink()
     with federation.store.held():
-        founding.found(federation.store)
+        register.found(federation.store)
     assert public.read_bytes() == before
     assert (home(federation) / "server.key").read_bytes() == private
-    receipt.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
+    verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
 
 
 @pytest.mark.parametrize("step", ["founding.found", "chosen", "_entry", "FlowerGround"])
@@ -86,7 +89,7 @@ def test_nobody_trains_between_what_an_erasure_reads_and_does(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     federation.train(2)
-    owner, name = (founding, "found") if "." in step else (erasing, step)
+    owner, name = (register, "found") if "." in step else (erasing, step)
     real, tried = getattr(owner, name), []
 
     def looked(*given: Any, **options: Any) -> Any:

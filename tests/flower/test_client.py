@@ -11,13 +11,14 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
-from flower.inprocess import InProcess, sites, wired
-from flower.small import SIZES, Federation, client_app, initial, load_data, load_model
+from harness.flower.inprocess import InProcess, sites, wired
+from harness.flower.small import SIZES, Federation, client_app, initial, load_data, load_model
 from secede import state as states
 from secede.errors import ConfigError, GuardError, RecordError
-from secede.flower import ClientErasure, arrays, wire
-from secede.flower.updates import Updates
-from secede.unlearning import tasks
+from secede.flower import ClientErasure
+from secede.flower.client.kept_updates import Updates
+from secede.flower.protocol import arrays, messages
+from secede.unlearning import client_tasks
 
 
 def disk(federation: Federation, n: int) -> Updates:
@@ -95,9 +96,9 @@ def test_other_messages_than_training_pass_untouched(tmp_path: Path) -> None:
 
 def ask(tmp_path: Path, change: Any = None, **fields: Any) -> dict[str, Any]:
     grid = InProcess(sites(1, tmp_path), client_app(methods=("projected-ascent",)))
-    asked = {"task": tasks.COUNT, "client": 0, "number": 0, **fields}
-    message = wire.question(
-        grid.sites[next(iter(grid.sites))].node, wire.Asked(**asked), initial(), ttl=10
+    asked = {"task": client_tasks.COUNT, "client": 0, "number": 0, **fields}
+    message = messages.question(
+        grid.sites[next(iter(grid.sites))].node, messages.Asked(**asked), initial(), ttl=10
     )
     if change is not None:
         change(message)
@@ -162,13 +163,15 @@ def test_a_hostile_question_is_refused_in_words(tmp_path: Path, change: Any, tex
 def test_a_client_runs_the_methods_it_allows_and_no_code_from_outside(
     tmp_path: Path, method: str, text: str
 ) -> None:
-    found = ask(tmp_path, task=tasks.LOCAL_STEP, method=method)
+    found = ask(tmp_path, task=client_tasks.LOCAL_STEP, method=method)
     assert found["error"] == "ConfigError"
     assert text in found["text"]
 
 
 def test_wrong_settings_are_refused(tmp_path: Path) -> None:
-    found = ask(tmp_path, task=tasks.LOCAL_STEP, method="projected-ascent", settings={"x": 1})
+    found = ask(
+        tmp_path, task=client_tasks.LOCAL_STEP, method="projected-ascent", settings={"x": 1}
+    )
     assert "unknown key" in found["text"]
 
 

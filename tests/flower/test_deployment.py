@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from flower import deployed
+from harness.flower import deployed
 from secede.cli.app import app
-from secede.erasure.home import Home
-from secede.erasure.ledger import Ledger
-from secede.flower.deploy import local, outcomes, processes, programs
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.ledger import Ledger
+from secede.flower.deploy import flwr_cli, processes, results, supervisor
 from secede.flower.deploy.certificates import LOOPBACK, write_certificates, write_node_key
 from secede.flower.deploy.project import MARK, Project
-from secede.flower.log import Log
+from secede.flower.storage.round_log import Log
 
 LIMIT = 180.0  # seconds, on two idle cores
 
@@ -35,7 +35,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
     try:
         yield project
     finally:
-        local.down(Project.load(project.folder), print)
+        supervisor.down(Project.load(project.folder), print)
         assert processes.marked(MARK, str(project.folder)) == []
 
 
@@ -58,7 +58,7 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
     assert all(each.key for each in second.clients)  # known by their keys
     assert first.model == second.start
 
-    local.down(project, print)  # months later
+    supervisor.down(project, print)  # months later
     secede("up", folder)
     leaving = ("name:site-2", "--trigger", "contract-ended")
     plan = secede("erase", folder, "name:site-2", "--dry-run", "--gone")
@@ -66,7 +66,7 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
     told = secede("erase", folder, *leaving, "--seconds", "300")
     seconds = time.monotonic() - begun
     print(f"deployment test: {seconds:.0f} seconds")
-    erased = outcomes.verified(project.home, "name:site-2")
+    erased = results.verified(project.home, "name:site-2")
     assert told["receipt"] == erased.receipt
     assert (erased.client, erased.rung) == ("site-2", "local-step")
     after = Log(project.home / "rounds.jsonl").rounds()[-1]
@@ -80,12 +80,12 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
 
 @pytest.mark.slow
 def test_strangers_are_turned_away(project: Project, tmp_path: Path) -> None:
-    local.up(project, print)
-    known = programs.nodes(project)
+    supervisor.up(project, print)
+    known = flwr_cli.nodes(project)
     write_node_key(project.folder / "nodes", "stranger")
     said = deployed.knock(replace(project, sites=(*project.sites, "stranger")), "stranger")
     assert "SuperNode ID" not in said
-    assert programs.nodes(project).keys() == known.keys()
+    assert flwr_cli.nodes(project).keys() == known.keys()
     write_certificates(tmp_path / "other", LOOPBACK)  # an authority that is not the project's
     context = ssl.create_default_context(cafile=str(tmp_path / "other" / "ca.crt"))
     with (

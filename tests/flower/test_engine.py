@@ -14,9 +14,20 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 from torch import Tensor, nn
 
-from flower.inprocess import Answer
-from flower.small import CLASSES, FEATURES, NOW, WISHES, Federation, client_app, load_data, strategy
-from secede.flower import ClientErasure, Store, arrays, erase, live, recording
+from harness.flower.inprocess import Answer
+from harness.flower.small import (
+    CLASSES,
+    FEATURES,
+    NOW,
+    WISHES,
+    Federation,
+    client_app,
+    load_data,
+    strategy,
+)
+from secede.flower import ClientErasure, Store, erase, recording
+from secede.flower.protocol import arrays
+from secede.flower.rounds import live
 
 
 class Unsorted(nn.Module):

@@ -10,8 +10,8 @@ import pytest
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp.strategy import FedMedian
 
-from flower.journals import details, home, told, way
-from flower.small import (
+from harness.flower.journals import details, home, told, way
+from harness.flower.small import (
     NOW,
     SIZES,
     STEP,
@@ -22,15 +22,16 @@ from flower.small import (
     simulator,
 )
 from secede import state as states
-from secede.erasure import receipt
-from secede.erasure.keys import Keyring
-from secede.erasure.ledger import Ledger
+from secede.erasure.receipts import verify
+from secede.erasure.signing.keys import Keyring
+from secede.erasure.storage.ledger import Ledger
 from secede.errors import ConfigError, GuardError
 from secede.federation import engine as engines
-from secede.flower import erase, founding
-from secede.flower.updates import Updates
-from secede.unlearning.methods import METHODS
-from secede.unlearning.tasks import LIVE
+from secede.flower import erase
+from secede.flower.client.kept_updates import Updates
+from secede.flower.storage import register
+from secede.unlearning.client_tasks import LIVE
+from secede.unlearning.registry import METHODS
 
 
 def test_a_client_is_erased_and_a_receipt_says_so(federation: Federation) -> None:
@@ -44,7 +45,7 @@ def test_a_client_is_erased_and_a_receipt_says_so(federation: Federation) -> Non
         "projected-ascent",
     )
     assert outcome.receipt is not None
-    receipt.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
+    verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
     said = told(outcome.receipt)
     assert said["request"]["client"] == "site-1"
     assert said["models"] == {"before": before.model, "after": outcome.model}
@@ -194,7 +195,7 @@ def test_who_trains_again_after_an_erasure_has_those_rounds_in_its_scope(
     last = federation.store.last()
     assert last is not None
     assert last.number == after.number + 2
-    scopes = {name: founding.scope(federation.store, name) for name in ("site-0", "site-2")}
+    scopes = {name: register.scope(federation.store, name) for name in ("site-0", "site-2")}
     assert (scopes["site-0"].rounds, scopes["site-0"].last_round) == (4, last.number)
     assert (scopes["site-2"].rounds, scopes["site-2"].last_round) == (2, 2)
     assert scopes["site-2"].weight == 0

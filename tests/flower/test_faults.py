@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from flower import deployed, faults
-from flower.faults import PROCESSES, ROUNDS, STAGES, Trial
-from secede.flower.deploy import local, outcomes, processes, runs
+from harness.flower import deployed, faults
+from harness.flower.faults import PROCESSES, ROUNDS, STAGES, Trial
+from secede.flower.deploy import processes, results, runs, supervisor
 from secede.flower.deploy.project import MARK, Project
-from secede.flower.log import Log
+from secede.flower.storage.round_log import Log
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 
@@ -32,12 +32,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     project = deployed.make(tmp_path_factory.mktemp("faults") / "north", sites=3)
     with deployed.forked(project):
         try:
-            project = local.up(project, print)
+            project = supervisor.up(project, print)
             deployed.train(project, rounds=ROUNDS)
             shutil.copytree(project.folder / "sites", project.folder / "sites-trained")
             yield project
         finally:
-            local.down(Project.load(project.folder), print)
+            supervisor.down(Project.load(project.folder), print)
     assert processes.marked(MARK, str(project.folder)) == []
 
 
@@ -88,7 +88,7 @@ def test_an_erasure_comes_to_its_end(
     faults.check_records(home)
     faults.check_rounds(home)
     if told == "promoted":
-        erased = outcomes.verified(home, f"name:{faults.LEAVER}")
+        erased = results.verified(home, f"name:{faults.LEAVER}")
         assert Log(home / "rounds.jsonl").rounds()[-1].model == erased.model
         told += f" by {erased.method}"
     if (process, stage) != ("leaver", "local-step"):  # what the leaver had to do, it did

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flower import forkserver
+from harness.flower import forkserver
 from secede.flower.deploy import processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it watches /proc and pidfds")

@@ -9,11 +9,11 @@ import pytest
 from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
-from flower import small
-from secede.erasure import fading, layers
+from harness.flower import small
+from secede.erasure.defences import unused_weights, weight_layout
 from secede.errors import ConfigError
-from secede.flower.ground import _outputs
-from secede.flower.store import Store
+from secede.flower.backend import _outputs
+from secede.flower.storage.store import Store
 
 
 class HeadFirst(nn.Module):
@@ -35,11 +35,11 @@ def test_the_last_layer_does_not_fade_though_it_is_registered_first(
 ) -> None:
     faded, asked = list[set[str]](), list[int | None]()
 
-    def fade(*given: Any, **how: Any) -> fading.Faded:
+    def fade(*given: Any, **how: Any) -> unused_weights.Faded:
         faded.append({*how["weights"]})
         return genuine(*given, **how)
 
-    def weights(model: nn.Module, classes: int | None = None) -> layers.Layers:
+    def weights(model: nn.Module, classes: int | None = None) -> weight_layout.Layers:
         asked.append(classes)
         return found(model, classes)
 
@@ -53,9 +53,9 @@ def test_the_last_layer_does_not_fade_though_it_is_registered_first(
             classes=told,
         )
 
-    genuine, found = fading.fade, layers.layers
-    monkeypatch.setattr(fading, "fade", fade)
-    monkeypatch.setattr(layers, "layers", weights)
+    genuine, found = unused_weights.fade, weight_layout.layers
+    monkeypatch.setattr(unused_weights, "fade", fade)
+    monkeypatch.setattr(weight_layout, "layers", weights)
     monkeypatch.setattr(small, "load_model", HeadFirst)
     monkeypatch.setattr(small.Federation, "store", property(store))
     with small.one_thread():

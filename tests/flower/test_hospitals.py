@@ -12,8 +12,8 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
-from flower.inprocess import InProcess, Site
-from secede.flower.deploy import outcomes
+from harness.flower.inprocess import InProcess, Site
+from secede.flower.deploy import results
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
 
@@ -52,7 +52,7 @@ def test_a_hospital_leaves_in_one_process(apps: tuple[ModuleType, ...], tmp_path
         "erasure.trigger": "contract-ended",
     }
     server_app.app(grid, Context(7, 1, {}, RecordDict(), run_config))
-    erased = outcomes.verified(home, "name:river")
+    erased = results.verified(home, "name:river")
     assert erased.rung == "local-step"
     after = sites[2].seen[sites[2].seen.index("train.unlearn") :]
     assert after == ["train.unlearn", "query.leave"]  # then nobody asks it for anything any more

@@ -8,13 +8,9 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Message
 
-from flower.small import (
-    WISHES,
-    Federation,
-    initial,
-)
-from secede.flower.arrays import pack
-from secede.flower.updates import Updates
+from harness.flower.small import WISHES, Federation, initial
+from secede.flower.client.kept_updates import Updates
+from secede.flower.protocol.arrays import pack
 
 # What hostile clients send
 
@@ -150,7 +146,7 @@ def test_killed_at_any_message_the_same_call_ends_it(federation: Federation, at:
 def test_killed_while_it_settles_the_rounds_are_not_lost(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from secede.flower.ground import FlowerGround
+    from secede.flower.backend import FlowerGround
 
     federation.train(3)
 

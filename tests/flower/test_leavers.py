@@ -11,22 +11,16 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Context, Message
 
-from flower.inprocess import Site
-from flower.journals import details, home, told
-from flower.small import (
-    NOW,
-    WISHES,
-    Federation,
-    client_app,
-    strategy,
-)
+from harness.flower.inprocess import Site
+from harness.flower.journals import details, home, told
+from harness.flower.small import NOW, WISHES, Federation, client_app, strategy
 from secede import state as states
-from secede.erasure import keys
-from secede.erasure import request as requests
-from secede.erasure.plan import Margins
+from secede.erasure.documents import request as requests
+from secede.erasure.documents.plan import Margins
+from secede.erasure.signing import keys
 from secede.errors import ConfigError, RequestError
 from secede.flower import plan
-from secede.flower.updates import Updates
+from secede.flower.client.kept_updates import Updates
 
 LOOSE = Margins(overall=0.99, of_class=0.99)  # what is tested is the guard
 

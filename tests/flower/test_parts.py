@@ -13,17 +13,26 @@ from typing import Any
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from flower.inprocess import InProcess, sites
-from flower.small import STEP, Told, client_app, initial
+from harness.flower.inprocess import InProcess, sites
+from harness.flower.small import STEP, Told, client_app, initial
 from secede import flower
 from secede.errors import ConfigError, SilentError
-from secede.flower.exchange import Exchange
-from secede.flower.grids import Admitted, Awaiting
-from secede.flower.nodes import Node, online, select
-from secede.flower.roster import Roster
+from secede.flower.protocol.nodes import Node, online, select
+from secede.flower.protocol.roster import Roster
+from secede.flower.rounds.exchange import Exchange
+from secede.flower.rounds.grid import Admitted, Awaiting
+from secede.unlearning.client_tasks import (
+    COUNT,
+    LOCAL,
+    MEASURE,
+    CountRight,
+    Measure,
+    Sent,
+    received,
+    sent,
+)
 from secede.unlearning.create import create
 from secede.unlearning.method import TakeStep
-from secede.unlearning.tasks import COUNT, LOCAL, MEASURE, CountRight, Measure, Sent, received, sent
 
 
 @pytest.mark.parametrize("name", LOCAL)

@@ -5,10 +5,10 @@ import time
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flower.inprocess import InProcess
-from flower.small import Federation
-from secede.flower import grids
-from secede.flower.grids import Prompt, prompt
+from harness.flower.inprocess import InProcess
+from harness.flower.small import Federation
+from secede.flower.rounds import grid as grids
+from secede.flower.rounds.grid import Prompt, prompt
 
 
 class HttpGrid(InProcess):

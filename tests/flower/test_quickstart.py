@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from flwr.app import Context, RecordDict
 
-from flower.inprocess import InProcess, sites
-from secede.erasure import receipt
-from secede.erasure.keys import Keyring
+from harness.flower.inprocess import InProcess, sites
+from secede.erasure.receipts import verify
+from secede.erasure.signing.keys import Keyring
 
 ROOT = Path(__file__).parents[2]
 PLAIN, OURS = ROOT / "examples" / "plain", ROOT / "examples" / "quickstart"
@@ -65,8 +65,8 @@ def test_ten_lines_or_fewer_are_added_and_the_docs_show_each() -> None:
 
 
 def test_the_page_says_which_methods_and_strategies_work() -> None:
-    from secede.flower.strategies import WORK
-    from secede.unlearning.tasks import LIVE
+    from secede.flower.rounds.supported_strategies import WORK
+    from secede.unlearning.client_tasks import LIVE
 
     page = (ROOT / "docs" / "flower.md").read_text()
     assert all(name in page for name in (*LIVE, *WORK))
@@ -93,7 +93,7 @@ def test_it_trains_and_ours_erases_in_a_second_run(apps: Any, tmp_path: Path) ->
     grid = run(2, **{"erasure.leaver": "name:site-1", "erasure.trigger": "objection"})
     assert [site.name for site in grid.sites.values() if "train.unlearn" in site.seen] == ["site-1"]
     (path,) = (tmp_path / "home" / "receipts").glob("*.json")
-    receipt.verify(path.read_bytes(), Keyring.load(tmp_path / "home" / "keys"))
+    verify.verify(path.read_bytes(), Keyring.load(tmp_path / "home" / "keys"))
 
 
 # The same under SecAgg+: both apps are in the docs alone
@@ -144,5 +144,5 @@ def test_an_app_under_secagg_trains_and_ours_erases_in_a_second_run(
     grid = run(3, ours=True, **asked)
     assert [site.name for site in grid.sites.values() if "train.unlearn" in site.seen] == ["site-1"]
     (path,) = (tmp_path / "home" / "receipts").glob("*.json")
-    receipt.verify(path.read_bytes(), Keyring.load(tmp_path / "home" / "keys"))
+    verify.verify(path.read_bytes(), Keyring.load(tmp_path / "home" / "keys"))
     forget()

@@ -13,12 +13,12 @@ from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, FedProx
 
-from flower.small import SIZES, Federation, initial, load_model, simulator, strategy
+from harness.flower.small import SIZES, Federation, initial, load_model, simulator, strategy
 from secede import state as states
 from secede.errors import ConfigError, GuardError, RecordError, SilentError
 from secede.federation.engine import aggregate
 from secede.flower import Store, recording
-from secede.flower.updates import Updates
+from secede.flower.client.kept_updates import Updates
 
 ROOT = Path(__file__).parents[2]
 
@@ -265,7 +265,7 @@ def test_killed_at_any_time_training_ends_with_the_same_model(
     whole = Federation(tmp_path / "whole")
     whole.train(6)
     folder = tmp_path / "killed"
-    command = [sys.executable, "-m", "flower.training", str(folder), "6"]
+    command = [sys.executable, "-m", "harness.flower.training", str(folder), "6"]
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     for seconds in kills:

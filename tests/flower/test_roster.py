@@ -9,12 +9,12 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
-from flower.inprocess import InProcess
-from flower.small import Federation
+from harness.flower.inprocess import InProcess
+from harness.flower.small import Federation
 from secede.errors import ConfigError, SilentError
 from secede.flower import recording
-from secede.flower.nodes import Node, check_names
-from secede.flower.roster import Roster
+from secede.flower.protocol.nodes import Node, check_names
+from secede.flower.protocol.roster import Roster
 
 
 class Arriving(InProcess):

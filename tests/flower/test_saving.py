@@ -9,7 +9,7 @@ import torch
 
 from secede import state as states
 from secede.errors import StorageError
-from secede.flower import saving
+from secede.flower.storage import state_writer
 
 
 def state() -> dict[str, torch.Tensor]:
@@ -24,7 +24,7 @@ def state() -> dict[str, torch.Tensor]:
 
 
 def test_a_file_is_the_one_that_the_slow_way_writes(tmp_path: Path) -> None:
-    digest = saving.save(state(), tmp_path / "a")
+    digest = state_writer.save(state(), tmp_path / "a")
     assert digest == states.digest(state())
     (path,) = (tmp_path / "a").iterdir()
     assert path.name == f"{digest}.safetensors"
@@ -35,14 +35,14 @@ def test_a_file_is_the_one_that_the_slow_way_writes(tmp_path: Path) -> None:
 def test_entries_that_share_memory_are_written_apart(tmp_path: Path) -> None:
     tied = torch.rand(6)
     both = {"a": tied, "b": tied, "part": tied[2:4]}
-    loaded, _ = states.load(tmp_path / f"{saving.save(both, tmp_path)}.safetensors")
+    loaded, _ = states.load(tmp_path / f"{state_writer.save(both, tmp_path)}.safetensors")
     assert states.digest(loaded) == states.digest(both)
 
 
 def test_a_checksum_tells_names_kinds_shapes_and_values_apart(tmp_path: Path) -> None:
-    found = saving.write_summed(state(), tmp_path / "a")
-    assert found == saving.checksum(states.load(tmp_path / "a")[0])
-    assert found == saving.checksum(dict(reversed(state().items())))
+    found = state_writer.write_summed(state(), tmp_path / "a")
+    assert found == state_writer.checksum(states.load(tmp_path / "a")[0])
+    assert found == state_writer.checksum(dict(reversed(state().items())))
     others = [
         {**state(), "w": state()["w"].nextafter(torch.tensor(2.0))},
         {**state(), "w": state()["w"].reshape(4, 3)},
@@ -50,18 +50,18 @@ def test_a_checksum_tells_names_kinds_shapes_and_values_apart(tmp_path: Path) ->
         {("v" if name == "w" else name): value for name, value in state().items()},
         {name: value for name, value in state().items() if name != "empty"},
     ]
-    assert len({found, *map(saving.checksum, others)}) == 6
+    assert len({found, *map(state_writer.checksum, others)}) == 6
 
 
 def test_what_cannot_be_written_is_told_and_nothing_stays(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(StorageError, match="cannot write in"):
-        saving.save(state(), tmp_path / "file" / "below")
+        state_writer.save(state(), tmp_path / "file" / "below")
     digest = states.digest(state())
     (tmp_path / f"{digest}.safetensors").mkdir()  # cannot be replaced
     with pytest.raises(StorageError, match="cannot write in"):
-        saving.save(state(), tmp_path)
-    assert not list(tmp_path.glob(saving.PARTS))
+        state_writer.save(state(), tmp_path)
+    assert not list(tmp_path.glob(state_writer.PARTS))
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,10 +70,10 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="No space left on device"):
-        saving.save(state(), tmp_path)
+        state_writer.save(state(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_private_files_are_for_their_owner_alone(tmp_path: Path) -> None:
-    digest = saving.save(state(), tmp_path, mode=0o600)
+    digest = state_writer.save(state(), tmp_path, mode=0o600)
     assert stat.S_IMODE((tmp_path / f"{digest}.safetensors").stat().st_mode) == 0o600

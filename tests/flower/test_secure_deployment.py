@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from flower import deployed
+from harness.flower import deployed
 from secede import state as states
-from secede.erasure.home import Home
-from secede.erasure.ledger import Ledger
-from secede.flower.deploy import local, processes
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.ledger import Ledger
+from secede.flower.deploy import processes, supervisor
 from secede.flower.deploy.project import MARK, Project
-from secede.flower.log import Log
+from secede.flower.storage.round_log import Log
 
 APP = Path(__file__).parent / "secureapp"
 LEAVER, OTHERS = "site-2", {"site-1", "site-3"}
@@ -33,9 +33,9 @@ def project(tmp_path: Path) -> Iterator[Project]:
 def up(project: Project) -> Iterator[Project]:
     with deployed.forked(project):
         try:
-            yield local.up(project, print)
+            yield supervisor.up(project, print)
         finally:
-            local.down(Project.load(project.folder), print)
+            supervisor.down(Project.load(project.folder), print)
 
 
 def updates(project: Project) -> dict[str, bytes]:

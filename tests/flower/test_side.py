@@ -15,10 +15,10 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset
 
-from flower.small import FEATURES, NOW, WISHES, Federation, load_model, samples, strategy
+from harness.flower.small import FEATURES, NOW, WISHES, Federation, load_model, samples, strategy
 from secede.errors import ConfigError, DataError, GuardError
 from secede.flower import ClientErasure, Store, erase, recording
-from secede.flower.side import samples_of, undrawn
+from secede.flower.client.tasks import samples_of, undrawn
 from secede.seeding import torch_seeded
 
 

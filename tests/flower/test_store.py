@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from flwr.app import ArrayRecord, Message
 
-from erasure import small
-from flower.inprocess import InProcess
-from flower.small import Federation, initial, load_model, strategy
+from harness.erasure import small
+from harness.flower.inprocess import InProcess
+from harness.flower.small import Federation, initial, load_model, strategy
 from secede import state as states
 from secede.errors import ConfigError, GuardError, RecordError
-from secede.flower import Store, founding, recording
+from secede.flower import Store, recording
+from secede.flower.storage import register
 
 
 def dying(federation: Federation, number: int, *, empty: int = 0) -> InProcess:
@@ -81,7 +82,7 @@ def test_a_home_under_another_name_stays_as_it_is(federation: Federation) -> Non
     other = Store(federation.store.path, load_model, name="south")
     before = contents(other.path)
     with pytest.raises(RecordError, match="is the home of 'north', not of 'south'"):
-        founding.found(other)
+        register.found(other)
     assert contents(other.path) == before
 
 

@@ -9,10 +9,11 @@ import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
-from flower.small import Federation, initial
+from harness.flower.small import Federation, initial
 from secede import state as states
 from secede.errors import ConfigError
-from secede.flower import recording, strategies
+from secede.flower import recording
+from secede.flower.rounds import supported_strategies
 
 WIDE = {"w": torch.rand(300, 300), "n": torch.tensor(3)}
 
@@ -35,24 +36,24 @@ def test_a_strategy_that_drops_a_reply_is_found_out(federation: Federation) -> N
 def test_one_that_is_changed_on_the_spot_is_looked_at_as_a_whole() -> None:
     updates = [({n: v.clone() for n, v in WIDE.items()}, 1.0) for _ in range(2)]
     aggregate = states.mean([state for state, _ in updates], [1.0, 1.0])
-    strategies.check_mean(FedAvg(), aggregate, updates)
+    supported_strategies.check_mean(FedAvg(), aggregate, updates)
     aggregate["w"][7, 7] += 1  # one value of ninety thousand
     patched = FedAvg()
     patched.aggregate_train = lambda *_: (None, None)  # type: ignore[method-assign]
     with pytest.raises(ConfigError, match="at 'w'"):
-        strategies.check_mean(patched, aggregate, updates)
+        supported_strategies.check_mean(patched, aggregate, updates)
 
 
 def test_another_weight_shows_in_the_places_that_are_looked_at() -> None:
     updates = [({n: v + k if n == "w" else v for n, v in WIDE.items()}, 1.0) for k in range(2)]
     aggregate = states.mean([state for state, _ in updates], [1.0, 2.0])
     with pytest.raises(ConfigError, match="at 'w'"):
-        strategies.check_mean(FedAvg(), aggregate, updates)
+        supported_strategies.check_mean(FedAvg(), aggregate, updates)
 
 
 def test_a_check_draws_nothing_from_the_users_generator() -> None:
     before = torch.get_rng_state()
-    strategies.check_mean(FedAvg(), WIDE, [(WIDE, 1.0)])
+    supported_strategies.check_mean(FedAvg(), WIDE, [(WIDE, 1.0)])
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -68,7 +69,7 @@ def test_rounding_is_no_change_however_the_values_cancel(kind: torch.dtype) -> N
     for state, part in zip(made[1:], share[1:], strict=True):
         summed = summed + state["w"] * part  # rounded at each step, as NumPy does
     updates = list(zip(made, weights, strict=True))
-    strategies.check_mean(FedAvg(), {"w": summed}, updates)
+    supported_strategies.check_mean(FedAvg(), {"w": summed}, updates)
     if kind != torch.float16:
         with pytest.raises(ConfigError):
-            strategies.check_mean(FedAvg(), {"w": summed + 0.01}, updates)
+            supported_strategies.check_mean(FedAvg(), {"w": summed + 0.01}, updates)

@@ -12,10 +12,19 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from flower.inprocess import InProcess
-from flower.small import CLASSES, FEATURES, NOW, STEP, WISHES, Federation, load_data, strategy
+from harness.flower.inprocess import InProcess
+from harness.flower.small import (
+    CLASSES,
+    FEATURES,
+    NOW,
+    STEP,
+    WISHES,
+    Federation,
+    load_data,
+    strategy,
+)
 from secede import state as states
-from secede.erasure.guard import Guard
+from secede.erasure.defences.guard import Guard
 from secede.flower import ClientErasure, Store, erase, recording
 
 

@@ -7,20 +7,21 @@ from typing import Any
 import pytest
 from flwr.app import ArrayRecord
 
-from flower.journals import home, told
-from flower.small import Federation, initial, strategy
 from flower.test_store import dying
+from harness.flower.journals import home, told
+from harness.flower.small import Federation, initial, strategy
 from secede import files
 from secede import state as states
-from secede.erasure import agreement
-from secede.erasure.journal import Journal
-from secede.erasure.ledger import Ledger
-from secede.erasure.lineage import Lineage
-from secede.erasure.registry import Model
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.registry import Model
+from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, GuardError, RecordError
-from secede.flower import FlowerGround, founding, recording
-from secede.flower.exchange import Exchange
-from secede.flower.trainings import Training, Trainings
+from secede.flower import FlowerGround, recording
+from secede.flower.rounds.exchange import Exchange
+from secede.flower.storage import register
+from secede.flower.storage.training_state import Training, Trainings
 
 
 def start(federation: Federation, rounds: int, **options: Any) -> None:
@@ -36,7 +37,7 @@ def models(federation: Federation) -> list[Model]:
 
 def found(federation: Federation) -> None:
     with files.private(), federation.store.held():
-        founding.found(federation.store)
+        register.found(federation.store)
 
 
 def retraining(federation: Federation) -> int:
@@ -119,7 +120,7 @@ def test_a_model_from_scratch_has_no_parent_and_its_receipt_counts_its_own_round
         Ledger(home(federation) / "ledger.sqlite", read_only=True) as ledger,
         Lineage(home(federation) / "models.sqlite", read_only=True) as registry,
     ):
-        agreement.check(federation.store.home, journal, ledger, registry)
+        consistency.check(federation.store.home, journal, ledger, registry)
         bodies = [row.body for row in ledger.rows() if row.kind == "model"]
     assert {body["parent"] for body in bodies if body["model"] == fresh.digest} == {None}
 
@@ -136,7 +137,7 @@ def test_a_model_that_went_on_carries_the_clients_of_both(federation: Federation
     assert before.clients == ("site-0", "site-1", "site-2")
     assert after.clients == ("site-0", "site-1", "site-2", "site-3")
     assert retraining(federation) == 3
-    scopes = {name: founding.scope(federation.store, name) for name in ("site-0", "site-3")}
+    scopes = {name: register.scope(federation.store, name) for name in ("site-0", "site-3")}
     assert (scopes["site-0"].first_round, scopes["site-0"].rounds) == (1, 2)
     assert (scopes["site-3"].first_round, scopes["site-3"].rounds) == (3, 1)
 

@@ -16,12 +16,12 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from pydantic import ValidationError
 
-from flower.kept import A, B, disk, keep
-from flower.small import Federation
+from harness.flower.kept import A, B, disk, keep
+from harness.flower.small import Federation
 from secede import state as states
 from secede.errors import ConfigError, RecordError
-from secede.flower import wire
-from secede.flower.updates import Kept, Updates
+from secede.flower.client.kept_updates import Kept, Updates
+from secede.flower.protocol import messages
 
 
 def test_rounds_for_another_home_evict_nothing(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_word_that_is_no_digest_is_not_taken_from_a_message(
     federation.grid()  # messages belong to a run
     told = ConfigRecord({"home": A, "serving": word})
     message = Message(RecordDict({"secede.keep": told}), 5, "train")
-    assert wire.take_home(message) == (A, None)
+    assert messages.take_home(message) == (A, None)
 
 
 def test_a_word_that_is_no_digest_does_not_get_into_the_index(tmp_path: Path) -> None:
@@ -228,13 +228,13 @@ def test_a_word_that_is_no_digest_does_not_get_into_the_index(tmp_path: Path) ->
 def test_a_server_that_tells_no_digest_breaks_no_other_federation(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = wire.tell_home
+    real = messages.tell_home
 
     def lie(message: Message, home: str, serving: str | None) -> None:
         real(message, home, "Z" * 64)
 
     with monkeypatch.context() as patch:
-        patch.setattr(wire, "tell_home", lie)
+        patch.setattr(messages, "tell_home", lie)
         federation.train(2)
     keep(disk(federation, 1), 7, home=B)
     assert [kept.home for kept in disk(federation, 1).all()].count(B) == 1
@@ -331,7 +331,7 @@ def test_what_an_older_version_left_unchecked_is_given_by_its_digest_alone(tmp_p
 
 def test_a_kill_at_any_step_leaves_the_old_updates_or_the_new_one(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "flower.killed", str(tmp_path)],
+        [sys.executable, "-m", "harness.flower.killed", str(tmp_path)],
         check=False,
         capture_output=True,
         text=True,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from flwr.app import ArrayRecord, Message
 
-from flower.kept import B, disk, keep
-from flower.small import Federation, client_app, initial, strategy
+from harness.flower.kept import B, disk, keep
+from harness.flower.small import Federation, client_app, initial, strategy
 from secede import state as states
 from secede.flower import Store, recording
 

@@ -10,8 +10,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
-from flower.inprocess import Answer
-from flower.small import Federation, client_app, initial
+from harness.flower.inprocess import Answer
+from harness.flower.small import Federation, client_app, initial
 from secede.errors import GuardError
 from secede.flower import recording
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
-from flower.inprocess import InProcess, sites
-from flower.small import Federation, Told, strategy
-from secede.erasure.hold import BusyError
+from harness.flower.inprocess import InProcess, sites
+from harness.flower.small import Federation, Told, strategy
+from secede.erasure.storage.locks import BusyError
 from secede.errors import SilentError
 from secede.flower import recording
-from secede.flower.grids import Awaiting
-from secede.flower.waiting import AGAIN, Rarely
+from secede.flower.protocol.waiting import AGAIN, Rarely
+from secede.flower.rounds.grid import Awaiting
 
 
 def test_a_wait_is_said_at_growing_intervals() -> None:

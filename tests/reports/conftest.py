@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from secede.reports.build import Report, write_report
-from secede.reports.load import read_run
-from secede.reports.records import Run
+from secede.reports.records.load import read_run
+from secede.reports.records.runs import Run
 
 PARAMETERS = {"mnist": 1_663_370, "emnist47": 1_682_351, "cifar10": 2_156_490}
 BEST = {"mnist": 0.988, "emnist47": 0.852, "cifar10": 0.69}

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from secede.reports.answers import Reply, after, place, sentence, worst
-from secede.reports.statistics import Estimate
+from secede.reports.analysis.answers import Reply, after, place, sentence, worst
+from secede.reports.analysis.statistics import Estimate
 
 
 @pytest.mark.parametrize(

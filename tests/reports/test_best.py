@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from secede.reports.best import HIGH, LOW, NO_RISE, ONE, ZERO, Aim, best
-from secede.reports.statistics import Estimate
+from secede.reports.analysis.best import HIGH, LOW, NO_RISE, ONE, ZERO, Aim, best
+from secede.reports.analysis.statistics import Estimate
 
 
 def between(low: float, high: float) -> Estimate:

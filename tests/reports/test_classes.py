@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from secede.errors import RecordError
-from secede.reports.answers import Reply
-from secede.reports.figures import plots
-from secede.reports.load import read_run
-from secede.reports.questions import cheaper, forgotten, useful
-from secede.reports.records import Run
-from secede.reports.tables import cost_table, main_table
+from secede.reports.analysis.answers import Reply
+from secede.reports.analysis.questions import cheaper, forgotten, useful
+from secede.reports.figures.catalogue import plots
+from secede.reports.records.load import read_run
+from secede.reports.records.runs import Run
+from secede.reports.tables.main import cost_table, main_table
 
 Make = Callable[..., Run]
 BOTH = pytest.mark.parametrize(

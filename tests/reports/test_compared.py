@@ -2,10 +2,10 @@ from collections.abc import Callable
 
 import pytest
 
-from secede.reports.compared import method_table
-from secede.reports.records import Run
-from secede.reports.statistics import Estimate
-from secede.reports.table import Mark, Row, Table, markdown
+from secede.reports.analysis.statistics import Estimate
+from secede.reports.records.runs import Run
+from secede.reports.tables.methods import method_table
+from secede.reports.tables.table import Mark, Row, Table, markdown
 
 Make = Callable[..., Run]
 

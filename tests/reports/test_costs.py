@@ -2,14 +2,14 @@ from collections.abc import Callable
 
 import pytest
 
-from secede.reports.costs import (
+from secede.reports.analysis.costs import (
     amount,
     compare_at_level,
     compare_at_round,
     largest_ratio,
     reach,
 )
-from secede.reports.records import Cost, Run
+from secede.reports.records.runs import Cost, Run
 
 # Five clients and MNIST's model: one upload is 6.65348 MB, a round without the leaver four.
 CLEAN = {

@@ -8,10 +8,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from secede.reports.draw import draw
-from secede.reports.palette import LOOKS
-from secede.reports.plots import BarGroup, BarPanel, Line, LinePanel
-from secede.reports.statistics import Estimate
+from secede.reports.analysis.statistics import Estimate
+from secede.reports.figures.draw import draw
+from secede.reports.figures.palette import LOOKS
+from secede.reports.figures.plots import BarGroup, BarPanel, Line, LinePanel
 
 THREE = (
     ("fedavg", Estimate(0.98, 0.97, 0.99, 3, "seeds")),

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from secede.reports.figures import columns, plots
-from secede.reports.load import read_run
-from secede.reports.plots import MarkPanel
-from secede.reports.records import Run
+from secede.reports.figures.catalogue import columns, plots
+from secede.reports.figures.plots import MarkPanel
+from secede.reports.records.load import read_run
+from secede.reports.records.runs import Run
 
 Make = Callable[..., Run]
 

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
+from secede.reports.analysis.statistics import Estimate
 from secede.reports.formats import Unit, brief, full, interval, mean, number, plural, signed_points
-from secede.reports.statistics import Estimate
 
 ESTIMATE = Estimate(0.9813, 0.976, 0.9866, 3, "seeds")
 

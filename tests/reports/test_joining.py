@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from secede.reports.joining import joined
-from secede.reports.load import load_runs
-from secede.reports.records import Run
+from secede.reports.records.load import load_runs
+from secede.reports.records.merge import joined
+from secede.reports.records.runs import Run
 
 Make = Callable[..., Run]
 ASCENT, OTHERS = ("projected-ascent",), ("fine-tune", "reference")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from secede.errors import RecordError
-from secede.reports.load import _run_folders, load_runs, read_run
+from secede.reports.records.load import _run_folders, load_runs, read_run
 
 Write = Callable[..., Path]
 

@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from secede.reports.marks import MARKS_HEIGHT, MARKS_WIDTH, draw_marks
-from secede.reports.plots import Mark, MarkPanel
-from secede.reports.statistics import Estimate
+from secede.reports.analysis.statistics import Estimate
+from secede.reports.figures.marks import MARKS_HEIGHT, MARKS_WIDTH, draw_marks
+from secede.reports.figures.plots import Mark, MarkPanel
 
 
 def panel(*marks: tuple[str, float, float], allowed: float = -0.03) -> MarkPanel:

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
-from secede.reports.overview import Overview, against_retraining, overview
-from secede.reports.records import Run
+from secede.reports.records.runs import Run
+from secede.reports.tables.overview import Overview, against_retraining, overview
 
 Make = Callable[..., Run]
 

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from secede.reports.build import Report
-from secede.reports.load import load_runs
 from secede.reports.page import render_page, sections
+from secede.reports.records.load import load_runs
 
 Write = Callable[..., Path]
 

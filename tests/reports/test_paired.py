@@ -2,8 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
-from secede.reports.paired import further, nearer
-from secede.reports.records import Run
+from secede.reports.analysis.paired import further, nearer
+from secede.reports.records.runs import Run
 
 Make = Callable[..., Run]
 

@@ -3,7 +3,7 @@ from itertools import combinations
 import pytest
 
 from secede.reports import names
-from secede.reports.palette import LOOKS, THEME, look_keys, settings
+from secede.reports.figures.palette import LOOKS, THEME, look_keys, settings
 
 MAIN = (names.FEDAVG, names.RETRAIN, names.ERASED)
 

@@ -3,14 +3,14 @@ from collections.abc import Callable
 
 import pytest
 
-from secede.reports.panels import (
+from secede.reports.figures.panels import (
     attack_panel,
     bar_panel,
     communication_panel,
     method_panel,
     rounds_panel,
 )
-from secede.reports.records import Run
+from secede.reports.records.runs import Run
 
 Make = Callable[..., Run]
 

@@ -2,8 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
-from secede.reports.paper import STATED, compare_with_text, levels
-from secede.reports.records import Run
+from secede.reports.analysis.paper import STATED, compare_with_text, levels
+from secede.reports.records.runs import Run
 
 Make = Callable[..., Run]
 

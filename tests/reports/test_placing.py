@@ -1,6 +1,6 @@
 from itertools import combinations
 
-from secede.reports.placing import ASIDE, Box, asides, name_box, offset
+from secede.reports.figures.placing import ASIDE, Box, asides, name_box, offset
 
 FRAME = (400.0, 200.0)
 

@@ -1,5 +1,5 @@
-from secede.reports.plots import BarGroup, BarPanel, Line, LinePanel, Mark, MarkPanel, Plot
-from secede.reports.statistics import Estimate
+from secede.reports.analysis.statistics import Estimate
+from secede.reports.figures.plots import BarGroup, BarPanel, Line, LinePanel, Mark, MarkPanel, Plot
 
 
 def estimate(mean: float) -> Estimate:

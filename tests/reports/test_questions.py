@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from secede.reports.answers import Reply
-from secede.reports.questions import as_retrained, cheaper, forgotten, useful
-from secede.reports.records import Run
+from secede.reports.analysis.answers import Reply
+from secede.reports.analysis.questions import as_retrained, cheaper, forgotten, useful
+from secede.reports.records.runs import Run
 
 Make = Callable[..., Run]
 

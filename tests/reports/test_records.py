@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from secede.reports.records import Run
+from secede.reports.records.runs import Run
 
 
 def test_a_run_gives_its_values_seed_by_seed(make_run: Callable[..., Run]) -> None:

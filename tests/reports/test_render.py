@@ -6,10 +6,10 @@ from dataclasses import replace
 import matplotlib
 import pytest
 
-from secede.reports.figures import plots
-from secede.reports.plots import Plot
-from secede.reports.records import Run
-from secede.reports.render import panel_svg, plot_bytes
+from secede.reports.figures.catalogue import plots
+from secede.reports.figures.plots import Plot
+from secede.reports.figures.render import panel_svg, plot_bytes
+from secede.reports.records.runs import Run
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from secede.errors import RecordError
-from secede.reports.schema import (
+from secede.reports.records.schema import (
     parse_model,
     read_config,
     read_curves,

@@ -3,8 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from secede.reports.records import Run, Score
-from secede.reports.statistics import (
+from secede.reports.analysis.statistics import (
     difference,
     measured,
     of_losses,
@@ -13,6 +12,7 @@ from secede.reports.statistics import (
     ratio,
     wilson,
 )
+from secede.reports.records.runs import Run, Score
 
 
 def test_the_t_interval_matches_the_hand_sum() -> None:

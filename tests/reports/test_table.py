@@ -3,8 +3,8 @@ import io
 
 import pytest
 
-from secede.reports.statistics import Estimate
-from secede.reports.table import Column, Mark, Row, Table, csv_text, markdown
+from secede.reports.analysis.statistics import Estimate
+from secede.reports.tables.table import Column, Mark, Row, Table, csv_text, markdown
 
 SHARE = Estimate(0.981, 0.97, 0.99, 3, "seeds")
 TWICE = Estimate(2.0, None, None, 1, "none")

@@ -2,8 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
-from secede.reports.records import Run
-from secede.reports.tables import cost_table, main_table, membership_table
+from secede.reports.records.runs import Run
+from secede.reports.tables.main import cost_table, main_table, membership_table
 
 Make = Callable[..., Run]
 

@@ -3,9 +3,9 @@ from itertools import product
 
 import pytest
 
-from secede.reports.answers import Answer, Reply
-from secede.reports.records import Run
-from secede.reports.verdict import ONE_SEED, Verdict, joint_headline, judge, judged_round
+from secede.reports.analysis.answers import Answer, Reply
+from secede.reports.analysis.verdict import ONE_SEED, Verdict, joint_headline, judge, judged_round
+from secede.reports.records.runs import Run
 
 Make = Callable[..., Run]
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-import tiny
-from quiet import Quiet
+from harness import tiny
+from harness.quiet import Quiet
 from secede import state as states
 from secede.experiments import presets, runner
-from secede.reports.load import read_run
-from secede.reports.verdict import judge
+from secede.reports.analysis.verdict import judge
+from secede.reports.records.load import read_run
 
 PLANTED = 'scenario = { name = "backdoor", share = 0.5 }'
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from secede.unlearning.beyond import Lesson, second_choice
+from secede.unlearning.steps.own_labels import Lesson, second_choice
 
 
 def test_the_second_choice_is_the_softmax_of_the_others() -> None:

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from harness import climbs
+from harness.plain_ascent import PlainClimb
 from secede import state as states
 from secede.errors import StateError
 from secede.federation.engine import Batch
-from secede.unlearning import evaluation
-from secede.unlearning.local import LocalResult, LocalTask
-from secede.unlearning.projected_ascent import ProjectedAscent
-from secede.unlearning.walker import Anchor, Course, Walker
-from unlearning import climbs
-from unlearning.plain_ascent import PlainClimb
+from secede.unlearning.local_step import LocalResult, LocalTask
+from secede.unlearning.methods.projected_ascent import ProjectedAscent
+from secede.unlearning.steps import leaver_metrics
+from secede.unlearning.steps.ascent import Anchor, Course, Walker
 
 BLOCKS = (1, 3, 8)
 
@@ -235,13 +235,13 @@ def test_labels_are_checked_once_and_not_at_every_evaluation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     checks = list[int]()
-    check = evaluation._check_labels
+    check = leaver_metrics._check_labels
 
     def counted(outputs: Tensor, labels: Tensor) -> None:
         checks.append(len(labels))
         check(outputs, labels)
 
-    monkeypatch.setattr(evaluation, "_check_labels", counted)
+    monkeypatch.setattr(leaver_metrics, "_check_labels", counted)
     how = ProjectedAscent(radius=0.5, stop="accuracy", stop_accuracy=0.0, epochs=2)
     assert how.unlearn(climbs.task_of(climbs.mlp, 0)).report.steps == 8
     assert len(checks) == 4

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from secede.errors import ConfigError, StateError
-from secede.unlearning import channels
+from secede.unlearning.steps import norm_channels
 
 IMAGE = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
 
 def fed(model: nn.Module, *layers: str, inputs: Tensor = IMAGE) -> dict[str, list[float]]:
-    return {key: rows.tolist() for key, rows in channels.feeds(model, layers, inputs).items()}
+    return {key: rows.tolist() for key, rows in norm_channels.feeds(model, layers, inputs).items()}
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_rows_that_do_not_share_out_are_refused() -> None:
 def test_masks_follow_the_channels_and_replies_that_disagree_are_refused() -> None:
     model = nn.Sequential(OrderedDict(a=nn.Conv2d(1, 2, 1), norm=nn.BatchNorm2d(4)))
     keep = {"a": torch.tensor([True, False])}
-    found = channels.masks(model, keep, {"a>norm": torch.tensor([0.0, 0.0, 1.0, 2.0])})
+    found = norm_channels.masks(model, keep, {"a>norm": torch.tensor([0.0, 0.0, 1.0, 2.0])})
     assert set(found) == {"norm.weight", "norm.bias", "norm.running_mean"}
     assert all(mask.tolist() == [True, True, True, False] for mask in found.values())
     with pytest.raises(StateError, match="clients disagree on which channels of 'a' 'norm'"):
-        channels.masks(model, keep, {"a>norm": torch.tensor([0.0, 0.0, 1.5, 2.0])})
+        norm_channels.masks(model, keep, {"a>norm": torch.tensor([0.0, 0.0, 1.5, 2.0])})

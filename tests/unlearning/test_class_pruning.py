@@ -8,20 +8,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness import servers
 from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError, DataError, StateError
 from secede.federation.engine import ClientSide
 from secede.federation.training import LocalTraining
-from secede.unlearning import channels, create
-from secede.unlearning.class_pruning import (
+from secede.unlearning import create
+from secede.unlearning.methods.class_pruning import (
     ClassPruning,
     activations,
     pooled,
     prunable,
     scored,
 )
-from unlearning import servers
+from secede.unlearning.steps import norm_channels
 
 NAN = math.nan
 
@@ -158,7 +159,7 @@ def test_a_pruned_channel_is_dead_behind_batchnorm_and_others_are_not() -> None:
     half = {"0.weight": keep["0"]}
     states.load_into(model, states.masked(state, half))
     assert model(x).flatten().tolist() == pytest.approx([7, -3])
-    both = half | channels.masks(model, keep, channels.feeds(model, ["0"], x))
+    both = half | norm_channels.masks(model, keep, norm_channels.feeds(model, ["0"], x))
     states.load_into(model, states.masked(state, both))
     assert model(x).flatten().tolist() == pytest.approx([7, 0])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness import servers
 from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.cost import Cost
@@ -16,8 +17,7 @@ from secede.federation.engine import ClientSide, Engine, ReplyT, RoundReply, agg
 from secede.state import State
 from secede.unlearning.create import create
 from secede.unlearning.method import Method, Server
-from secede.unlearning.methods import METHODS
-from unlearning import servers
+from secede.unlearning.registry import METHODS
 
 SETTINGS: dict[str, dict[str, object]] = {"class-pruning": {"classes": [2], "share": 0.3}}
 

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from harness import servers
 from secede.errors import ConfigError
 from secede.unlearning.create import create, described, settings_of
-from secede.unlearning.gradient_ascent import GradientAscent
 from secede.unlearning.method import AtLeaver, started
-from secede.unlearning.methods import METHODS, Needs, Situation, check_possible, suitable
-from secede.unlearning.projected_ascent import ProjectedAscent
-from unlearning import servers
+from secede.unlearning.methods.gradient_ascent import GradientAscent
+from secede.unlearning.methods.projected_ascent import ProjectedAscent
+from secede.unlearning.registry import METHODS, Needs, Situation, check_possible, suitable
 
 OWN = '''
 from dataclasses import dataclass
 
 from secede import state as states
 from secede.unlearning.method import Method, Server, Start
-from secede.unlearning.methods import Needs
+from secede.unlearning.registry import Needs
 
 
 @dataclass(frozen=True, kw_only=True)

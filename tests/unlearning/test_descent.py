@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.errors import ConfigError, StateError
-from secede.unlearning.descent import Descent, check_settings
+from secede.unlearning.steps.sgd import Descent, check_settings
 
 
 def squared(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness import servers
 from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError, DataError, StateError
@@ -14,10 +15,9 @@ from secede.federation.engine import Update
 from secede.federation.simulator import Simulator
 from secede.federation.training import LocalTraining
 from secede.unlearning import create
-from secede.unlearning.distillation import Distillation
-from secede.unlearning.history import History
 from secede.unlearning.method import Server
-from unlearning import servers
+from secede.unlearning.methods.distillation import Distillation
+from secede.unlearning.update_history import History
 
 
 def linear_server(

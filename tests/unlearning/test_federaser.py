@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from harness import servers
 from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError, RecordError, StateError
@@ -15,10 +16,9 @@ from secede.federation.simulator import Simulator
 from secede.federation.training import LocalTraining
 from secede.state import State
 from secede.unlearning import create
-from secede.unlearning.federaser import FedEraser
-from secede.unlearning.history import History
 from secede.unlearning.method import Server
-from unlearning import servers
+from secede.unlearning.methods.federaser import FedEraser
+from secede.unlearning.update_history import History
 
 
 def weights(*values: float) -> State:

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from harness import servers
 from secede import state as states
 from secede.errors import ConfigError, StateError
-from secede.unlearning.gradient_ascent import GradientAscent
-from secede.unlearning.local import LocalTask
+from secede.unlearning.local_step import LocalTask
 from secede.unlearning.method import AtLeaver
-from unlearning import servers
+from secede.unlearning.methods.gradient_ascent import GradientAscent
 
 
 def task() -> LocalTask:

@@ -11,7 +11,7 @@ from secede import state as states
 from secede.errors import ConfigError, RecordError, StorageError
 from secede.federation.engine import Update
 from secede.state import State
-from secede.unlearning.history import History
+from secede.unlearning.update_history import History
 
 KILO = 1000
 

@@ -8,14 +8,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness import servers
 from secede import state as states
 from secede.errors import ConfigError
-from secede.unlearning.holding import _HEAVY, _HELD, SHORTEST, Holding, held_share, without_return
 from secede.unlearning.method import LocalMethod
-from secede.unlearning.projected_ascent import ProjectedAscent
-from secede.unlearning.second_choice import SecondChoice
-from secede.unlearning.virtual_teacher import VirtualTeacher
-from unlearning import servers
+from secede.unlearning.methods.projected_ascent import ProjectedAscent
+from secede.unlearning.methods.second_choice import SecondChoice
+from secede.unlearning.methods.virtual_teacher import VirtualTeacher
+from secede.unlearning.post_training_hold import (
+    _HEAVY,
+    _HELD,
+    SHORTEST,
+    Holding,
+    held_share,
+    without_return,
+)
 
 ASCENT = ProjectedAscent(stop_distance=1.0, batch_size=8)
 STEPS = (SecondChoice(), VirtualTeacher(batch_size=8), ASCENT)

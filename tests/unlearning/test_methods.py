@@ -6,33 +6,33 @@ import pytest
 import torch
 from torch import nn
 
+from harness import servers
 from secede import state as states
-from secede.unlearning import methods
-from secede.unlearning.fine_tune import FineTune
-from secede.unlearning.local import LocalTask
-from secede.unlearning.reference import Reference
-from secede.unlearning.retrain import Retrain
-from unlearning import servers
+from secede.unlearning import registry
+from secede.unlearning.local_step import LocalTask
+from secede.unlearning.methods.fine_tune import FineTune
+from secede.unlearning.methods.reference import Reference
+from secede.unlearning.methods.retrain import Retrain
 
-HOME = Path(methods.__file__).parent
+HOME = Path(registry.__file__).parent
 
 
-@pytest.mark.parametrize("name", methods.METHODS)
+@pytest.mark.parametrize("name", registry.METHODS)
 def test_a_methods_name_is_its_files_name_with_dashes(name: str) -> None:
     assert (HOME / f"{name.replace('-', '_')}.py").is_file()
-    entry = methods.METHODS[name]
+    entry = registry.METHODS[name]
     assert entry.summary
     assert entry.source
 
 
 def test_what_runs_at_the_leaver_needs_it_online() -> None:
-    for entry in methods.METHODS.values():
+    for entry in registry.METHODS.values():
         assert entry.needs.leaver_online or entry.runs_at != "leaver"
 
 
 def test_needs_are_told_in_words() -> None:
-    assert methods.Needs().words() == ()
-    needs = methods.Needs(leaver_online=True, history=True)
+    assert registry.Needs().words() == ()
+    needs = registry.Needs(leaver_online=True, history=True)
     assert needs.words() == ("the leaver online", "stored history")
 
 

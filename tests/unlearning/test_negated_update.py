@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import nn
 
+from harness import servers
 from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError
 from secede.federation.cost import Cost
 from secede.federation.training import LocalTraining
 from secede.unlearning.method import Server
-from secede.unlearning.methods import METHODS
-from secede.unlearning.negated_update import NegatedUpdate
-from unlearning import servers
+from secede.unlearning.methods.negated_update import NegatedUpdate
+from secede.unlearning.registry import METHODS
 
 
 def normalised() -> nn.Module:

@@ -11,17 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from harness import servers
 from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError, StateError
 from secede.federation.engine import Batch, ClientSide, Update
 from secede.federation.training import LocalTraining, Loss
-from secede.unlearning import orthogonal_descent
 from secede.unlearning.clients import Reply
 from secede.unlearning.method import Server
-from secede.unlearning.methods import METHODS
-from secede.unlearning.orthogonal_descent import OrthogonalDescent, direction, unlearning_loss
-from unlearning import servers
+from secede.unlearning.methods import orthogonal_descent
+from secede.unlearning.methods.orthogonal_descent import (
+    OrthogonalDescent,
+    direction,
+    unlearning_loss,
+)
+from secede.unlearning.registry import METHODS
 
 
 def vector(*values: float) -> dict[str, Tensor]:

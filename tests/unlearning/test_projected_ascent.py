@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.errors import ConfigError, DataError, StateError
 from secede.federation.engine import Batch
-from secede.unlearning import stop_distance as tau
-from secede.unlearning.local import LocalTask
-from secede.unlearning.projected_ascent import ProjectedAscent
+from secede.unlearning.local_step import LocalTask
+from secede.unlearning.methods.projected_ascent import ProjectedAscent
+from secede.unlearning.steps import stop_distance as tau
 
 
 def linear() -> nn.Module:

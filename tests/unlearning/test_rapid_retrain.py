@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness import servers
 from secede import state as states
 from secede.errors import ConfigError, StateError
 from secede.federation.engine import Batch, ClientSide
 from secede.federation.training import LocalTraining, Loss
-from secede.unlearning import fisher
 from secede.unlearning.create import create
-from secede.unlearning.fisher import fisher_diagonal
-from secede.unlearning.rapid_retrain import RapidRetrain
-from unlearning import servers
+from secede.unlearning.methods.rapid_retrain import RapidRetrain
+from secede.unlearning.steps import fisher
+from secede.unlearning.steps.fisher import fisher_diagonal
 
 
 def linear() -> nn.Module:
@@ -102,7 +102,7 @@ def test_chunks_of_any_size_give_the_same_fisher(monkeypatch: pytest.MonkeyPatch
     torch.manual_seed(0)
     model, batch = servers.network(), servers.blobs(7, seed=1)
     whole = fisher_diagonal(model, (batch.x, batch.y), nn.functional.cross_entropy)
-    monkeypatch.setattr("secede.unlearning.fisher._CHUNK", 1)
+    monkeypatch.setattr("secede.unlearning.steps.fisher._CHUNK", 1)
     single = fisher_diagonal(model, (batch.x, batch.y), nn.functional.cross_entropy)
     torch.testing.assert_close(whole, single)
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from harness import servers
 from secede import state as states
-from secede.unlearning.local import LocalTask
-from secede.unlearning.reference import Reference
-from unlearning import servers
+from secede.unlearning.local_step import LocalTask
+from secede.unlearning.methods.reference import Reference
 
 
 def test_it_sends_the_mean_of_the_others() -> None:

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness import servers
 from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError, StateError
 from secede.federation.engine import Batch
 from secede.federation.training import LocalTraining
-from secede.unlearning.beyond import REACH, Teacher
-from secede.unlearning.local import LocalTask
+from secede.unlearning.local_step import LocalTask
 from secede.unlearning.method import Server
-from secede.unlearning.second_choice import SecondChoice
-from unlearning import servers
+from secede.unlearning.methods.second_choice import SecondChoice
+from secede.unlearning.steps.own_labels import REACH, Teacher
 
 
 def task_of(model: nn.Module, batches: list[Batch], reference: dict[str, Tensor]) -> LocalTask:

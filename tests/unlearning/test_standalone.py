@@ -11,7 +11,7 @@ import secede
 from secede import state as states
 from secede.errors import ConfigError, DataError, StateError
 from secede.federation.engine import Batch
-from secede.unlearning.projected_ascent import ProjectedAscent
+from secede.unlearning.methods.projected_ascent import ProjectedAscent
 
 STEP = ProjectedAscent(stop_distance=0.5, learning_rate=0.05, epochs=3)
 

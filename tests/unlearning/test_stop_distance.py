@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from secede.unlearning.local import Candidate
-from secede.unlearning.stop_distance import GRID, choose, grid_ahead, target_accuracy
+from secede.unlearning.local_step import Candidate
+from secede.unlearning.steps.stop_distance import GRID, choose, grid_ahead, target_accuracy
 
 
 def test_the_grid_is_the_papers_interval_in_plain_units() -> None:

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from harness import servers
 from secede import state as states
 from secede.errors import ConfigError, StateError
-from secede.unlearning.local import LocalTask
+from secede.unlearning.local_step import LocalTask
 from secede.unlearning.method import AtLeaver
-from secede.unlearning.virtual_teacher import VirtualTeacher
-from unlearning import servers
+from secede.unlearning.methods.virtual_teacher import VirtualTeacher
 
 # One sample x = 1, so that the weights are the logits: log 4, log 2 and 0, the label the first.
 LOGITS = torch.tensor([[math.log(4)], [math.log(2)], [0.0]])

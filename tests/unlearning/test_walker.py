@@ -6,7 +6,7 @@ from torch import nn
 
 from secede import state as states
 from secede.state import State
-from secede.unlearning.walker import Anchor, Walker
+from secede.unlearning.steps.ascent import Anchor, Walker
 
 
 def walker(model: nn.Module) -> Walker:

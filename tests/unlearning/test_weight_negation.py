@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from harness import servers
 from secede import state as states
 from secede.errors import ConfigError
-from secede.unlearning.weight_negation import WeightNegation
-from unlearning import servers
+from secede.unlearning.methods.weight_negation import WeightNegation
 
 
 def normalised() -> nn.Module:

@@ -16,10 +16,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from flowerapp.task import load_model
-from secede.erasure.planning import Wishes
+from secede.erasure.planning.planner import Wishes
 from secede.flower import Store, erase, recording
-from secede.flower.arrays import size_bytes
-from secede.flower.grids import Passing
+from secede.flower.protocol.arrays import size_bytes
+from secede.flower.rounds.grid import Passing
 
 app = ServerApp()
 

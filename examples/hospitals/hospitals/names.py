@@ -6,7 +6,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from secede.flower.grids import Passing
+from secede.flower.rounds.grid import Passing
 
 
 class Named(Passing):

@@ -8,18 +8,24 @@ from contextlib import suppress
 from pathlib import Path
 
 from secede.cli.trust import about
-from secede.erasure import receipt as receipts
-from secede.erasure.canonical import read
-from secede.erasure.commitment import PROOF_LIMIT, SAMPLE_LIMIT, Commitment, Shown, check_proof
-from secede.erasure.home import Home
+from secede.erasure.canonical_json import read
+from secede.erasure.documents.data_commitment import (
+    PROOF_LIMIT,
+    SAMPLE_LIMIT,
+    Commitment,
+    Shown,
+    check_proof,
+)
 from secede.erasure.newfile import write_new
-from secede.erasure.signers import Signers
+from secede.erasure.receipts import verify as receipts
+from secede.erasure.signing.signers import Signers
+from secede.erasure.storage.home import Home
 from secede.errors import ConfigError, SecedeError
 
 
 def whole(folder: Path, client: str, receipt: Path | None, *, as_json: bool) -> None:
     """Compute a client's commitment again from its samples and its salt, and compare."""
-    from secede.experiments.founding import check_commitment  # torch, only where samples are
+    from secede.simulation.new_federation import check_commitment  # torch, only where samples are
 
     home = Home(folder)
     pinned = home.federation.client(client).scope.commitment
@@ -37,7 +43,7 @@ def whole(folder: Path, client: str, receipt: Path | None, *, as_json: bool) -> 
 
 def prove(folder: Path, client: str, index: int, out: Path, sample: Path, *, as_json: bool) -> None:
     """Write one sample of a client's, and what shows that it was committed to."""
-    from secede.experiments.founding import prove_sample
+    from secede.simulation.new_federation import prove_sample
 
     home = Home(folder)
     pinned = home.federation.client(client).scope.commitment

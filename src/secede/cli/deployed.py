@@ -16,13 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from secede.errors import ConfigError, SecedeError
-from secede.flower.deploy import local, records, runs
+from secede.flower.deploy import records, runs, supervisor
 from secede.flower.deploy.project import SUPERLINK, Project
 from secede.flower.deploy.scaffold import write_project
 
 if TYPE_CHECKING:
-    from secede.erasure.planning import Wishes
-    from secede.flower.deploy.outcomes import Erased
+    from secede.erasure.planning.planner import Wishes
+    from secede.flower.deploy.results import Erased
 
 _ASKED = 15.0  # seconds that a SuperLink which is to be stopped has to tell its runs
 
@@ -56,14 +56,14 @@ def init(
 
 def up(folder: Path, seconds: float, *, as_json: bool) -> None:
     """Start what does not run yet."""
-    local.up(Project.load(folder), _say, seconds=seconds)
+    supervisor.up(Project.load(folder), _say, seconds=seconds)
     status(folder, as_json=as_json)
 
 
 def status(folder: Path, *, as_json: bool) -> None:
     """Show how each process stands, and which runs have not ended."""
     project = Project.load(folder)
-    rows = local.status(project)
+    rows = supervisor.status(project)
     under_way = runs.active(project) if rows[0].online == "yes" else []
     if as_json:
         told = {"processes": [asdict(r) for r in rows], "runs": [asdict(r) for r in under_way]}
@@ -108,7 +108,7 @@ def down(folder: Path, only: Sequence[str] | None) -> None:
     if (only is None or SUPERLINK in only) and records.running(project, SUPERLINK) is not None:
         with suppress(SecedeError):  # one that does not answer is to go all the same
             cut = runs.active(project, seconds=_ASKED)
-    local.down(project, _say, only)
+    supervisor.down(project, _say, only)
     for run in cut:
         _say(
             f"run {run.run} is cut short; the command that began it goes on when it is given again"
@@ -120,13 +120,13 @@ def train(
     folder: Path, rounds: int | None, seconds: float, *, from_scratch: bool | None, as_json: bool
 ) -> None:
     """Train the project's app to its end."""
-    from secede.flower.deploy import readiness
+    from secede.flower.deploy import preflight
 
     project = Project.load(folder)
     runs.check_running(project)
     wished = {"from_scratch": bool(from_scratch), "go_on": from_scratch is False}
-    readiness.config(project.app, {"num-server-rounds": readiness.ROUNDS, "erasure.home": ""})
-    asked = readiness.training(project.home, rounds, **wished, tell=_say)
+    preflight.config(project.app, {"num-server-rounds": preflight.ROUNDS, "erasure.home": ""})
+    asked = preflight.training(project.home, rounds, **wished, tell=_say)
     _say(asked.words)
     config: runs.Config = {"num-server-rounds": asked.rounds, "erasure.home": str(project.home)}
     before = _rounds(project)
@@ -155,10 +155,10 @@ def erase(
 ) -> None:
     """Erase with the project's app, and verify the receipt that came of it; or show the plan."""
     from secede.cli.requests import signed
-    from secede.erasure.planning import Wishes
-    from secede.erasure.request import TRIGGERS, check_trigger
-    from secede.erasure.wishing import kept
-    from secede.flower.deploy import outcomes, readiness
+    from secede.erasure.documents.request import TRIGGERS, check_trigger
+    from secede.erasure.planning.options import kept
+    from secede.erasure.planning.planner import Wishes
+    from secede.flower.deploy import preflight, results
 
     if dry_run and as_it_is:
         raise ConfigError(
@@ -169,7 +169,7 @@ def erase(
     config = {"erasure.home": str(project.home), "erasure.leaver": leaver}
     if trigger:
         config["erasure.trigger"] = check_trigger(trigger)
-    earlier = None if dry_run else outcomes.already(project.home, leaver)
+    earlier = None if dry_run else results.already(project.home, leaver)
     options = {
         "wishes": {} if wishes == Wishes() else kept(wishes),
         "gone": gone,
@@ -178,11 +178,11 @@ def erase(
     }
     if asked := {name: value for name, value in options.items() if value}:
         config["erasure.options"] = json.dumps(asked)
-    readiness.config(project.app, config)
-    readiness.leaving(project.home, leaver)
+    preflight.config(project.app, config)
+    preflight.leaving(project.home, leaver)
     if request is not None:
         signed(request)
-    before = outcomes.request(project.home, leaver)
+    before = results.request(project.home, leaver)
     if not (dry_run or earlier or trigger or request or (before is not None and before.open)):
         raise ConfigError(f"say why {leaver} leaves: --trigger {', '.join(TRIGGERS[:-1])} or other")
     if earlier is not None:
@@ -190,7 +190,7 @@ def erase(
     try:
         runs.check_running(project)
         taken = as_it_is and earlier is None
-        readiness.erasure(project.home, leaver, as_it_is=taken, tell=_say)
+        preflight.erasure(project.home, leaver, as_it_is=taken, tell=_say)
     except SecedeError as error:
         if earlier is None:
             raise
@@ -203,11 +203,11 @@ def erase(
     try:
         number = runs.run(project, config, seconds=seconds, tell=_say)
     except SecedeError:
-        after = outcomes.request(project.home, leaver)
+        after = results.request(project.home, leaver)
         if after != before and after is not None and not after.open:
-            outcomes.verified(project.home, leaver)  # it failed because it was rolled back
+            results.verified(project.home, leaver)  # it failed because it was rolled back
         raise
-    erased = outcomes.already(project.home, leaver) or outcomes.verified(project.home, leaver)
+    erased = results.already(project.home, leaver) or results.verified(project.home, leaver)
     _show(erased, number, again=erased == earlier, as_json=as_json)
 
 
@@ -227,7 +227,7 @@ def _already(erased: Erased) -> str:
 
 def _show_plan(project: Project, config: runs.Config, seconds: float, *, as_json: bool) -> None:
     """Let the app plan, and show what it says."""
-    from secede.erasure.plan import Plan
+    from secede.erasure.documents.plan import Plan
 
     found: list[Plan] = []
 

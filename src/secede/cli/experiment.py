@@ -18,11 +18,11 @@ from secede.errors import StoppedError
 from secede.experiments import presets
 from secede.experiments.config import Config, override
 from secede.reports import names
+from secede.reports.analysis.verdict import Verdict, joint_headline
 from secede.reports.formats import brief
-from secede.reports.load import load_runs
-from secede.reports.records import Run
-from secede.reports.tables import main_table
-from secede.reports.verdict import Verdict, joint_headline
+from secede.reports.records.load import load_runs
+from secede.reports.records.runs import Run
+from secede.reports.tables.main import main_table
 
 if TYPE_CHECKING:
     from secede.reports.build import Report

@@ -15,16 +15,16 @@ from rich.console import Console
 from secede.cli.progress import telling
 from secede.cli.requests import signed
 from secede.cli.trust import about
-from secede.erasure import request as requests
-from secede.erasure import workflow
-from secede.erasure.home import Home
-from secede.erasure.lineage import Lineage
-from secede.erasure.planning import Wishes
-from secede.erasure.workflow import Outcome
+from secede.erasure.documents import request as requests
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.workflow import erase as workflow
+from secede.erasure.workflow.erase import Outcome
 from secede.errors import RecordError, RequestError, RolledBackError, StoppedError
 from secede.experiments.config import Config
-from secede.experiments.founding import found
-from secede.experiments.simulated import Recipe, Simulated
+from secede.simulation.backend import Recipe, Simulated
+from secede.simulation.new_federation import found
 
 
 def federation_init(

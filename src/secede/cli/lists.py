@@ -18,8 +18,8 @@ from secede.data.entry import Entry
 from secede.errors import ConfigError
 from secede.experiments import presets as preset_files
 from secede.federation import executors as executor_table
-from secede.unlearning.methods import METHODS
-from secede.unlearning.methods import Entry as Method
+from secede.unlearning.registry import METHODS
+from secede.unlearning.registry import Entry as Method
 
 
 def methods(*, as_json: bool) -> None:

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from secede.erasure import envelope, keys
-from secede.erasure import request as erasure_requests
-from secede.erasure.canonical import parse, read
-from secede.erasure.entries import Listed
-from secede.erasure.fields import stamp
-from secede.erasure.journal import Journal
+from secede.erasure.canonical_json import parse, read
+from secede.erasure.documents import request as erasure_requests
 from secede.erasure.newfile import write_new
+from secede.erasure.signing import dsse, keys
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.journal_entries import Listed
+from secede.erasure.types import stamp
 from secede.errors import ConfigError, RequestError, TrustError
 
 
@@ -93,7 +93,7 @@ def signed(path: Path) -> bytes:
     if not data.startswith(b"{"):
         raise other
     with suppress(TrustError):
-        if not envelope.FIELDS & parse(data, erasure_requests.LIMIT).keys():
+        if not dsse.FIELDS & parse(data, erasure_requests.LIMIT).keys():
             raise other
     return data
 
@@ -104,8 +104,8 @@ def addressed(home: Path | None, federation: str | None, model: str | None) -> t
         if federation is None or model is None:
             raise ConfigError("give --federation and --model, or --home for both")
         return federation, model
-    from secede.erasure.home import Home
-    from secede.erasure.lineage import Lineage
+    from secede.erasure.storage.home import Home
+    from secede.erasure.storage.model_registry import Lineage
 
     found = Home(home)
     known = found.federation
@@ -118,8 +118,8 @@ def addressed(home: Path | None, federation: str | None, model: str | None) -> t
 
 def check_known(folder: Path, client: str, key: Path) -> None:
     """Raise if the home knows that it would refuse a request of `client` signed with `key`."""
-    from secede.erasure.home import Home
-    from secede.erasure.lineage import Lineage
+    from secede.erasure.storage.home import Home
+    from secede.erasure.storage.model_registry import Lineage
 
     home = Home(folder)
     home.federation.client(client)
@@ -141,9 +141,9 @@ def extend(
     folder: Path, number: int, months: int, reason: str, *, now: datetime, as_json: bool
 ) -> None:
     """Put a request's due date off, and sign for its client that it was."""
-    from secede.erasure.acknowledging import make_out
-    from secede.erasure.agreement import enter
-    from secede.erasure.home import Home
+    from secede.erasure.documents.acknowledgement import make_out
+    from secede.erasure.storage.home import Home
+    from secede.erasure.workflow.consistency import enter
 
     home = Home(folder)
     home.server_key()  # before anything is changed
@@ -161,7 +161,7 @@ def extend(
 
 def quota(folder: Path, client: str, most: int, *, as_json: bool) -> None:
     """Allow a client so many requests in 30 days."""
-    from secede.erasure.home import Home
+    from secede.erasure.storage.home import Home
 
     home = Home(folder)
     home.federation.client(client)

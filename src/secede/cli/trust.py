@@ -15,19 +15,24 @@ from rich.console import Console
 from rich.text import Text
 
 from secede import files
-from secede.erasure import acknowledging, agreement, certificate, envelope, ledger, receipt
-from secede.erasure.acknowledging import Acknowledgement
-from secede.erasure.canonical import read
-from secede.erasure.chain import Head
-from secede.erasure.home import Home
-from secede.erasure.journal import Journal
-from secede.erasure.keys import key_id, load_private
-from secede.erasure.lineage import Lineage
-from secede.erasure.predicate import LIMITS, MethodPart
-from secede.erasure.receipt import Verified
-from secede.erasure.registry import Model
-from secede.erasure.scores import Verification
-from secede.erasure.signers import Signers
+from secede.erasure.canonical_json import read
+from secede.erasure.documents import acknowledgement
+from secede.erasure.documents.acknowledgement import Acknowledgement
+from secede.erasure.documents.chain import Head
+from secede.erasure.documents.receipt import LIMITS, MethodPart
+from secede.erasure.documents.scores import Verification
+from secede.erasure.receipts import page as certificate
+from secede.erasure.receipts import verify as receipt
+from secede.erasure.receipts.verify import Verified
+from secede.erasure.signing import dsse
+from secede.erasure.signing.keys import key_id, load_private
+from secede.erasure.signing.signers import Signers
+from secede.erasure.storage import ledger
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.registry import Model
+from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, TrustError, did_you_mean
 
 
@@ -99,10 +104,10 @@ def verify(
     """
     signers, data = Signers.load(keys, auditors), read(path, receipt.LIMIT)
     with about(path):
-        if envelope.kind(data, limit=receipt.LIMIT) == acknowledging.PAYLOAD_TYPE:
+        if dsse.kind(data, limit=receipt.LIMIT) == acknowledgement.PAYLOAD_TYPE:
             if model or ledger or countersigned_by or page:
                 raise ConfigError(f"{path} is an acknowledgement: only receipts are compared")
-            acknowledged = acknowledging.verify(data, signers.keys, server=server)
+            acknowledged = acknowledgement.verify(data, signers.keys, server=server)
             _say_acknowledged(path, acknowledged, as_json)
             return
         verified = receipt.verify(
@@ -312,7 +317,7 @@ def _agrees(file: Path) -> bool:
         ledger.Ledger(file, read_only=True) as opened,
         Lineage(home.registry, read_only=True) as registry,
     ):
-        agreement.check(home, journal, opened, registry)
+        consistency.check(home, journal, opened, registry)
     return True
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from secede.erasure import wishing
-from secede.erasure.fields import faults
-from secede.erasure.plan import Limits, Mean
-from secede.erasure.planning import Wishes
+from secede.erasure.documents.plan import Limits, Mean
+from secede.erasure.planning import options
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.types import faults
 from secede.errors import ConfigError
 from secede.unlearning.create import create
 
@@ -61,7 +61,7 @@ def of(
         fading=fading,
         backups_until=backups_until and backups_until.replace(tzinfo=UTC),
     )
-    wishing.check(found)
+    options.check(found)
     return found
 
 

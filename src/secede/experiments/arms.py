@@ -11,11 +11,11 @@ from secede.experiments.config import Config
 from secede.experiments.setup import Federation
 from secede.federation.engine import aggregate
 from secede.state import State
-from secede.unlearning import methods
+from secede.unlearning import registry
 from secede.unlearning.create import create
-from secede.unlearning.history import History
 from secede.unlearning.method import Method, Recovered, Server, Start, started
-from secede.unlearning.retrain import Retrain
+from secede.unlearning.methods.retrain import Retrain
+from secede.unlearning.update_history import History
 
 FEDAVG, RETRAIN = "fedavg", "retrain"
 TRAINING = "training"  # names the batches of everybody's rounds
@@ -112,8 +112,8 @@ Advance = Callable[[State, State, State, int], Recovered]
 
 def _create(config: Config, name: str, federation: Federation, search: Path | None) -> Method:
     settings = config.settings.get(name, {})
-    if methods.plain(name) == "class-pruning" and federation.classes:
+    if registry.plain(name) == "class-pruning" and federation.classes:
         settings = {"classes": federation.classes, **settings}
     entry, method = create(name, settings, search=search)
-    methods.check_possible(entry, config.situation.for_methods(), config.scenario.name)
+    registry.check_possible(entry, config.situation.for_methods(), config.scenario.name)
     return method

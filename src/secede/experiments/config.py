@@ -21,7 +21,7 @@ from secede.errors import ConfigError, did_you_mean
 from secede.federation import executors
 from secede.scenarios.share import default_share
 from secede.strict import as_text
-from secede.unlearning import methods
+from secede.unlearning import registry as methods
 
 RECORD_VERSION = 2  # of the records' form and meaning; part of every config's digest
 

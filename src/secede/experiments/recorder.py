@@ -10,7 +10,7 @@ from typing import Self
 
 import torch
 
-from secede.experiments.lanes import use_cores
+from secede.experiments.parallel import use_cores
 
 OUTSTANDING = 2  # jobs that may wait or run before `submit` waits for the oldest
 

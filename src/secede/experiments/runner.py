@@ -24,8 +24,8 @@ from secede.experiments import config as configs
 from secede.experiments.arms import arms
 from secede.experiments.config import Config
 from secede.experiments.fingerprint import fingerprints, own_source
-from secede.experiments.lanes import lane_count, take_turns
-from secede.experiments.listening import Progress
+from secede.experiments.parallel import lane_count, take_turns
+from secede.experiments.progress import Progress
 from secede.experiments.recorder import Recorder
 from secede.experiments.records import (
     CONFIG,
@@ -46,7 +46,7 @@ from secede.experiments.setup import (
 )
 from secede.federation.executors import AUTO
 from secede.federation.executors.choose import MINIMUM_STACKED, Choice
-from secede.unlearning.history import History
+from secede.unlearning.update_history import History
 
 
 def run(

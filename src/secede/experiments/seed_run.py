@@ -19,9 +19,9 @@ from secede import state as states
 from secede.errors import RecordError, StateError
 from secede.experiments.arms import FEDAVG, RETRAIN, TRAINING, Arm
 from secede.experiments.config import Config
-from secede.experiments.lanes import Stopped
-from secede.experiments.listening import TurnProgress
 from secede.experiments.measure import Answers, Examiner, Measured, membership
+from secede.experiments.parallel import Stopped
+from secede.experiments.progress import TurnProgress
 from secede.experiments.recorder import Recorder
 from secede.experiments.records import (
     RESULT,
@@ -35,8 +35,8 @@ from secede.experiments.setup import (
 )
 from secede.federation.engine import OwnState
 from secede.state import State
-from secede.unlearning import history as histories
-from secede.unlearning.history import History
+from secede.unlearning import update_history as histories
+from secede.unlearning.update_history import History
 
 CHECKPOINT_SECONDS = 5.0
 _OWN = "leaver-own"

@@ -20,25 +20,25 @@ if find_spec("flwr") is None:
 
 if TYPE_CHECKING:
     from secede.flower.asked import erase_if_asked as erase_if_asked
-    from secede.flower.client import ClientErasure as ClientErasure
-    from secede.flower.engine import FlowerEngine as FlowerEngine
-    from secede.flower.erasing import erase as erase
-    from secede.flower.erasing import plan as plan
-    from secede.flower.ground import FlowerGround as FlowerGround
-    from secede.flower.recorder import recording as recording
-    from secede.flower.secure.recorder import secure_recording as secure_recording
-    from secede.flower.store import Store as Store
+    from secede.flower.backend import FlowerGround as FlowerGround
+    from secede.flower.client.mod import ClientErasure as ClientErasure
+    from secede.flower.erase import erase as erase
+    from secede.flower.erase import plan as plan
+    from secede.flower.rounds.engine import FlowerEngine as FlowerEngine
+    from secede.flower.rounds.recording import recording as recording
+    from secede.flower.secagg.recording import secure_recording as secure_recording
+    from secede.flower.storage.store import Store as Store
 
 _HOMES = {
-    "ClientErasure": "client",
-    "FlowerEngine": "engine",
-    "FlowerGround": "ground",
-    "Store": "store",
-    "erase": "erasing",
+    "ClientErasure": "client.mod",
+    "FlowerEngine": "rounds.engine",
+    "FlowerGround": "backend",
+    "Store": "storage.store",
+    "erase": "erase",
     "erase_if_asked": "asked",
-    "plan": "erasing",
-    "recording": "recorder",
-    "secure_recording": "secure.recorder",
+    "plan": "erase",
+    "recording": "rounds.recording",
+    "secure_recording": "secagg.recording",
 }
 
 __all__ = [

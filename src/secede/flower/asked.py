@@ -3,7 +3,7 @@
 erasure = { home = "home", leaver = "", trigger = "", options = "" }   # in the app's pyproject.toml
 
 `leaver` names who leaves, `trigger` why. `options` is JSON with any of: `wishes` (fields of
-`secede.erasure.planning.Wishes`), `gone`, `request` (a file) and `dry_run`.
+`secede.erasure.planning.planner.Wishes`), `gone`, `request` (a file) and `dry_run`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from pydantic import Field, ValidationError
 
-from secede.erasure import wishing
-from secede.erasure.fields import Document, faults
+from secede.erasure.planning import options as wishing
+from secede.erasure.types import Document, faults
 from secede.errors import ConfigError
-from secede.flower.erasing import erase, plan
-from secede.flower.secure import legacy
-from secede.flower.secure.recorder import Secure
-from secede.flower.store import Store
+from secede.flower.erase import erase, plan
+from secede.flower.secagg import legacy_api
+from secede.flower.secagg.recording import Secure
+from secede.flower.storage.store import Store
 
 
 class Options(Document):
@@ -36,7 +36,7 @@ class Options(Document):
 
 def erase_if_asked(
     grid: Grid,
-    strategy: Strategy | legacy.Strategy,
+    strategy: Strategy | legacy_api.Strategy,
     store: Store,
     context: Context,
     *,

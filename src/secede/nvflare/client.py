@@ -16,15 +16,15 @@ from flwr.app import Context, Message, RecordDict
 from nvflare.app_common.abstract.fl_model import FLModel
 from torch import nn
 
-from secede.erasure.keys import check_name
+from secede.erasure.signing.keys import check_name
 from secede.errors import ConfigError
 from secede.federation.training import LocalTraining, Loss
-from secede.flower import wire
-from secede.flower.client import ClientErasure as FlowerErasure
-from secede.flower.side import Keys
-from secede.flower.updates import Updates
+from secede.flower.client.kept_updates import Updates
+from secede.flower.client.mod import ClientErasure as FlowerErasure
+from secede.flower.client.tasks import Keys
+from secede.flower.protocol import messages
 from secede.nvflare import forms
-from secede.unlearning import tasks
+from secede.unlearning import client_tasks
 
 
 class ClientErasure(FlowerErasure):
@@ -43,7 +43,7 @@ class ClientErasure(FlowerErasure):
         training: LocalTraining | None = None,
         loss: Loss = nn.functional.cross_entropy,
         device: torch.device | str | None = None,
-        methods: Collection[str] = tasks.LOCAL,
+        methods: Collection[str] = client_tasks.LOCAL,
         keys: Keys | None = None,
         seed: int = 0,
     ) -> None:
@@ -84,7 +84,7 @@ class ClientErasure(FlowerErasure):
         if message is not None:  # else it is no round of ours
             reply = forms.reply(message, model)
             (record,) = reply.content.array_records.values()
-            home, serving = wire.take_home(message)
+            home, serving = messages.take_home(message)
             self._keep(record, reply, message, _context(message), home=home, serving=serving)
         flare.send(model)
 

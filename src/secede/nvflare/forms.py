@@ -26,7 +26,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from torch import Tensor
 
 from secede.errors import GuardError
-from secede.flower import arrays
+from secede.flower.protocol import arrays
 
 TRAIN, ASK = "train", "secede"  # names of NVFlare's tasks
 WEIGHT = FLMetaKey.NUM_STEPS_CURRENT_ROUND  # where NVFlare's own mean looks, too

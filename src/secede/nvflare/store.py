@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from secede.flower.store import Store as FlowerStore
+from secede.flower.storage.store import Store as FlowerStore
 
 
 class Store(FlowerStore):

@@ -24,7 +24,7 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from secede.errors import GuardError, SilentError
-from secede.flower.waiting import until
+from secede.flower.protocol.waiting import until
 from secede.nvflare import forms
 
 if TYPE_CHECKING:

@@ -12,14 +12,15 @@ from pathlib import Path
 from markupsafe import Markup
 
 from secede.files import write_bytes, write_text
-from secede.reports import compared, overview, paired
-from secede.reports.figures import plots
-from secede.reports.load import load_runs
+from secede.reports.analysis import paired
+from secede.reports.analysis.verdict import Verdict
+from secede.reports.figures.catalogue import plots
+from secede.reports.figures.plots import Plot
+from secede.reports.figures.render import Drawn, draw_plot
 from secede.reports.page import Drawing, Section, render_page, sections
-from secede.reports.plots import Plot
-from secede.reports.render import Drawn, draw_plot
-from secede.reports.table import csv_text, markdown
-from secede.reports.verdict import Verdict
+from secede.reports.records.load import load_runs
+from secede.reports.tables import methods, overview
+from secede.reports.tables.table import csv_text, markdown
 
 FIGURES_WORTH_A_PROCESS = 4  # fewer are drawn sooner than a process starts
 
@@ -113,7 +114,7 @@ def _methods_text(parts: Sequence[Section]) -> str:
         found.append(f"## {part.run.config.title}\n\n{markdown(part.methods, 'Method')}")
         failed = part.run.failed.items()
         found += [f"{name} destroyed the model and is left out: {why}.\n" for name, why in failed]
-    return "\n".join([*found, f"{compared.EXPLAINED}\n"])
+    return "\n".join([*found, f"{methods.EXPLAINED}\n"])
 
 
 def _unfinished(parts: Sequence[Section], folders: Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from secede.reports.statistics import Estimate
+from secede.reports.analysis.statistics import Estimate
 
 Unit = Literal["share", "points", "difference", "loss", "rounds", "MB", "count", "seconds", "times"]
 

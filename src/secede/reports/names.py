@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from secede.unlearning.methods import METHODS, plain
+from secede.unlearning.registry import METHODS, plain
 
 FEDAVG = "fedavg"
 RETRAIN = "retrain"

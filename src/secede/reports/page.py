@@ -9,14 +9,17 @@ from functools import cached_property
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from secede.reports import answers, compared, formats, names, overview, paper
-from secede.reports.palette import LOOKS, THEME, look_keys
-from secede.reports.plots import LinePanel, MarkPanel, Plot
-from secede.reports.records import History, Records, Run
-from secede.reports.statistics import measured
-from secede.reports.table import Table
-from secede.reports.tables import cost_table, main_table, membership_table
-from secede.reports.verdict import Verdict, joint_headline, judge
+from secede.reports import formats, names
+from secede.reports.analysis import answers, paper
+from secede.reports.analysis.statistics import measured
+from secede.reports.analysis.verdict import Verdict, joint_headline, judge
+from secede.reports.figures.palette import LOOKS, THEME, look_keys
+from secede.reports.figures.plots import LinePanel, MarkPanel, Plot
+from secede.reports.records.runs import History, Records, Run
+from secede.reports.tables import methods as compared
+from secede.reports.tables import overview
+from secede.reports.tables.main import cost_table, main_table, membership_table
+from secede.reports.tables.table import Table
 
 ENDED_BY = {
     "stop-distance": "far enough from the leaver's own state",

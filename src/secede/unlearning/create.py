@@ -14,9 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 from secede.errors import ConfigError, did_you_mean
 from secede.plugins import find, importable
 from secede.strict import as_text
-from secede.unlearning import methods
+from secede.unlearning import registry
 from secede.unlearning.method import AtLeaver, Method
-from secede.unlearning.methods import Entry, Needs
+from secede.unlearning.registry import Entry, Needs
 
 
 def create(
@@ -67,12 +67,12 @@ def _default(field: dataclasses.Field[Any]) -> object:
 
 
 def _find(name: str, search: Path | None) -> tuple[Entry, type]:
-    methods.check_name(name)
-    known = methods.plain(name)
-    if known in methods.METHODS:
-        entry = methods.METHODS[known]
+    registry.check_name(name)
+    known = registry.plain(name)
+    if known in registry.METHODS:
+        entry = registry.METHODS[known]
         module, _, attribute = entry.made_by.partition(":")
-        return entry, getattr(import_module(f"secede.unlearning.{module}"), attribute)
+        return entry, getattr(import_module(f"secede.unlearning.methods.{module}"), attribute)
     made = _own(known, search)
     return _entry(known, made), made
 

@@ -18,8 +18,8 @@ from secede.federation.cost import Cost
 from secede.federation.engine import ClientSide, Engine, aggregate
 from secede.federation.robust import Mean
 from secede.state import State
-from secede.unlearning.history import History
-from secede.unlearning.local import LocalResult, LocalStep, LocalTask
+from secede.unlearning.local_step import LocalResult, LocalStep, LocalTask
+from secede.unlearning.update_history import History
 
 POST_TRAINING = "post-training"  # names the batches of its rounds: the same for every method
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from federation.executors import networks
+from harness import networks
 from secede.errors import ConfigError
 from secede.federation.executors import NAMES, trial
 from secede.federation.executors.choose import _candidates, choose

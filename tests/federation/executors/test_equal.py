@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from federation.executors import networks
+from harness import networks
 from secede import state as states
 from secede.federation.executors.cpu import Cpu
 from secede.federation.executors.executor import Executor, Work

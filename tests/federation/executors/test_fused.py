@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from federation.executors import networks
+from harness import networks
 from secede import state as states
 from secede.data.samples import Samples
 from secede.federation.executors.executor import Executor, Job, Refused, Work

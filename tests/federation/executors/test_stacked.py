@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.executors import networks
+from harness import networks
 from secede import state as states
 from secede.federation.executors.executor import Refused
 from secede.federation.executors.loop import Loop

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from flower.small import NOW, Federation
-from secede.erasure import keys, receipt
-from secede.erasure import request as requests
-from secede.erasure.home import Home
+from harness.flower.small import NOW, Federation
+from secede.erasure.documents import request as requests
+from secede.erasure.receipts import verify
+from secede.erasure.signing import keys
+from secede.erasure.storage.home import Home
 from secede.errors import ConfigError, RecordError, RolledBackError
-from secede.flower.deploy import outcomes
+from secede.flower.deploy import results
 
 
 def test_a_selector_by_key_or_id_tells_of_its_own_client(tmp_path: Path) -> None:
@@ -26,13 +27,13 @@ def test_a_selector_by_key_or_id_tells_of_its_own_client(tmp_path: Path) -> None
         key = hashlib.sha256(f"public key {number}".encode()).hexdigest()
         node = federation.sites[number].node
         for leaver in (f"key:{key}", f"node:{node}", f"name:site-{number}"):
-            assert outcomes.verified(home, leaver).client == f"site-{number}"
-            assert outcomes.already(home, leaver) == outcomes.verified(home, leaver)
-    assert outcomes.already(home, "name:site-0") is None
+            assert results.verified(home, leaver).client == f"site-{number}"
+            assert results.already(home, leaver) == results.verified(home, leaver)
+    assert results.already(home, "name:site-0") is None
     with pytest.raises(RecordError, match="knows of no request to erase name:site-0"):
-        outcomes.verified(home, "name:site-0")
+        results.verified(home, "name:site-0")
     with pytest.raises(ConfigError, match="matches 0 clients"):
-        outcomes.verified(home, "key:" + "0" * 64)
+        results.verified(home, "key:" + "0" * 64)
 
 
 def test_what_an_auditor_signed_too_still_holds(tmp_path: Path) -> None:
@@ -41,11 +42,11 @@ def test_what_an_auditor_signed_too_still_holds(tmp_path: Path) -> None:
     federation.erase("name:site-1")
     home = Home(tmp_path / "home")
     key, _ = keys.generate(home.keys / "auditors", "office")
-    before = outcomes.verified(home.path, "name:site-1")
+    before = results.verified(home.path, "name:site-1")
     path = Path(before.receipt)
-    path.write_bytes(receipt.countersign(path.read_bytes(), keys.load_private(key)))
-    assert outcomes.already(home.path, "name:site-1") == before
-    assert outcomes.verified(home.path, "name:site-1") == before
+    path.write_bytes(verify.countersign(path.read_bytes(), keys.load_private(key)))
+    assert results.already(home.path, "name:site-1") == before
+    assert results.verified(home.path, "name:site-1") == before
 
 
 def test_a_request_that_was_refused_later_hides_no_erasure(tmp_path: Path) -> None:
@@ -64,8 +65,8 @@ def test_a_request_that_was_refused_later_hides_no_erasure(tmp_path: Path) -> No
     signed = requests.sign(made, keys.load_private(key))
     assert federation.erase("name:site-1", request=signed).state == "refused"
     with pytest.raises(RolledBackError, match="was not erased: refused"):
-        outcomes.verified(home.path, "name:site-1")
-    found = outcomes.already(home.path, "name:site-1")
+        results.verified(home.path, "name:site-1")
+    found = results.already(home.path, "name:site-1")
     assert found is not None
     assert found.receipt == str(first.receipt)
     assert federation.erase("name:site-1") == first  # and it is not asked for a third time

@@ -10,7 +10,7 @@ import pytest
 from flwr.common.config import parse_config_args
 
 from secede.errors import SecedeError, SilentError, StoppedError
-from secede.flower.deploy import outcomes, programs, records, runs
+from secede.flower.deploy import flwr_cli, records, results, runs
 from secede.flower.deploy.processes import Process
 from secede.flower.deploy.project import Project
 from secede.flower.deploy.scaffold import write_project
@@ -65,7 +65,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     path = tmp_path / "flwr"
     path.write_text(FLWR.format(python=sys.executable, folder=str(tmp_path)))
     path.chmod(0o755)
-    monkeypatch.setattr(programs, "program", lambda *_: str(path))
+    monkeypatch.setattr(flwr_cli, "program", lambda *_: str(path))
     monkeypatch.setattr(runs, "program", lambda *_: str(path))
     monkeypatch.setattr(records, "running", lambda *_: Process(1, 0, "", "flower-superlink"))
     return Fake(tmp_path)
@@ -168,9 +168,9 @@ def test_without_a_superlink_nothing_is_started(
 
 
 def test_a_home_without_the_request_is_named(tmp_path: Path) -> None:
-    from secede.erasure.journal import Journal
+    from secede.erasure.storage.journal import Journal
 
     with Journal(tmp_path / "journal.sqlite"):
         pass
     with pytest.raises(SecedeError, match="knows of no request to erase name:a"):
-        outcomes.verified(tmp_path, "name:a")
+        results.verified(tmp_path, "name:a")

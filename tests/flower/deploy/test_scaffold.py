@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from secede.errors import ConfigError, StorageError
-from secede.flower.deploy import programs, scaffold
+from secede.flower.deploy import flwr_cli, scaffold
 from secede.flower.deploy.project import Project
 from secede.flower.deploy.scaffold import write_project
 
@@ -102,7 +102,7 @@ def test_a_damaged_description_is_named(text: str, words: str, tmp_path: Path) -
 
 def test_the_processes_are_quiet_secure_and_install_nothing(tmp_path: Path) -> None:
     project = write_project(tmp_path / "p", sites=SITES)
-    link, node = programs.superlink(project), programs.supernode(project, "site-1", 1234)
+    link, node = flwr_cli.superlink(project), flwr_cli.supernode(project, "site-1", 1234)
     assert "--insecure" not in (*link, *node)
     assert "--enable-supernode-auth" in link
     assert "--disable-runtime-dependency-installation" in link

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flower.secure import SecureFederation
+from harness.flower.secure import SecureFederation
 
 
 @pytest.fixture(autouse=True)

@@ -18,18 +18,18 @@ from flwr.server.strategy import FedAvg
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from torch import nn
 
-from flower import secure, small
-from flower.journals import home
-from flower.secure import SecureFederation, changed, claim, one_line, stage_of, strategy
-from flower.small import SIZES, WISHES, initial
+from harness.flower import secure, small
+from harness.flower.journals import home
+from harness.flower.secure import SecureFederation, changed, claim, one_line, stage_of, strategy
+from harness.flower.small import SIZES, WISHES, initial
 from secede import state as states
 from secede.errors import ConfigError, RecordError, SilentError
 from secede.flower import plan, secure_recording
-from secede.flower.exchange import Exchange
-from secede.flower.ground import FlowerGround
-from secede.flower.secure import legacy
-from secede.flower.secure.opened import Opened
-from secede.flower.updates import Updates
+from secede.flower.backend import FlowerGround
+from secede.flower.client.kept_updates import Updates
+from secede.flower.rounds.exchange import Exchange
+from secede.flower.secagg import legacy_api
+from secede.flower.secagg.opened_sums import Opened
 
 INNER = small.load_model
 ALL = {f"site-{n}" for n in range(len(SIZES))}
@@ -125,7 +125,7 @@ def test_a_round_that_led_nowhere_is_taken_again_with_the_same_clients(
 
     lost(federation, "site-3")
     context = federation.legacy(3)
-    begin = legacy.to_parameters(initial())
+    begin = legacy_api.to_parameters(initial())
     context.strategy = Picky(fraction_evaluate=0.0, initial_parameters=begin)
     workflow = DefaultWorkflow(fit_workflow=federation.secure)
     secure_recording(workflow, federation.store, wait_seconds=0.3)(federation.grid(), context)
@@ -180,7 +180,10 @@ def test_every_retraining_starts_elsewhere_and_the_same_one_does_not(
     federation.train(1)
     exchange = Exchange(grid=federation.grid(), tell=federation.told, pause=0.01)
     ground = FlowerGround(
-        exchange, legacy.check(strategy(), federation.secure), federation.store, round_seconds=0.4
+        exchange,
+        legacy_api.check(strategy(), federation.secure),
+        federation.store,
+        round_seconds=0.4,
     )
     model = federation.store.model()
     assert model is not None
@@ -198,7 +201,7 @@ def test_in_an_erasure_too_a_start_has_one_set_of_clients(federation: SecureFede
     exchange = Exchange(grid=federation.grid(), tell=federation.told, pause=0.01)
     ground = FlowerGround(
         exchange,
-        legacy.check(strategy(), federation.secure),
+        legacy_api.check(strategy(), federation.secure),
         store,
         round_seconds=0.4,
         gather_seconds=0.1,

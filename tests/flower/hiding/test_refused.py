@@ -15,7 +15,7 @@ from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp.strategy import FedAvg
 
-from flower.secure import (
+from harness.flower.secure import (
     EXACT,
     LEAVER,
     OTHERS,
@@ -26,10 +26,10 @@ from flower.secure import (
     strategy,
     train_here,
 )
-from flower.small import SIZES, WISHES, Federation, client_app, initial
+from harness.flower.small import SIZES, WISHES, Federation, client_app, initial
 from secede.errors import ConfigError, GuardError, SilentError
 from secede.flower import plan, recording, secure_recording
-from secede.flower.secure import legacy
+from secede.flower.secagg import legacy_api
 
 
 def around(message: Message, context: Context, call_next: Any) -> Message:
@@ -144,7 +144,7 @@ def test_what_cannot_be_done_with_hidden_updates_is_refused(
         (FedAvg, SecAggPlusWorkflow(3, 2), ("'FedAvg' of flwr.serverapp", "LegacyContext")),
         (strategy, DefaultWorkflow(), ("'DefaultWorkflow'", "SecAggPlusWorkflow")),
         (
-            lambda: FedAdam(initial_parameters=legacy.to_parameters({})),
+            lambda: FedAdam(initial_parameters=legacy_api.to_parameters({})),
             SecAggPlusWorkflow(3, 2),
             ("'FedAdam'", "its server optimiser has a memory"),
         ),
@@ -176,7 +176,7 @@ def test_whether_so_many_can_end_a_round_is_known_before(
     federation: SecureFederation, shares: float, threshold: float, clients: int, enough: bool
 ) -> None:
     federation.secure = SecAggPlusWorkflow(shares, threshold)
-    masked = legacy.check(strategy(), federation.secure)
+    masked = legacy_api.check(strategy(), federation.secure)
     if enough:
         masked.check_enough(clients)
     else:
@@ -220,11 +220,11 @@ def test_a_strategy_that_changes_the_mean_is_found_out(federation: SecureFederat
         def aggregate_fit(self, *given: Any) -> Any:
             found, metrics = super().aggregate_fit(*given)
             assert found is not None
-            state = legacy.to_state(found, federation.store.like)
-            return legacy.to_parameters({n: v / 2 for n, v in state.items()}), metrics
+            state = legacy_api.to_state(found, federation.store.like)
+            return legacy_api.to_parameters({n: v / 2 for n, v in state.items()}), metrics
 
     context = federation.legacy(1)
-    begin = legacy.to_parameters(initial())
+    begin = legacy_api.to_parameters(initial())
     context.strategy = Half(fraction_evaluate=0.0, initial_parameters=begin)
     workflow = secure_recording(DefaultWorkflow(fit_workflow=federation.secure), federation.store)
     with pytest.raises(ConfigError, match="'Half' changes the weighted mean"):

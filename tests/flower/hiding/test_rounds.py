@@ -10,8 +10,8 @@ from flwr.app import ArrayRecord, Message
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.server.workflow import SecAggPlusWorkflow
 
-from flower.journals import details, home, way
-from flower.secure import (
+from harness.flower.journals import details, home, way
+from harness.flower.secure import (
     EXACT,
     LEAVER,
     OTHERS,
@@ -22,13 +22,13 @@ from flower.secure import (
     reference_error,
     stage_of,
 )
-from flower.small import SIZES
-from secede.erasure import receipt
-from secede.erasure.keys import Keyring
-from secede.erasure.ledger import Ledger
+from harness.flower.small import SIZES
+from secede.erasure.receipts import verify
+from secede.erasure.signing.keys import Keyring
+from secede.erasure.storage.ledger import Ledger
 from secede.errors import ConfigError, GuardError
-from secede.flower.log import Round
-from secede.flower.secure import legacy
+from secede.flower.secagg import legacy_api
+from secede.flower.storage.round_log import Round
 
 
 @pytest.mark.parametrize("stage", Stage.all())
@@ -57,7 +57,7 @@ def test_an_erasure_that_is_cut_short_within_a_round_goes_on(
     assert states_of_it.count("local-step") == 1
     assert len(details(federation, "post-training")) > done
     assert outcome.receipt is not None
-    receipt.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
+    verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
     with Ledger(home(federation) / "ledger.sqlite", read_only=True) as ledger:
         ledger.verify()
     assert federation.leaked() == set()
@@ -215,7 +215,7 @@ def test_an_update_that_the_sum_would_cut_off_is_not_sent(federation: SecureFede
 def test_a_mean_in_coarse_steps_is_said(federation: SecureFederation) -> None:
     # One step is less than 1e-4, and what four clients' rounding makes of a reference is more.
     federation.secure = SecAggPlusWorkflow(1.0, 0.5, max_weight=8000)
-    assert legacy.step_size(federation.secure, sum(SIZES)) < legacy.COARSE
+    assert legacy_api.step_size(federation.secure, sum(SIZES)) < legacy_api.COARSE
     federation.train(2)
     said = [line for line in federation.told if "counts this mean in steps so coarse" in line]
     assert len(said) == 1

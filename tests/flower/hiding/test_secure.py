@@ -13,8 +13,8 @@ from flwr.app import Message
 from flwr.client.mod import secaggplus_mod
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 
-from flower.journals import details, home, told, way
-from flower.secure import (
+from harness.flower.journals import details, home, told, way
+from harness.flower.secure import (
     EXACT,
     LEAVER,
     OTHERS,
@@ -24,11 +24,11 @@ from flower.secure import (
     reference_error,
     strategy,
 )
-from flower.small import SIZES, WISHES
+from harness.flower.small import SIZES, WISHES
 from secede import state as states
-from secede.erasure import receipt
-from secede.erasure.keys import Keyring
-from secede.erasure.ledger import Ledger
+from secede.erasure.receipts import verify
+from secede.erasure.signing.keys import Keyring
+from secede.erasure.storage.ledger import Ledger
 from secede.flower import plan
 
 
@@ -42,7 +42,7 @@ def test_a_client_is_erased_and_a_receipt_says_so(federation: SecureFederation) 
     assert (outcome.rung, outcome.method) == ("local-step", "projected-ascent")
     assert way(federation)[:4] == ["received", "planned", "local-step", "guarded"]
     assert outcome.receipt is not None
-    receipt.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
+    verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
     said = told(outcome.receipt)
     assert said["models"] == {"before": before.model, "after": outcome.model}
     assert said["scope"]["rounds"] == 2

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from secede.errors import SecedeError, SilentError, StoppedError
-from secede.flower.deploy import programs, records
+from secede.flower.deploy import flwr_cli, records
 from secede.flower.deploy.output import Output
 from secede.flower.deploy.project import CONNECTION, OPERATOR, SUPERLINK, Project, program
 
@@ -63,12 +63,12 @@ def start(project: Project, config: Config) -> str:
     check_running(project)
     told = " ".join(f"{key}={_toml(value)}" for key, value in config.items())
     override = ("--run-config", told) if told else ()
-    return str(programs.flwr(project, "run", str(project.app), *override)["run-id"])
+    return str(flwr_cli.flwr(project, "run", str(project.app), *override)["run-id"])
 
 
 def status(project: Project, number: str) -> str:
     """Return how a run stands, such as running or finished:completed."""
-    found = programs.flwr(project, "list", "--run-id", number)["runs"]
+    found = flwr_cli.flwr(project, "list", "--run-id", number)["runs"]
     return str(found[0]["status"])
 
 
@@ -81,9 +81,9 @@ class Active:
     seconds: float  # that it has run
 
 
-def active(project: Project, *, seconds: float = programs.SECONDS) -> list[Active]:
+def active(project: Project, *, seconds: float = flwr_cli.SECONDS) -> list[Active]:
     """Return the runs that have not ended."""
-    found = programs.flwr(project, "list", seconds=seconds)["runs"]
+    found = flwr_cli.flwr(project, "list", seconds=seconds)["runs"]
     return [
         Active(str(one["run-id"]), str(one["status"]), float(one.get("elapsed") or 0.0))
         for one in found
@@ -93,7 +93,7 @@ def active(project: Project, *, seconds: float = programs.SECONDS) -> list[Activ
 
 def stop(project: Project, number: str) -> None:
     """Stop a run at the SuperLink; its app ends when it next asks the SuperLink for something."""
-    programs.flwr(project, "stop", number)
+    flwr_cli.flwr(project, "stop", number)
 
 
 def _interrupted(project: Project, number: str) -> str:

@@ -1,0 +1,1 @@
+"""What stands between a client's bytes and the model."""

@@ -1,0 +1,152 @@
+"""What clients send is looked at here before anything is computed with it.
+
+Nothing is believed: kinds, names, shapes, finite values, and sample counts against the ones that
+the federation pinned when the client joined. Faults are words of our own, never the client's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+import torch
+from torch import Tensor
+
+from secede import state as states
+from secede.erasure.defences.state_message import pack, unpack
+from secede.erasure.types import LARGEST
+from secede.errors import GuardError, SecedeError, StateError
+from secede.federation.cost import Cost
+from secede.federation.engine import Update
+from secede.state import State
+from secede.unlearning.local_step import LocalReport, LocalResult
+
+SILENT, MALFORMED, NOT_FINITE = "silent", "malformed", "not-finite"
+SAMPLES, REFUSED = "wrong-samples", "refused"
+PASSES = 10_000  # over its samples that a client can have taken for one answer
+UNPINNED = 100_000_000  # samples that a client may have of which nothing is pinned
+_LONGEST_NAME = 1024  # of an entry
+_LONGEST_WORD = 64
+ENDINGS = frozenset(
+    ("stop-distance", "stop-accuracy", "stop-loss", "epochs", "no-steps", "chance", "nothing-own")
+)
+
+
+def is_plain(state: object) -> bool:
+    """Return whether `state` is a mapping of names to ordinary dense tensors."""
+    return isinstance(state, Mapping) and all(
+        isinstance(name, str)
+        and len(name) <= _LONGEST_NAME
+        and isinstance(value, Tensor)
+        and value.layout == torch.strided
+        and not value.is_quantized
+        and not value.is_complex()
+        and value.device.type != "meta"
+        for name, value in state.items()
+    )
+
+
+def fault_of_state(state: object, like: State) -> str | None:
+    """Say what is wrong with a state that should be such as `like`; None: nothing."""
+    if not is_plain(state):
+        return MALFORMED
+    assert isinstance(state, Mapping)  # that was checked
+    try:
+        states.check_schema(state, like)
+    except StateError:
+        return MALFORMED
+    return None if states.is_finite(state) else NOT_FINITE
+
+
+def fault_of_samples(samples: object, pinned: int | None) -> str | None:
+    """Say whether a sample count is not the pinned one, or none at all where none is pinned."""
+    if type(samples) is not int or not 1 <= samples <= LARGEST:
+        return SAMPLES
+    return SAMPLES if pinned is not None and samples != pinned else None
+
+
+def most_gradients(pinned: int | None) -> int:
+    """Return how many gradients a client can have taken for one answer; it only claims them."""
+    return PASSES * (UNPINNED if pinned is None else pinned)
+
+
+def believed(cost: Cost, most: int) -> Cost:
+    """Return `cost` with at most `most` gradients: they are claimed by clients."""
+    claimed = cost.gradient_samples
+    return replace(cost, gradient_samples=min(claimed, most) if is_count(claimed) else 0)
+
+
+def is_count(value: object) -> bool:
+    """Return whether `value` is a whole number from 0 on."""
+    return type(value) is int and value >= 0
+
+
+def fault_of_update(update: Update, like: State, pinned: int | None) -> str | None:
+    """Say what is wrong with an update; None: nothing."""
+    return fault_of_state(update.state, like) or fault_of_samples(update.samples, pinned)
+
+
+def fault_of_reply(
+    reply: object, pinned: int | None, *, limit_bytes: int, like: State | None = None
+) -> str | None:
+    """Say what is wrong with a reply that is no model, or, given `like`, with one that is."""
+    state = getattr(reply, "state", None)
+    if like is not None and (fault := fault_of_state(state, like)):
+        return fault
+    if not is_plain(state):
+        return MALFORMED
+    assert isinstance(state, Mapping)
+    if states.size_bytes(state) > limit_bytes:
+        return MALFORMED
+    gradients = getattr(reply, "gradient_samples", None)
+    if type(gradients) is not int or not 0 <= gradients <= most_gradients(pinned):
+        return MALFORMED
+    if hasattr(reply, "samples") and (fault := fault_of_samples(reply.samples, pinned)):
+        return fault
+    return None if states.is_finite(state) else NOT_FINITE
+
+
+def checked_result(result: LocalResult, like: State, pinned: int | None = None) -> LocalResult:
+    """Return a local step's result as it would come over a wire; what would not pass raises."""
+    if not is_plain(result.state):
+        raise GuardError("the returned state is not made of plain dense tensors")
+    try:
+        state = unpack(pack(result.state), like)
+    except GuardError:
+        raise
+    except SecedeError as error:
+        raise GuardError(f"the returned state cannot be sent: {type(error).__name__}") from error
+    device = next(iter(like.values())).device
+    report = checked_report(result.report, pinned)
+    return replace(result, state=states.to(state, device), report=report)
+
+
+def checked_report(report: object, pinned: int | None = None) -> LocalReport:
+    """Return a report of names and numbers only; free text and odd numbers raise.
+
+    How the step ended is one of our own words, or "other".
+    """
+    if not isinstance(report, LocalReport):
+        raise GuardError("the returned report is not one of a local step")
+    for field in fields(LocalReport):
+        value = getattr(report, field.name)
+        if field.name == "ended_by":
+            if not isinstance(value, str) or len(value) > _LONGEST_WORD:
+                raise GuardError("the returned report's ended_by is not a word")
+        elif field.name != "searched" and not _is_number(value):
+            raise GuardError(f"the returned report's {field.name} is not a number")
+    if not is_count(report.gradient_samples):
+        raise GuardError("the returned report's gradient_samples is not a count")
+    if report.gradient_samples > most_gradients(pinned):
+        raise GuardError("the returned report's gradient_samples are more than there can be")
+    ended_by = report.ended_by if report.ended_by in ENDINGS else "other"
+    return replace(report, ended_by=ended_by, searched=())
+
+
+def _is_number(value: object) -> bool:
+    if value is None or isinstance(value, bool):
+        return True
+    if isinstance(value, int):
+        return abs(value) <= LARGEST
+    return isinstance(value, float) and not math.isnan(value)

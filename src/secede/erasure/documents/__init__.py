@@ -1,0 +1,1 @@
+"""What is written down and signed, as values: no files, no torch."""

@@ -1,0 +1,165 @@
+"""A request for erasure: who leaves which federation, why, from which model, until when it counts.
+
+It names institutions, not people, and is signed with the client's own key. The nonce makes two
+requests differ even if they are made in the same second; it is never shown.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, ValidationError, model_validator
+
+from secede.erasure.canonical_json import canonical, digest, parse
+from secede.erasure.signing import dsse
+from secede.erasure.signing.keys import PrivateKey, PublicKey, key_id
+from secede.erasure.types import Digest, Document, Moment, Name, faults, moment, stamp
+from secede.errors import ConfigError, RequestError, TrustError, did_you_mean
+
+PAYLOAD_TYPE = "application/vnd.secede.erasure-request+json"
+LIMIT = 16_384  # bytes of a signed request; one takes about 800
+LIFETIME = timedelta(days=7)
+LONGEST = timedelta(days=31)  # between issued and expires
+SKEW = timedelta(minutes=5)  # that a client's clock may be ahead of the server's
+
+Trigger = Literal["consent-withdrawn", "objection", "unlawful", "contract-ended", "other"]
+TRIGGERS: tuple[str, ...] = get_args(Trigger)
+
+
+class Request(Document):
+    """What a leaver signs."""
+
+    version: Literal[1] = 1
+    federation: Name
+    client: Name
+    trigger: Trigger
+    model: Digest  # of the model that is to forget the client
+    nonce: Annotated[Digest, Field(repr=False)]  # 32 random bytes
+    issued: Moment
+    expires: Moment
+
+    @model_validator(mode="after")
+    def _lasts(self) -> Request:
+        lasts = moment(self.expires) - moment(self.issued)
+        if not timedelta(0) < lasts <= LONGEST:
+            raise ValueError(f"expected to expire after issued, by at most {LONGEST.days} days")
+        return self
+
+    def payload(self) -> bytes:
+        """Return the bytes that are signed."""
+        return canonical(self.model_dump())
+
+    def digest(self) -> str:
+        """Return what tells this request from every other, whoever carries it how often."""
+        return digest(self.model_dump())
+
+
+def check_trigger(trigger: str) -> str:
+    """Return why somebody leaves, if it is one of the words for that."""
+    if trigger not in TRIGGERS:
+        raise ConfigError(
+            f"no trigger {trigger!r}: {did_you_mean(trigger, TRIGGERS)}"
+            f"expected one of {', '.join(TRIGGERS)}"
+        )
+    return trigger
+
+
+def new(
+    *,
+    federation: str,
+    client: str,
+    trigger: str,
+    model: str,
+    now: datetime,
+    lifetime: timedelta = LIFETIME,
+) -> Request:
+    """Return a request with a fresh nonce, valid from `now` on."""
+    check_trigger(trigger)
+    try:
+        return Request.model_validate(
+            {
+                "federation": federation,
+                "client": client,
+                "trigger": trigger,
+                "model": model,
+                "nonce": secrets.token_hex(32),
+                "issued": stamp(now),
+                "expires": stamp(now + lifetime),
+            }
+        )
+    except ValidationError as error:
+        raise ConfigError(f"a request cannot be made of this: {_told(error)}") from None
+
+
+def sign(request: Request, key: PrivateKey) -> bytes:
+    """Return the signed request, as it is sent."""
+    return dsse.sign(request.payload(), PAYLOAD_TYPE, key)
+
+
+def verify(data: bytes, keyring: Mapping[str, PublicKey], *, federation: str) -> Request:
+    """Return the request if the client that it names signed it, for this federation.
+
+    Its times are not looked at, so that one that came before is known again later.
+    """
+    request = unverified(data)
+    if request.client not in keyring:
+        raise RequestError(
+            f"client {request.client!r} is not known here: {did_you_mean(request.client, keyring)}"
+            "expected one whose public key is in the keyring"
+        )
+    key = {request.client: keyring[request.client]}
+    signed = dsse.key_ids(data, limit=LIMIT)
+    others = [name for name, public in keyring.items() if key_id(public) in signed]
+    if others and request.client not in others:
+        raise TrustError(
+            f"the request is signed with {others[0]}'s key, expected {request.client}'s"
+        )
+    dsse.verify(data, PAYLOAD_TYPE, key, limit=LIMIT)
+    if request.federation != federation:
+        raise RequestError(
+            f"the request is for federation {request.federation!r}, this is {federation!r}"
+        )
+    return request
+
+
+def check_times(request: Request, now: datetime) -> None:
+    """Raise unless the request counts at `now`: not expired, not from the future."""
+    if now >= moment(request.expires):
+        raise RequestError(
+            f"the request of {request.client!r} expired at {request.expires}, it is {stamp(now)}: "
+            "sign a new one"
+        )
+    if moment(request.issued) > now + SKEW:
+        raise RequestError(
+            f"the request of {request.client!r} was issued at {request.issued}, but it is "
+            f"{stamp(now)}: set the client's clock, at most {SKEW.seconds // 60} minutes ahead pass"
+        )
+
+
+def read(
+    data: bytes, keyring: Mapping[str, PublicKey], now: datetime, *, federation: str
+) -> Request:
+    """Return the request if it is genuine, for this federation and counts at `now`."""
+    request = verify(data, keyring, federation=federation)
+    check_times(request, now)
+    return request
+
+
+def unverified(data: bytes) -> Request:
+    """Return what a signed request says, without looking at its signature."""
+    payload = dsse.unverified(data, PAYLOAD_TYPE, limit=LIMIT)
+    try:
+        request = Request.model_validate(parse(payload, LIMIT))
+    except ValidationError as error:
+        raise TrustError(f"not a request for erasure: {_told(error)}") from None
+    if request.payload() != payload:
+        raise TrustError("the request is not written in its one canonical form")
+    return request
+
+
+def _told(error: ValidationError) -> str:
+    """Return what is wrong, in characters that a terminal may show."""
+    return "".join(c if c.isprintable() else "?" for c in faults(error))

@@ -1,0 +1,1 @@
+"""From a request and what is possible to a plan."""

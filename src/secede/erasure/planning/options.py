@@ -1,0 +1,77 @@
+"""Wishes as the journal keeps them, so that planning again starts from what was asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from secede.erasure.canonical_json import canonical
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.storage.progress import Course
+from secede.erasure.types import faults
+from secede.errors import ConfigError, RecordError
+from secede.unlearning.registry import METHODS, plain
+
+_WISHES = TypeAdapter(Wishes)
+
+
+def kept(wishes: Wishes) -> dict[str, Any]:
+    """Return wishes by name, fit for JSON."""
+    try:
+        found: dict[str, Any] = _WISHES.dump_python(wishes, mode="json", warnings="error")
+    except ValueError as error:
+        raise ConfigError(f"these wishes cannot be written down: {error}") from error
+    return found
+
+
+def check(wishes: Wishes) -> None:
+    """Raise if nobody should ask for this; what a journal has is carried out as it is."""
+    for name in wishes.methods:
+        entry = METHODS.get(plain(name))
+        if entry is not None and not entry.erases:
+            raise ConfigError(
+                f"method {name!r} is there to compare with, in `secede run`: {entry.summary}; "
+                "`secede methods` lists what erases, and what each needs"
+            )
+    if wishes.rounds < wishes.least_rounds and not wishes.distrust:
+        raise ConfigError(
+            f"at most {wishes.rounds} rounds, but at least {wishes.least_rounds} after a local "
+            "step: raise the former or lower the latter (with 0 at least, what the leaver returned "
+            "may be what serves)"
+        )
+
+
+def read(given: Mapping[str, Any]) -> Wishes:
+    """Return wishes from some of their fields, as JSON has them; the others are as usual."""
+    if unknown := given.keys() - {each.name for each in fields(Wishes)}:
+        raise ConfigError(f"wishes: unknown {str(min(unknown))[:40]!r}")
+    try:
+        wishes = _WISHES.validate_json(json.dumps(given))
+    except (ValidationError, TypeError) as error:
+        told = faults(error) if isinstance(error, ValidationError) else error
+        raise ConfigError(f"wishes: {told}") from error
+    check(wishes)
+    return wishes
+
+
+def asked(course: Course, otherwise: Wishes) -> Wishes:
+    """Return the wishes that a request was planned with; `otherwise` before its first plan."""
+    known = [t.details["wishes"] for t in course.way if "wishes" in t.details]
+    if not known:
+        return otherwise
+    try:
+        return _WISHES.validate_json(canonical(known[0]))
+    except ValidationError as error:
+        raise RecordError(
+            f"the wishes of request {course.entry.id} are damaged ({faults(error)})"
+        ) from error
+
+
+def ignored(course: Course, wishes: Wishes) -> bool:
+    """Return whether these are wishes for a request that was planned with others."""
+    known = kept(asked(course, wishes))
+    return wishes != Wishes() and kept(wishes) != known

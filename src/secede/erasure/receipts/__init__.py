@@ -1,0 +1,1 @@
+"""Receipts: built, verified, and shown as a page."""

@@ -1,0 +1,147 @@
+"""What the receipt of an erasure states, put together from journal, plan and registry.
+
+All of it was written down before, so that it comes out the same to the byte however often and
+wherever it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from secede.erasure.canonical_json import canonical
+from secede.erasure.documents import deadline
+from secede.erasure.documents.chain import Head
+from secede.erasure.documents.gone import Gone, listed
+from secede.erasure.documents.plan import Plan, Step
+from secede.erasure.documents.receipt import (
+    Attempt,
+    Computed,
+    Costs,
+    LeftOut,
+    MethodPart,
+    Models,
+    Remaining,
+    RequestPart,
+    Scope,
+    Setting,
+)
+from secede.erasure.documents.scores import Verification
+from secede.erasure.documents.statement import Statement
+from secede.erasure.receipts import verify
+from secede.erasure.storage import absence
+from secede.erasure.storage.progress import Course
+from secede.erasure.types import faults, stamp
+from secede.erasure.workflow.session import Desk
+from secede.errors import TrustError
+
+MEANS = {"mean": "weighted-mean", "trimmed": "trimmed-mean", "median": "median"}
+NAMED = 512  # of those left out that the receipt names
+# Said elsewhere in the receipt, or of other rungs.
+_ELSEWHERE = {"version", "request", "federation", "client", "model", "mean", "ladder", "retained"}
+_OF_STEP = {"rung", "method", "settings", "parameters", "needs", "upload_bytes", "download_bytes"}
+
+
+def statement(
+    desk: Desk, *, promoted: str, completed: str, gone: Sequence[Gone], head: Head
+) -> Statement:
+    """Return what the receipt says; TrustError if its parts contradict each other."""
+    course, plan, step = desk.course, desk.plan, desk.step
+    done = course.last.details
+    try:
+        return verify.build(
+            request=_request(desk, course, promoted, completed),
+            scope=Scope.model_validate_json(canonical(done["scope"])),
+            method=_method(course, plan, step),
+            software=_software(course),
+            models=Models(before=plan.model, after=done["model"]),
+            destroyed=listed(gone),
+            remaining=_remaining(plan),
+            costs=Costs.model_validate(course.cost.as_dict()),
+            verification=Verification.model_validate_json(canonical(done["verification"])),
+            ledger=head,
+            further_limits=(*done["limits"], *_further(course)),
+        )
+    except ValidationError as error:
+        raise TrustError(f"a receipt cannot be made of this: {faults(error)}") from error
+
+
+def settings_of(plan: Plan, step: Step) -> dict[str, Setting]:
+    """Return every setting of the plan for a rung by its name, parts of parts with a dot."""
+    whole = plan.model_dump(mode="json", exclude={*_ELSEWHERE, "omitted"})
+    own = step.model_dump(mode="json", exclude=_OF_STEP)
+    flat: dict[str, Setting] = {}
+    for name, value in {**whole, **own}.items():
+        name = "most_rounds" if name == "rounds" else name
+        if isinstance(value, dict):
+            flat |= {f"{name}.{inner}": part for inner, part in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _request(desk: Desk, course: Course, promoted: str, completed: str) -> RequestPart:
+    entry, request = course.entry, desk.request
+    return RequestPart(
+        digest=entry.digest,
+        federation=request.federation,
+        client=request.client,
+        trigger=request.trigger,
+        issued=request.issued,
+        received=stamp(entry.received),
+        acknowledged=None if entry.acknowledged is None else stamp(entry.acknowledged),
+        due=stamp(deadline.due(entry.received)),
+        extended_to=stamp(entry.due) if entry.extended else None,
+        promoted=promoted,
+        completed=completed,
+    )
+
+
+def _method(course: Course, plan: Plan, step: Step) -> MethodPart:
+    tried = [
+        Attempt(rung=failed["rung"], method=failed["method"], outcome=failed["outcome"])
+        for failed in course.failures[-16:]
+    ]
+    guarded = [t.details["scalars"] for t in course.this_rung if t.state == "guarded"]
+    left = absence.left_out(course.way)
+    return MethodPart(
+        rung=step.rung,
+        name=step.method,
+        parameters=step.parameters,
+        plan=plan.digest(),
+        settings=settings_of(plan, step),
+        training=course.last.details["training"],
+        guard=dict(guarded[-1]) if guarded else None,
+        rounds=course.last.details["rounds"],
+        mean=MEANS[plan.mean],
+        retained=len(plan.retained),
+        left_out=tuple(LeftOut(client=one.client, why=one.why) for one in left[:NAMED]),
+        tried_before=tuple(tried),
+    )
+
+
+def _software(course: Course) -> list[Computed]:
+    """Return what computed this rung: more than one if it went on with other software."""
+    found: dict[bytes, tuple[dict[str, Any], list[str]]] = {}
+    for transition in course.this_rung:
+        told = transition.details.get("software")
+        if told is None:
+            continue
+        steps = found.setdefault(canonical(told), (told, []))[1]
+        if transition.state not in steps:
+            steps.append(transition.state)
+    return [Computed.model_validate({**told, "steps": tuple(s)}) for told, s in found.values()]
+
+
+def _remaining(plan: Plan) -> list[Remaining]:
+    if plan.backups_until is None:
+        return []
+    words = "backups of what was destroyed at the server, the model from before among them"
+    return [Remaining(what=words, until=plan.backups_until, digest=plan.model)]
+
+
+def _further(course: Course) -> list[str]:
+    more = len(absence.left_out(course.way)) - NAMED
+    return [f"{more} more retained clients were left out than are named here."] if more > 0 else []

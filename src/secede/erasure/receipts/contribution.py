@@ -1,0 +1,89 @@
+"""What a client has put in by now: its training rounds, and the rounds after earlier erasures.
+
+Read from journal, plans and registry alone; training may have gone on between erasures and after
+them, and what a training from scratch has replaced counts no more. Shares are of the last mean that
+made the serving model; where there was none, as after an erasure without a round, or where others
+trained on alone, it is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from secede.erasure.documents.plan import Plan
+from secede.erasure.documents.receipt import Scope
+from secede.erasure.storage import absence
+from secede.erasure.storage import progress as courses
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.progress import Course
+from secede.erasure.storage.registry import Model
+
+
+def scope(home: Home, journal: Journal, registry: Lineage, trained: Scope, client: str) -> Scope:
+    """Return the scope of `client`: `trained`, and the post-training that it joined in between.
+
+    `trained` is all of its training, and its share of the mean that ended it.
+    """
+    made = {
+        course.last.details["model"]: course
+        for listed in journal.requests(datetime.now(UTC))
+        if (course := _course(journal, listed.entry.id)).last.state == courses.PROMOTED
+    }
+    weights = {c.name: c.scope.weight for c in home.federation.clients}
+    found = trained
+    for model in _ancestry(registry, home.federation.run):
+        if model.digest not in made:  # training: it began so, or went on after an erasure
+            found = found.model_copy(update={"weight": trained.weight})
+            continue
+        course = made[model.digest]
+        plan = home.plan(course.plan)
+        if client in plan.retained:  # else it joined later, or is the one who left
+            found = _with(found, course, plan, model.round, client, weights)
+    return found
+
+
+def _ancestry(registry: Lineage, run: str) -> list[Model]:
+    """Return the models that the serving one comes from, and itself, the oldest first."""
+    known, found = {model.digest: model for model in registry.models()}, list[Model]()
+    model = registry.serving(run)
+    while model is not None:
+        found.append(model)
+        model = known.get(model.parent or "")
+    return found[::-1]
+
+
+def _with(
+    before: Scope,
+    course: Course,
+    plan: Plan,
+    last: int,
+    client: str,
+    weights: Mapping[str, float],
+) -> Scope:
+    """Add the rounds of one erasure, whose model stands at round `last` of the run."""
+    taken = [t for t in course.this_rung if t.state == courses.POST_TRAINING and t.details["round"]]
+    joined = list[int]()
+    present: tuple[str, ...] = ()
+    for transition in taken:
+        present = absence.present(plan.retained, course.way[: transition.number + 1])
+        if client in present:
+            joined.append(last - len(taken) + transition.details["round"])
+    weight = before.weight if before.last_round > last else 0.0  # it trained on since
+    if joined and joined[-1] == last >= before.last_round:
+        shares = weights if plan.mean == "mean" else dict.fromkeys(present, 1.0)
+        weight = shares[client] / (sum(shares[name] for name in present) or 1.0)
+    rounds = before.rounds + len(joined)
+    return Scope(
+        first_round=before.first_round,
+        last_round=max(before.last_round, *joined, before.first_round + rounds - 1),
+        rounds=rounds,
+        weight=weight,
+        commitment=before.commitment,
+    )
+
+
+def _course(journal: Journal, number: int) -> Course:
+    return Course(journal.entry(number), tuple(journal.transitions(number)))

@@ -1,0 +1,1 @@
+"""The home folder and its databases."""

@@ -1,0 +1,201 @@
+"""A federation's home folder at the server: who takes part, and where everything is kept.
+
+federation.json                          name, run, clients and what each put in
+journal.sqlite ledger.sqlite models.sqlite   requests, ledger, registry of models
+server.key  signs receipts; nobody else's           operator.key  signs requests for clients
+keys/       the public keys of all who sign, for everybody
+models/     states in service, by digest         plans/     plans, by digest
+work/       states of erasures in progress       receipts/  receipts and their pages
+sketches/   what old models are recognised by
+acknowledgements/  what clients get for their requests
+
+The folder is its owner's alone (0700), and so is all that is written into it (0600).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from secede import files
+from secede.erasure.canonical_json import canonical, parse, read
+from secede.erasure.documents.chain import Head
+from secede.erasure.documents.plan import Plan
+from secede.erasure.documents.receipt import Scope
+from secede.erasure.receipts.verify import LIMIT, SERVER, verify
+from secede.erasure.signing.keys import Keyring, PrivateKey, PublicKey, load_private, pair
+from secede.erasure.signing.signers import Signers
+from secede.erasure.types import Count, Digest, Document, Name, faults
+from secede.errors import ConfigError, RecordError, StorageError, TrustError, did_you_mean
+
+_LIMIT = 64 << 20
+_PLAN_LIMIT = 16 << 20  # a plan for as many clients as a federation may have takes half of it
+
+
+class Client(Document):
+    """A client: its name, its number in the engine, and what it put in while training."""
+
+    name: Name
+    number: Count
+    scope: Scope
+
+
+class Federation(Document):
+    """Who takes part, under which name, and the run that trained the first model."""
+
+    version: Literal[1] = 1
+    name: Name
+    run: Name
+    clients: Annotated[tuple[Client, ...], Field(min_length=2, max_length=100_000)]
+    recipe: Digest  # of what the engine is put up from
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Federation:
+        for key in ("name", "number"):
+            if len({getattr(client, key) for client in self.clients}) < len(self.clients):
+                raise ValueError(f"two clients have the same {key}")
+        return self
+
+    def client(self, name: str) -> Client:
+        """Return a client by its name."""
+        found = {client.name: client for client in self.clients}
+        if name not in found:
+            raise ConfigError(
+                f"no client {name!r} in federation {self.name!r}: {did_you_mean(name, found)}"
+                f"expected one of {', '.join(sorted(found)[:20])}"
+            )
+        return found[name]
+
+
+class Home:
+    """The folder; its databases are opened by whoever needs them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.journal, self.ledger = path / "journal.sqlite", path / "ledger.sqlite"
+        self.registry, self.keys = path / "models.sqlite", path / "keys"
+        self.receipts = path / "receipts"
+
+    @property
+    def federation(self) -> Federation:
+        """Who takes part."""
+        path = self.path / "federation.json"
+        if not path.is_file():
+            raise ConfigError(
+                f"{self.path} is no federation's home: expected a folder that "
+                "`secede federation init` made"
+            )
+        try:
+            return Federation.model_validate_json(canonical(parse(read(path, _LIMIT), _LIMIT)))
+        except (TrustError, ValidationError) as error:
+            told = faults(error) if isinstance(error, ValidationError) else error
+            raise RecordError(f"{path}: damaged ({told}); restore it from a backup") from error
+
+    def describe(self, federation: Federation) -> None:
+        """Write down who takes part; it makes the folder a home, so it comes last."""
+        content = canonical(federation.model_dump(mode="json"))
+        files.write_bytes(self.path / "federation.json", content + b"\n")
+
+    def check_journal(self) -> None:
+        """Raise if the journal is missing: a new one would know of no request that was accepted."""
+        if not self.journal.is_file():
+            raise RecordError(
+                f"{self.journal} is missing: restore the whole home as it was at one time "
+                "(docs/erasing.md)"
+            )
+
+    def keyring(self) -> Keyring:
+        """Return the public keys of server and clients."""
+        return Keyring.load(self.keys)
+
+    def client_keys(self) -> dict[str, PublicKey]:
+        """Return the public keys of those who take part, and of nobody else."""
+        names = {client.name for client in self.federation.clients}
+        return {name: key for name, key in self.keyring().items() if name in names}
+
+    def signers(self) -> Signers:
+        """Return whose signatures count on a receipt: auditors' keys lie in keys/auditors."""
+        return Signers.load(self.keys)
+
+    def server_key(self) -> PrivateKey:
+        """Return the key that signs receipts."""
+        path, among = self._server_key, self.keys / f"{SERVER}.key"
+        if among.exists() and not path.exists():
+            raise ConfigError(
+                f"{among} is private and lies among public keys: move it to {path}; if {self.keys} "
+                "was handed to others, the key is known to them"
+            )
+        return load_private(path)
+
+    def make_server_key(self) -> None:
+        """Make the server's pair of keys, unless it is there; a private key is never replaced."""
+        pair(self.path, SERVER, public=self.keys)
+
+    def operator_key(self) -> PrivateKey:
+        """Return the key that signs requests for clients that have none; nobody's on a receipt."""
+        return load_private(pair(self.path, "operator")[0])
+
+    @property
+    def _server_key(self) -> Path:
+        return self.path / f"{SERVER}.key"
+
+    def model(self, digest: str) -> Path:
+        """Return where a model that was put into service lies."""
+        return self.path / "models" / f"{digest}.safetensors"
+
+    def work(self, number: int) -> Path:
+        """Return the folder for the states of request `number`, which go when it ends."""
+        return self.path / "work" / str(number)
+
+    def receipt(self, request: str) -> Path:
+        """Return where the receipt for a request lies, by the request's digest."""
+        return self.receipts / f"{request[:16]}.json"
+
+    def acknowledgement(self, request: str) -> Path:
+        """Return where the server's acknowledgement of a request lies, by the request's digest."""
+        return self.path / "acknowledgements" / f"{request[:16]}.json"
+
+    def heads(self) -> tuple[list[Head], list[Path]]:
+        """Return the ledger's heads that receipts here name, and the receipts that do not hold."""
+        signers, heads, broken = self.signers(), list[Head](), list[Path]()
+        for path in sorted(self.receipts.glob("*.json")):
+            try:
+                data = read(path, LIMIT)
+                found = verify(data, signers.keys, auditors=signers.auditors)
+            except (TrustError, ConfigError):
+                broken.append(path)
+            else:
+                heads.append(found.statement.predicate.ledger)
+        return heads, broken
+
+    def keep_plan(self, plan: Plan) -> str:
+        """Write a plan down and return its digest."""
+        content = plan.content() + b"\n"
+        if len(content) > _PLAN_LIMIT:
+            raise ConfigError(f"a plan of {len(content):,} bytes, at most {_PLAN_LIMIT:,} are kept")
+        files.write_bytes(self._plan(plan.digest()), content)
+        return plan.digest()
+
+    def plan(self, digest: str) -> Plan:
+        """Return a plan that was written down."""
+        path = self._plan(digest)
+        try:
+            plan = Plan.model_validate_json(canonical(parse(read(path, _PLAN_LIMIT), _PLAN_LIMIT)))
+        except (TrustError, ConfigError, ValidationError) as error:
+            raise RecordError(f"{path}: the plan is missing or damaged") from error
+        if plan.digest() != digest:
+            raise RecordError(f"{path}: not the plan that was written down")
+        return plan
+
+    def sweep(self) -> None:
+        """Remove what a kill left half written; whoever calls holds the home."""
+        try:
+            for leftover in self.path.rglob(".*.part"):
+                leftover.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot write to {self.path}: {error.strerror}") from error
+
+    def _plan(self, digest: str) -> Path:
+        return self.path / "plans" / f"{digest}.json"

@@ -1,0 +1,254 @@
+"""The journal of requests: accepted once, due in time, every step of their way written down.
+
+One SQLite file. Each call is one transaction, so a kill leaves all of it or nothing. Who appends
+holds the request's lease; it lapses by itself, and a holder that lost it can write no more.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from secede.erasure.documents import deadline
+from secede.erasure.documents import request as requests
+from secede.erasure.documents.chain import Head
+from secede.erasure.documents.request import Request
+from secede.erasure.signing import dsse
+from secede.erasure.signing.keys import PublicKey
+from secede.erasure.storage import (
+    intact,
+    journal_entries,
+    journal_rules,
+    leases,
+    terms,
+    transitions,
+)
+from secede.erasure.storage.journal_entries import (
+    Accepted,
+    AlreadyAccepted,
+    Entry,
+    Holder,
+    Lease,
+    Listed,
+    Transition,
+)
+from secede.erasure.storage.sqlite import Database
+from secede.erasure.storage.tables import MIGRATIONS, SCHEMA, VERSION
+from secede.erasure.storage.transitions import Allowed
+from secede.erasure.types import moment, stamp
+from secede.errors import RecordError, SecedeError
+
+
+class Journal:
+    """A journal in its SQLite file; several processes may use it at once."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        if not read_only:
+            intact.prepare(path, "journal", SCHEMA, VERSION, MIGRATIONS)
+        self.path = path
+        self._database = Database(path, "journal", SCHEMA, version=VERSION, read_only=read_only)
+        if read_only:
+            intact.check_content(self._database.connection, path, "journal")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._database.close()
+
+    def accept(
+        self,
+        data: bytes,
+        now: datetime,
+        *,
+        keyring: Mapping[str, PublicKey],
+        federation: str,
+        quota: int = journal_rules.QUOTA,
+    ) -> Accepted | AlreadyAccepted:
+        """Write a signed request down, once however often it comes.
+
+        Every reason to refuse it raises and leaves no trace: TrustError if it is forged or
+        changed, RequestError otherwise. `quota` holds for clients that have none of their own.
+        """
+        request = requests.verify(data, keyring, federation=federation)
+        with self._database.writing() as connection:
+            known = connection.execute(
+                "SELECT id FROM requests WHERE digest = ?", (request.digest(),)
+            ).fetchone()
+            if known:
+                return AlreadyAccepted(journal_entries.of(connection, known[0]))
+            requests.check_times(request, now)
+            journal_rules.check(connection, request, now, quota)
+            return Accepted(journal_entries.of(connection, _add(connection, request, data, now)))
+
+    def check_new(self, request: Request, now: datetime) -> None:
+        """Raise if a genuine request that is not here yet would be refused now."""
+        requests.check_times(request, now)
+        with self._database.errors():
+            journal_rules.check(self._database.connection, request, now, journal_rules.QUOTA)
+
+    def entry(self, number: int) -> Entry:
+        """Return a request's dates and state."""
+        with self._database.errors():
+            return journal_entries.of(self._database.connection, number)
+
+    def request(self, number: int) -> Request:
+        """Return what the client signed."""
+        return self._envelope(number)[0]
+
+    def signed_with(self, number: int) -> frozenset[str]:
+        """Return the ids of the keys that a request was signed with."""
+        return dsse.key_ids(self._envelope(number)[1])
+
+    def _envelope(self, number: int) -> tuple[Request, bytes]:
+        with self._database.errors():
+            row = self._database.connection.execute(
+                "SELECT envelope, digest FROM requests WHERE id = ?", (number,)
+            ).fetchone()
+        if row is None:
+            raise journal_entries.unknown(number)
+        try:
+            found = requests.unverified(row[0])
+        except (SecedeError, TypeError, AttributeError) as error:
+            raise journal_entries.damaged(number) from error
+        if found.digest() != row[1]:
+            raise journal_entries.damaged(number)
+        return found, row[0]
+
+    def requests(self, now: datetime) -> list[Listed]:
+        """Return all requests in the order they came, with the days left for the open ones."""
+        with self._database.errors():
+            rows = self._database.connection.execute(
+                f"SELECT {journal_entries.COLUMNS} FROM requests ORDER BY id"
+            ).fetchall()
+        found = [journal_entries.read(row) for row in rows]
+        return [Listed(entry, entry.days_left(now)) for entry in found]
+
+    def acknowledge(self, number: int, now: datetime) -> Entry:
+        """Note that an acknowledgement was made out for the client; the first time counts."""
+        with self._database.writing() as connection:
+            return terms.acknowledge(connection, number, now)
+
+    def extend(self, number: int, months: int, reason: str, now: datetime) -> Entry:
+        """Put the due date off to `months` (1 or 2) beyond the first month, and say why."""
+        with self._database.writing() as connection:
+            return terms.extend(connection, number, months, reason, now)
+
+    def set_quota(self, client: str, most: int) -> None:
+        """Allow a client this many requests in 30 days, whatever holds for the others."""
+        with self._database.writing() as connection:
+            terms.set_quota(connection, client, most)
+
+    def lease(self, number: int, holder: Holder, now: datetime, seconds: int) -> Lease:
+        """Give `holder` the request for some seconds, or longer if it has it already."""
+        with self._database.writing() as connection:
+            journal_entries.of(connection, number)
+            return leases.take(connection, number, holder, now, seconds)
+
+    def renew(self, number: int, holder: Holder, now: datetime, seconds: int) -> Lease:
+        """Let `holder` keep a request that it still has; RecordError once anybody else had it."""
+        with self._database.writing() as connection:
+            return leases.renew(connection, number, holder, now, seconds)
+
+    def release(self, number: int, holder: Holder) -> None:
+        """Give the request back; nothing happens if another holder has it by now."""
+        with self._database.writing() as connection:
+            leases.give_back(connection, number, holder)
+
+    def leased_until(self, number: int) -> datetime | None:
+        """Return until when the request is leased; None if nobody has it."""
+        with self._database.errors():
+            return leases.until(self._database.connection, number)
+
+    def append(
+        self,
+        number: int,
+        state: str,
+        details: Mapping[str, Any],
+        now: datetime,
+        *,
+        holder: Holder,
+        allowed: Allowed,
+    ) -> Transition:
+        """Take the request to its next state, and close it where none can follow.
+
+        `holder` must be the last that leased the request; a lapsed lease counts until another
+        holder takes it.
+        """
+        with self._database.writing() as connection:
+            journal_entries.of(connection, number)
+            leases.check(connection, number, holder)
+            added = transitions.add(connection, number, state, details, now, allowed)
+            if not allowed[state]:
+                connection.execute("UPDATE requests SET status = 'closed' WHERE id = ?", (number,))
+                leases.give_back(connection, number, holder)
+        return added
+
+    def transitions(self, number: int) -> list[Transition]:
+        """Return the request's way so far."""
+        with self._database.errors():
+            found = transitions.of(self._database.connection, number)
+        if not found:
+            raise journal_entries.unknown(number)
+        return found
+
+    def number_of(self, digest: str) -> int | None:
+        """Return the number of the request with this digest; None if it never came."""
+        with self._database.errors():
+            query = "SELECT id FROM requests WHERE digest = ?"
+            found = self._database.connection.execute(query, (digest,)).fetchone()
+        return None if found is None else int(found[0])
+
+    def last_at(self, number: int) -> datetime:
+        """Return the latest moment that is written down about a request."""
+        entry = self.entry(number)
+        known = (entry.received, entry.acknowledged, self.transitions(number)[-1].at)
+        return max(at for at in known if at is not None)
+
+    def keep_head(self, head: Head) -> None:
+        """Remember how far the ledger goes; from then on it cannot be cut before that unseen."""
+        with self._database.writing() as connection:
+            connection.execute(
+                "INSERT INTO ledger VALUES (1, ?, ?) ON CONFLICT (one) DO UPDATE "
+                "SET number = excluded.number, hash = excluded.hash",
+                (head.number, head.hash),
+            )
+
+    def head(self) -> Head | None:
+        """Return how far the ledger went when it was last written to; None before that."""
+        with self._database.errors():
+            query = "SELECT number, hash FROM ledger"
+            found = self._database.connection.execute(query).fetchone()
+        try:
+            return None if found is None else Head(number=found[0], hash=found[1])
+        except ValidationError as error:
+            raise RecordError(
+                f"{self.path}: the ledger's head in it is damaged: restore it from a backup"
+            ) from error
+
+
+def _add(connection: sqlite3.Connection, request: Request, data: bytes, now: datetime) -> int:
+    received = moment(stamp(now))
+    number = connection.execute(
+        "INSERT INTO requests (client, digest, nonce, envelope, received, due, status) "
+        "VALUES (?, ?, ?, ?, ?, ?, 'open') RETURNING id",
+        (
+            request.client,
+            request.digest(),
+            request.nonce,
+            data,
+            stamp(received),
+            stamp(deadline.due(received)),
+        ),
+    ).fetchone()[0]
+    transitions.begin(connection, number, received)
+    return int(number)

@@ -1,0 +1,205 @@
+"""The ledger: append-only, hash-chained rows in a SQLite file of their own, or exported as lines.
+
+The file's triggers refuse to change or delete a row, which stops mistakes; the chain of hashes
+finds what somebody did to the file by other means. See `chain` for what a chain cannot find alone.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from secede import files
+from secede.erasure.canonical_json import canonical, parse
+from secede.erasure.documents.chain import (
+    ROW_BYTES,
+    START,
+    Head,
+    Row,
+    checked,
+    end,
+    lines,
+    link,
+    walk,
+)
+from secede.erasure.documents.ledger_rows import KINDS, Kind
+from secede.erasure.storage.sqlite import Database
+from secede.erasure.types import Document, moment
+from secede.errors import RecordError, TrustError
+
+VERSION = 1
+SCHEMA = (
+    """CREATE TABLE rows (
+    number INTEGER PRIMARY KEY,
+    at TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    body TEXT NOT NULL,
+    previous TEXT NOT NULL,
+    hash TEXT NOT NULL
+) STRICT""",
+    """CREATE TRIGGER rows_are_not_changed BEFORE UPDATE ON rows
+BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
+    """CREATE TRIGGER rows_are_not_deleted BEFORE DELETE ON rows
+BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
+    # Without it, INSERT OR REPLACE would take a row's place and fire no trigger.
+    """CREATE TRIGGER rows_come_last BEFORE INSERT ON rows
+WHEN NEW.number IS NOT (SELECT coalesce(max(number), 0) + 1 FROM rows)
+BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
+)
+_COLUMNS = "number, at, kind, body, previous, hash"
+_MAGIC = b"SQLite format 3\0"
+
+
+class Ledger:
+    """A ledger in its SQLite file; several processes may append to it."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self._database = Database(
+            path, "ledger", SCHEMA, version=VERSION, read_only=read_only, damage=TrustError
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._database.close()
+
+    def append(self, kind: Kind, body: Document, now: datetime) -> Row:
+        """Add one row and wait until it is on the disk; it is stamped no earlier than the last."""
+        _check_kind(kind, body)
+        with self._database.writing() as connection:
+            return self._add(connection, kind, body, now)
+
+    def append_once(self, kind: Kind, body: Document, now: datetime) -> Row:
+        """Add a row unless there is one of this kind and body: for work that resumes after a kill.
+
+        Returns the row that was there, or the new one.
+        """
+        _check_kind(kind, body)
+        with self._database.writing() as connection:
+            found = connection.execute(
+                f"SELECT {_COLUMNS} FROM rows WHERE kind = ? AND body = ? LIMIT 1",
+                (kind, canonical(body.model_dump(mode="json")).decode()),
+            ).fetchone()
+            return self._add(connection, kind, body, now) if found is None else _row(found)
+
+    def head(self) -> Head:
+        """Return the last row's number and hash, without looking at the rows before it."""
+        with self._database.errors():
+            last = self._last_row(self._database.connection)
+        return START if last is None else last.head
+
+    def last_at(self) -> datetime | None:
+        """Return when the last row was written; None if there is none."""
+        with self._database.errors():
+            last = self._last_row(self._database.connection)
+        return None if last is None else moment(last.at)
+
+    def receipt_of(self, request: str) -> Row | None:
+        """Return the row that names the receipt for a request, if there is one."""
+        with self._database.errors():
+            query = f"SELECT {_COLUMNS} FROM rows WHERE kind = 'receipt' ORDER BY number"
+            found = self._database.connection.execute(query).fetchall()
+        rows = map(_row, found)
+        return next((row for row in rows if row.body["request"] == request), None)
+
+    def rows(self) -> Generator[Row]:
+        """Yield all rows in order, each checked by itself; `verify` checks the chain."""
+        with self._database.errors():
+            # By number, so that what is missing or doubled shows; the cursor keeps one row.
+            query = f"SELECT {_COLUMNS} FROM rows ORDER BY number"
+            with closing(self._database.connection.execute(query)) as cursor:
+                for found in cursor:
+                    yield _row(found)
+
+    def verify(self, *expected: Head | None) -> Head:
+        """Return the head, or raise at the first row that is altered, removed, moved or doubled.
+
+        With heads as journal and receipts carry them, a cut tail and a rewritten chain are found.
+        """
+        with closing(self.rows()) as rows:
+            return end(rows, *expected)
+
+    def export(self, path: Path) -> Head:
+        """Write the whole ledger as JSON lines, verified on the way."""
+        return export(self.rows(), path)
+
+    def _add(
+        self, connection: sqlite3.Connection, kind: Kind, body: Document, now: datetime
+    ) -> Row:
+        last = self._last_row(connection)
+        if last is not None:
+            now = max(now, moment(last.at))
+        row = link(START if last is None else last.head, kind, body, now)
+        text = canonical(row.body).decode()
+        if len(row.line) > ROW_BYTES:
+            raise RecordError(f"a row of {len(row.line):,} bytes, at most {ROW_BYTES:,} fit")
+        connection.execute(
+            f"INSERT INTO rows ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+            (row.number, row.at, row.kind, text, row.previous, row.hash),
+        )
+        return row
+
+    @staticmethod
+    def _last_row(connection: sqlite3.Connection) -> Row | None:
+        query = f"SELECT {_COLUMNS} FROM rows ORDER BY number DESC LIMIT 1"
+        found = connection.execute(query).fetchone()
+        return None if found is None else _row(found)
+
+
+def rows_of(path: Path) -> Iterator[Row]:
+    """Yield the rows of a ledger, be it a SQLite file or exported lines."""
+    if path.exists() and not path.is_file():
+        raise RecordError(f"cannot read the ledger {path}: not a regular file")  # a pipe may hang
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                file.seek(0)
+                yield from lines(file)
+                return
+    except OSError as error:
+        raise RecordError(f"cannot read the ledger {path}: {error.strerror}") from error
+    with Ledger(path, read_only=True) as ledger:
+        yield from ledger.rows()
+
+
+def verify(path: Path, *expected: Head | None) -> Head:
+    """Return the head of the ledger at `path`, of either form; see `Ledger.verify`."""
+    return end(rows_of(path), *expected)
+
+
+def export(rows: Iterable[Row], path: Path, *expected: Head | None) -> Head:
+    """Write rows as JSON lines, their chain verified on the way."""
+    head = START
+    with files.replacing(path) as temporary, temporary.open("wb") as file:
+        for row in walk(rows, *expected):
+            file.write(row.line)
+            head = row.head
+    return head
+
+
+def _row(found: tuple[Any, ...]) -> Row:
+    number, at, kind, body, previous, hash_ = found
+    if not isinstance(body, str):
+        raise TrustError(f"row {number}: its body is no text")
+    try:
+        value = parse(body.encode(), ROW_BYTES)
+    except TrustError as error:
+        raise TrustError(f"row {number}: {error}") from None
+    if canonical(value) != body.encode():
+        raise TrustError(f"row {number}: its body is not in canonical form, as rows are written")
+    parts = {"at": at, "kind": kind, "body": value, "previous": previous, "hash": hash_}
+    return checked({"number": number, **parts})
+
+
+def _check_kind(kind: Kind, body: Document) -> None:
+    if KINDS.get(type(body)) != kind:
+        raise RecordError(f"a row of kind {kind!r} cannot hold a {type(body).__name__}")

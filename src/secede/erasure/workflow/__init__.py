@@ -1,0 +1,1 @@
+"""The states of an erasure, and what is done in each."""

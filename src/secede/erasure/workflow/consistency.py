@@ -1,0 +1,189 @@
+"""Journal, ledger, registry and receipts of a home must tell the same, or nothing is worked on.
+
+Each may be sound by itself and still be older than the others: restored alone from a backup,
+replaced, or altered where no hash looks. A kill between two of them leaves the later one without
+its last part, which is caught up with and is no contradiction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from secede.erasure.documents import deadline
+from secede.erasure.documents.chain import Head, Row
+from secede.erasure.documents.ledger_rows import KINDS, ExtendedBody, RequestBody, TransitionBody
+from secede.erasure.documents.request import Request
+from secede.erasure.storage import progress as courses
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.journal_entries import Entry, Transition
+from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.registry import short
+from secede.erasure.types import Document, stamp
+from secede.errors import TrustError
+
+RESTORE = "restore the whole home as it was at one time (docs/erasing.md)"
+
+
+def check(home: Home, journal: Journal, ledger: Ledger, registry: Lineage) -> Head:
+    """Return the ledger's head; TrustError at the first thing that two of them tell differently."""
+    heads, broken = home.heads()
+    head = ledger.verify(journal.head(), *heads)
+    rows = list(ledger.rows())
+    entries = [listed.entry for listed in journal.requests(datetime.now(UTC))]
+    for entry in entries:
+        path = home.receipt(entry.digest)
+        if entry.state == courses.PROMOTED and (path in broken or not path.is_file()):
+            raise TrustError(
+                f"{path} is missing or does not verify, but its erasure was promoted: restore it; "
+                "the client and whoever countersigned it have copies"
+            )
+    _check_journal(journal, entries, rows)
+    _check_erased(registry, rows)
+    _check_models(home, registry, rows)
+    return head
+
+
+def enter(home: Home, journal: Journal, entry: Entry, now: datetime) -> None:
+    """Write into the ledger that a request was accepted, and until when it was put off, once."""
+    with Ledger(home.ledger) as ledger, Lineage(home.registry) as registry:
+        check(home, journal, ledger, registry)
+        for body in accepted(entry, journal.request(entry.id)):
+            ledger.append_once(KINDS[type(body)], body, now)
+        journal.keep_head(ledger.head())
+
+
+def accepted(entry: Entry, request: Request) -> Iterator[Document]:
+    """Yield what the ledger holds of a request before anything is done for it."""
+    yield request_body(entry, request)
+    if entry.extended:
+        yield ExtendedBody(request=entry.digest, extended_to=stamp(entry.due))
+
+
+def request_body(entry: Entry, request: Request) -> RequestBody:
+    """Return what the ledger holds of a request that was accepted."""
+    return RequestBody(
+        request=entry.digest,
+        client=request.client,
+        trigger=request.trigger,
+        model=request.model,
+        issued=request.issued,
+        expires=request.expires,
+        due=stamp(deadline.due(entry.received)),
+    )
+
+
+def transition_body(digest: str, transition: Transition) -> TransitionBody:
+    """Return what the ledger holds of a transition of the request with this digest."""
+    return TransitionBody(
+        request=digest,
+        number=transition.number,
+        state=transition.state,
+        model=transition.details.get("model"),
+        scalars=dict(transition.details.get("scalars", {})),
+    )
+
+
+def _check_journal(journal: Journal, entries: Sequence[Entry], rows: Sequence[Row]) -> None:
+    """Raise unless each row about a request follows from the journal, and is there once."""
+    known = {entry.digest: entry for entry in entries}
+    expected = dict[tuple[str, int], Mapping[str, Any]]()
+    seen = set[tuple[str, int]]()
+    for row in rows:
+        if row.kind not in ("request", "extended", "transition"):
+            continue
+        digest, number = row.body["request"], row.body.get("number", -1)
+        if digest not in known:
+            raise TrustError(
+                f"row {row.number} of the ledger is about request {short(digest)}, which is not in "
+                f"the journal: {RESTORE}"
+            )
+        if row.kind == "extended":
+            _check_extended(known[digest], row)
+            continue
+        if (digest, -1) not in expected:
+            entry = known[digest]
+            body = request_body(entry, journal.request(entry.id))
+            expected[digest, -1] = body.model_dump(mode="json")
+            for made in journal.transitions(entry.id):
+                body_of = transition_body(digest, made).model_dump(mode="json")
+                expected[digest, made.number] = body_of
+        if (digest, number) in seen or row.body != expected.get((digest, number)):
+            raise TrustError(
+                f"row {row.number} of the ledger tells of request {known[digest].id} what is not "
+                f"in the journal: one of them was altered; {RESTORE}"
+            )
+        seen.add((digest, number))
+
+
+def _check_extended(entry: Entry, row: Row) -> None:
+    """Raise unless the journal has put a request off to the row's date, or later."""
+    months = range(1, entry.extended + 1)
+    if row.body["extended_to"] not in {stamp(deadline.due(entry.received, m)) for m in months}:
+        raise TrustError(
+            f"row {row.number} of the ledger puts request {entry.id} off, the journal does not: "
+            f"one of them was altered; {RESTORE}"
+        )
+
+
+def _check_erased(registry: Lineage, rows: Sequence[Row]) -> None:
+    """Raise unless the registry holds every erasure that has a receipt, and none without a row."""
+    asked = {row.body["request"]: row.body["client"] for row in rows if row.kind == "request"}
+    erasures = registry.erasures()
+    for row in rows:
+        if row.kind == "receipt":
+            found = (asked.get(row.body["request"]), row.body["after"], row.body["request"])
+            if found not in erasures:
+                raise TrustError(
+                    f"the ledger says that {found[0]!r} was erased, the registry of models does "
+                    f"not: it is older, or was altered; {RESTORE}"
+                )
+    for client, _, request in erasures:
+        if asked.get(request) != client:
+            raise TrustError(
+                f"the registry of models says that {client!r} was erased, the ledger has no "
+                f"request for it: it is older, or another one; {RESTORE}"
+            )
+
+
+def _check_models(home: Home, registry: Lineage, rows: Sequence[Row]) -> None:
+    """Raise unless models are registered, retired and carry whom the ledger says."""
+    models = {model.digest: model for model in registry.models()}
+    erasures = registry.erasures()
+    gone = {client for client, _, _ in erasures}
+    for row in rows:
+        body = row.body
+        if row.kind == "model":
+            found = models.get(body["model"])
+            if found is None or (body["status"] == "retired" and found.status != "retired"):
+                what = "missing" if found is None else found.status
+                raise TrustError(
+                    f"model {short(body['model'])} is {body['status']} by the ledger and {what} in "
+                    f"the registry of models: it is older, or was altered; {RESTORE}"
+                )
+        elif row.kind == "delivered" and body["model"] in models:
+            lost = {*body["clients"]} - {*models[body["model"]].clients} - gone
+            _check_carried(body["model"], lost)
+        elif row.kind == "destroyed" and body["what"] == "model-before":
+            path = home.model(body["digest"])
+            if path.exists():
+                raise TrustError(
+                    f"{path} was destroyed by an erasure and is there again, as after a restore: "
+                    "delete it"
+                )
+    for model in models.values():
+        parent = models.get(model.parent or "")
+        without = {client for client, made, _ in erasures if made == model.digest}
+        lost = {*(parent.clients if parent else ())} - without - {*model.clients}
+        _check_carried(model.digest, lost)
+
+
+def _check_carried(model: str, lost: set[str]) -> None:
+    if lost:
+        raise TrustError(
+            f"model {short(model)} carries {min(lost)!r}, the registry of models does not say so: "
+            f"it was altered; {RESTORE}"
+        )

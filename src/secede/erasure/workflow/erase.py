@@ -1,0 +1,223 @@
+"""Carries a request from receipt to its end, from wherever it stands.
+
+Each call looks at the journal and goes on after the last transition that is in it; whatever was
+cut short before is done again and comes out the same, since everything random hangs on the
+federation's seed. A request that has ended is told again and not worked on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from secede import files
+from secede.erasure.backend import Ground
+from secede.erasure.documents import acknowledgement, deadline
+from secede.erasure.documents.plan import Plan
+from secede.erasure.documents.request import Request
+from secede.erasure.planning import options
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.signing.keys import PrivateKey, PublicKey
+from secede.erasure.storage import progress as courses
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.journal_entries import Entry
+from secede.erasure.storage.journal_rules import QUOTA
+from secede.erasure.storage.locks import Lock
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.terms import check_reason
+from secede.erasure.workflow import attempt, consistency, post_training, promotion, taking
+from secede.erasure.workflow.opening import opened
+from secede.erasure.workflow.session import Desk, Tell
+from secede.errors import RecordError, RequestError, RolledBackError, StateError
+
+_DAMAGES = 3  # times that a damaged state is computed again before somebody must look
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How an erasure ended."""
+
+    request: int
+    client: str
+    state: str  # promoted, rolled-back or refused
+    reason: str | None
+    rung: str | None  # that was promoted
+    method: str | None
+    model: str | None  # that serves now because of it
+    receipt: Path | None
+    page: Path | None
+    failures: tuple[Mapping[str, object], ...]  # rungs given up before, with their reasons
+
+    def check(self) -> Outcome:
+        """Return it if the client is erased; RolledBackError if the model from before stays."""
+        if self.state != courses.PROMOTED:
+            raise RolledBackError(f"{self.client} was not erased: {self.state}: {self.reason}")
+        return self
+
+
+def receive(
+    home: Home,
+    data: bytes,
+    now: datetime,
+    *,
+    quota: int = QUOTA,
+    operator: Mapping[str, PublicKey] | None = None,
+) -> Entry:
+    """Write a signed request down and make out the acknowledgement that its client gets.
+
+    `operator` has the key that signs for a client which has none: it counts for requests alone.
+
+    The same one again changes nothing. Where the home's records contradict each other the request
+    is in the journal and acknowledged all the same, since its time runs; then TrustError says so.
+    """
+    home.check_journal()
+    name = home.federation.name
+    with files.private(), Journal(home.journal) as journal:
+        keys = home.client_keys() if operator is None else operator
+        outcome = journal.accept(data, now, keyring=keys, federation=name, quota=quota)
+        entry = acknowledgement.make_out(home, journal, outcome.entry, now)
+        consistency.enter(home, journal, entry, entry.received)
+        return entry
+
+
+def foresee(home: Home, ground: Ground, request: Request, *, wishes: Wishes, now: datetime) -> Plan:
+    """Return the plan for a request without writing or asking anything.
+
+    One that the server has not taken yet must be such as it would take.
+    """
+    options.check(wishes)
+    with Journal(home.journal, read_only=True) as journal:
+        number = journal.number_of(request.digest())
+        if number is None:
+            journal.check_new(request, now)
+        due = deadline.due(now) if number is None else journal.entry(number).due
+    with Lineage(home.registry, read_only=True) as registry:
+        return taking.plan_for(home, ground, registry, request, wishes, now, due)
+
+
+def erase(
+    home: Home,
+    ground: Ground,
+    number: int,
+    *,
+    key: PrivateKey,
+    clock: Callable[[], datetime],
+    wishes: Wishes | None = None,
+    tell: Tell = lambda _: None,
+    lock: Lock | None = None,
+) -> Outcome:
+    """Carry request `number` to its end and say how it ended.
+
+    RecordError names the process that works in this home already; SilentError says that the leaver
+    may still answer. `wishes` count until there is a plan, which keeps them.
+    """
+    wishes = wishes or Wishes()
+    with opened(home, ground, number, key, clock, tell, held=lock) as desk:
+        course = desk.course
+        if course.last.state == courses.RECEIVED:
+            options.check(wishes)
+        elif not course.ended:
+            tell(f"goes on from {course.last.state}, by the plan that it has")
+        if options.ignored(course, wishes):
+            tell(
+                f"request {number} was planned with other wishes ({course.last.state}): what is "
+                "asked for now changes nothing"
+            )
+        while not desk.course.ended:
+            _advance(desk, wishes)
+        _notify(desk)
+        return outcome(home, desk.course)
+
+
+def close(
+    home: Home,
+    ground: Ground,
+    number: int,
+    reason: str,
+    *,
+    key: PrivateKey,
+    clock: Callable[[], datetime],
+) -> Outcome:
+    """End an open request without erasing, and say why; what was tried for it is destroyed.
+
+    The client gets a signed notice of it.
+    """
+    check_reason(reason, "closing a request")
+    with opened(home, ground, number, key, clock, lambda _: None) as desk:
+        if desk.course.ended:
+            raise RequestError(f"request {number} has ended already: {desk.course.last.state}")
+        if promotion.is_promoted(desk, desk.course):
+            raise RequestError(
+                f"request {number} cannot be closed: its model serves already; let it end"
+            )
+        promotion.refuse(desk, reason)
+        _notify(desk)
+        return outcome(home, desk.course)
+
+
+def outcome(home: Home, course: courses.Course) -> Outcome:
+    """Say how a request that has ended did so."""
+    last, promoted = course.last, course.last.state == courses.PROMOTED
+    receipt = home.receipt(course.entry.digest) if promoted else None
+    return Outcome(
+        request=course.entry.id,
+        client=course.entry.client,
+        state=last.state,
+        reason=last.details.get("reason"),
+        rung=last.details["scalars"]["rung"] if promoted else None,
+        method=last.details["method"] if promoted else None,
+        model=last.details["model"] if promoted else None,
+        receipt=receipt,
+        page=receipt and receipt.with_suffix(".html"),
+        failures=course.failures,
+    )
+
+
+def _notify(desk: Desk) -> None:
+    """Sign for the client that its request ended without an erasure, and why, if it did."""
+    if desk.course.last.state != courses.PROMOTED:
+        acknowledgement.make_out(desk.home, desk.journal, desk.course.entry, desk.clock())
+
+
+_STEPS: Mapping[str, Callable[[Desk], None]] = {
+    courses.PLANNED: attempt.take,
+    courses.ESCALATED: attempt.take,
+    courses.LOCAL_STEP: attempt.guard,
+    courses.GUARDED: post_training.begin,
+    courses.SERVER_STEP: post_training.begin,
+    courses.POST_TRAINING: post_training.go_on,
+    courses.VERIFIED: promotion.promote,
+}
+
+
+def _advance(desk: Desk, wishes: Wishes) -> None:
+    """Make one transition."""
+    course = desk.course
+    if course.last.state == courses.RECEIVED:
+        taking.take(desk, wishes)
+        return
+    if promotion.is_promoted(desk, course):
+        promotion.promote(desk)  # cut short: whatever serves by now, what was begun is ended
+        return
+    if desk.serving().digest != desk.plan.model:
+        taking.take(desk, wishes, reason="another model was put into service meanwhile")
+        return
+    if course.rung >= len(desk.plan.ladder):
+        promotion.roll_back(desk)
+        return
+    try:
+        _STEPS[course.last.state](desk)
+    except StateError as error:
+        # Everything a rung computes is checked there: what is damaged here was read from the disk.
+        if course.last.state in (courses.PLANNED, courses.ESCALATED):
+            raise
+        again = sum(t.state == courses.PLANNED for t in course.way)
+        if again > _DAMAGES:
+            raise RecordError(
+                f"{error}; it was computed {again} times: look at the disk"
+            ) from error
+        reason = f"a kept state is lost or damaged, begun again: {error}"[:500]
+        taking.again(desk, wishes, reason)

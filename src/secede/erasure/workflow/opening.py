@@ -1,0 +1,89 @@
+"""Opens the desk for a request: one process at a time, a whole ledger, a clock that is not behind.
+
+The ledger is verified before anything is appended, against the head that the journal keeps and
+those that receipts name, and what journal, registry and receipts tell is held against it; where
+they differ nothing is worked on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import datetime, timedelta
+
+from secede import files
+from secede.erasure.backend import Ground
+from secede.erasure.receipts.verify import SERVER
+from secede.erasure.signing.keys import PrivateKey
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.locks import Lock, leased, locked
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.types import moment, stamp
+from secede.erasure.workflow import consistency
+from secede.erasure.workflow.clock import Steady
+from secede.erasure.workflow.session import Desk, Tell
+from secede.errors import ConfigError
+
+_AHEAD = timedelta(minutes=5)  # of the clock that what is written down may be
+
+
+@contextmanager
+def opened(
+    home: Home,
+    ground: Ground,
+    number: int,
+    key: PrivateKey,
+    clock: Callable[[], datetime],
+    tell: Tell,
+    *,
+    held: Lock | None = None,
+) -> Iterator[Desk]:
+    """Hold the home and the request; the ledger is whole, and caught up with the journal.
+
+    `held` is the home's lock where the caller has it already.
+    """
+    if key.public_key.keyid != home.keyring()[SERVER].keyid:
+        raise ConfigError(f"the server's key does not belong to {home.keys / SERVER}.pub")
+    home.check_journal()
+    steady = Steady(clock)
+    with (
+        files.private(),
+        locked(home.path, home.journal) if held is None else nullcontext(held) as lock,
+        Journal(home.journal) as journal,
+        Ledger(home.ledger) as ledger,
+        Lineage(home.registry) as registry,
+    ):
+        consistency.check(home, journal, ledger, registry)
+        changed = (moment(model.changed) for model in registry.models())
+        steady.not_before(journal.last_at(number), ledger.last_at(), *changed)
+        with leased(lock, journal, number, steady) as holder:
+            desk = Desk(
+                home=home,
+                ground=ground,
+                journal=journal,
+                ledger=ledger,
+                registry=registry,
+                key=key,
+                holder=holder,
+                clock=steady,
+                tell=tell,
+                number=number,
+            )
+            _warn(home, clock(), steady(), tell)
+            home.sweep()
+            desk.catch_up()
+            yield desk
+
+
+def _warn(home: Home, clock: datetime, steady: datetime, tell: Tell) -> None:
+    """Tell what lets the work go on and should be looked at all the same."""
+    if steady - clock > _AHEAD:
+        tell(
+            f"the clock says {stamp(clock)}, but {stamp(steady)} is written down already: stamps "
+            "stay there until the clock has caught up; look at it"
+        )
+    for path in (home.path, home.journal, home.ledger, home.registry):
+        if path.stat().st_mode & 0o022:
+            tell(f"{path} can be written by others than its owner: take that away (chmod go-w)")

@@ -1,0 +1,88 @@
+"""Takes a plan for a request and writes it down, with the wishes that it came from.
+
+Planning again, because another model serves or a state was lost, starts from the same wishes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from pydantic import ValidationError
+
+from secede import state as states
+from secede.erasure.backend import Ground
+from secede.erasure.documents.plan import Plan
+from secede.erasure.documents.request import Request
+from secede.erasure.planning import options, planner
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.storage import progress as courses
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.types import faults
+from secede.erasure.workflow import promotion
+from secede.erasure.workflow.session import Desk
+from secede.errors import ConfigError, RecordError, RequestError
+
+
+def take(desk: Desk, wishes: Wishes, *, reason: str | None = None) -> None:
+    """Plan for the model that serves now; a request that cannot be done for is refused."""
+    now, course = desk.clock(), desk.course
+    wishes = options.asked(course, wishes)
+    try:
+        plan = plan_for(
+            desk.home, desk.ground, desk.registry, desk.request, wishes, now, course.entry.due
+        )
+    except RequestError as error:
+        promotion.refuse(desk, str(error))
+        return
+    told = {"reason": reason} if reason else {}
+    kept = {"wishes": options.kept(wishes), **told}
+    desk.tell(plan.text())
+    desk.move(courses.PLANNED, {**_named(desk.home.keep_plan(plan)), **kept})
+
+
+def again(desk: Desk, wishes: Wishes, reason: str) -> None:
+    """Begin the same plan again."""
+    kept = options.kept(options.asked(desk.course, wishes))
+    desk.move(courses.PLANNED, {**_named(desk.course.plan), "wishes": kept, "reason": reason})
+
+
+def _named(digest: str) -> dict[str, object]:
+    return {"plan": digest, "scalars": {"plan": digest}}
+
+
+def plan_for(
+    home: Home,
+    ground: Ground,
+    registry: Lineage,
+    request: Request,
+    wishes: Wishes,
+    now: datetime,
+    due: datetime,
+) -> Plan:
+    """Plan for the serving model; a request that it cannot be done for is refused.
+
+    Nobody is waited for beyond the day that the request is due.
+    """
+    run = home.federation.run
+    serving = registry.serving(run)
+    if serving is None:
+        raise RecordError(f"run {run!r} has no serving model in {home.registry}")
+    known = {model.digest for model in registry.models() if model.run == run}
+    if request.model not in known:
+        raise RequestError(f"model {request.model[:12]}… is not one of this federation's")
+    if request.client not in serving.clients:
+        past = "was erased from it" if request.client in registry.erased() else "never was in it"
+        raise RequestError(
+            f"the serving model {serving.digest[:12]}… does not carry {request.client!r}: it {past}"
+        )
+    retained = tuple(name for name in serving.clients if name != request.client)
+    if not retained:
+        raise RequestError(f"{request.client!r} is the only client that the model carries")
+    model, _ = states.load(home.model(serving.digest))
+    wishes = replace(wishes, wait=max(timedelta(0), min(wishes.wait, due - now)))
+    try:
+        return planner.make(ground, request, model=model, retained=retained, wishes=wishes, now=now)
+    except ValidationError as error:
+        raise ConfigError(f"no plan can be made of these options: {faults(error)}") from error

@@ -1,0 +1,247 @@
+"""A Flower client that can leave: it keeps its own last update, and unlearns where its data is.
+
+`mod` stands outside of any mod that changes the update (clipping, noise) and inside secure
+aggregation, so that what it keeps is what the mean is made of; see docs/flower.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, Context, Message
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+
+from secede.errors import ConfigError, DataError, GuardError, RecordError, SecedeError
+from secede.federation.engine import OwnState
+from secede.federation.training import LocalTraining, Loss
+from secede.flower.client import secagg_checks
+from secede.flower.client.kept_updates import Kept, Updates
+from secede.flower.client.tasks import Keys, Site, floats_of, samples_of, undrawn
+from secede.flower.protocol import arrays, messages
+from secede.flower.protocol.messages import Asked
+from secede.state import State
+from secede.unlearning import client_tasks
+from secede.unlearning.local_step import LocalResult
+from secede.unlearning.method import TakeStep
+
+FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
+GROUP = "secede"  # begins the group of the rounds of an erasure
+_TRIED = 8  # samples that are put through the network before the first round
+_COUNTS = ("num-examples", "num_examples")
+
+Handler = Callable[[Message, Context], Message]
+
+
+class ClientErasure:
+    """What an existing ClientApp needs: a mod that keeps the last update, and three handlers.
+
+    `load_data` gives the client's training data: a loader, a map-style data set, a tuple of
+    tensors; `keys` are what its samples call input and label, where they are mappings. `training`
+    is how the user's own function trains, for steps that go on as it did.
+    """
+
+    def __init__(
+        self,
+        load_model: Callable[[], nn.Module],
+        load_data: Callable[[Context], object],
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        training: LocalTraining | None = None,
+        loss: Loss = nn.functional.cross_entropy,
+        device: torch.device | str | None = None,
+        methods: Collection[str] = client_tasks.LOCAL,
+        keys: Keys | None = None,
+        seed: int = 0,
+    ) -> None:
+        if unknown := set(methods) - set(client_tasks.LOCAL):
+            raise ConfigError(
+                f"{min(unknown)!r} is no local step, expected some of {', '.join(client_tasks.LOCAL)}"
+            )
+        self._load_model, self._load_data = load_model, load_data
+        self._folder = None if folder is None else Path(folder)
+        self._training, self._loss, self._seed = training or LocalTraining(), loss, seed
+        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._methods, self._keys = tuple(methods), keys
+        self._answers = False  # the mod itself, in an app that takes no handlers
+
+    def mod(self, message: Message, context: Context, call_next: Handler) -> Message:
+        """Keep what leaves this client after a round of training; all else passes untouched."""
+        if self._answers and message.metadata.message_type in messages.OURS:
+            return self._answer(message, context)
+        if message.metadata.message_type != "train":
+            return call_next(message, context)
+        secagg_checks.check_order(message)
+        home, serving = messages.take_home(message)
+        self._try_out(message, context)
+        reply = call_next(message, context)
+        if not reply.has_content():
+            return reply
+        records = list(reply.content.array_records.values())
+        if len(records) == 1:  # with none or several it is no update that a mean is made of
+            kept = self._keep(records[0], reply, message, context, home=home, serving=serving)
+            if home and secagg_checks.is_hidden(message) and kept.digest is not None:
+                messages.tell_update(reply, kept.digest)
+        return reply
+
+    def register(self, app: ClientApp) -> ClientApp:
+        """Add the handlers and return `app`: `train.unlearn`, `query.secede`, `query.leave`.
+
+        An app that is made of a `client_fn` takes none: there the mod answers.
+        """
+        secagg_checks.check_mods(getattr(app, "_mods", ()), self.mod)
+        if getattr(app, "_call", None) is not None:
+            self._answers = True
+            return app
+        app.train(messages.UNLEARN)(self._answer)
+        app.query(messages.LOOK)(self._answer)
+        app.query(messages.LEAVE)(self._answer)
+        return app
+
+    def updates(self, context: Context) -> Updates:
+        """Return where this client keeps its updates: a folder of its own on its own disk."""
+        config = context.node_config
+        base = Path(str(config[FOLDER])) if FOLDER in config else self._folder
+        if base is None:
+            base = Path(os.environ.get("SECEDE_FOLDER") or Path.home() / ".secede" / "updates")
+        # A simulation gives its nodes new ids in each run, but always the same partitions.
+        partition = config.get("partition-id")
+        name = f"node-{context.node_id}" if partition is None else f"partition-{int(partition)}"
+        return Updates(base / name)
+
+    def _keep(
+        self,
+        record: ArrayRecord,
+        reply: Message,
+        message: Message,
+        context: Context,
+        *,
+        home: str,
+        serving: str | None,
+    ) -> Kept:
+        hidden, samples = secagg_checks.is_hidden(message), _samples(reply)
+        state: State = arrays.plain(record)
+        if hidden:
+            with undrawn():
+                like = arrays.schema(self._load_model())
+            state = _named(state, like)
+            secagg_checks.check_update(state, like, samples, context)
+        group = message.metadata.group_id  # which the legacy workflow calls by the round's number
+        number = int(group) if hidden and group.isdecimal() else 0
+        for config in message.content.config_records.values():
+            told = config.get("server-round")
+            number = told if isinstance(told, int) else number
+        return self.updates(context).put(
+            state,
+            run=str(message.metadata.run_id),
+            number=number,
+            samples=samples,
+            home=home,
+            node=str(context.node_id),
+            serving=serving,
+            # Of a server that sees each update, the next round tells what digest it found.
+            hashed=hidden or not home,
+            hidden=hidden,
+        )
+
+    def _answer(self, message: Message, context: Context) -> Message:
+        try:
+            if message.metadata.message_type == messages.LEFT:
+                return messages.gone(message, self.updates(context).forget(messages.left(message)))
+            like = arrays.schema(self._load_model())
+            asked, state = messages.read_question(message, like)
+            task = client_tasks.received(asked.form(), allowed=self._methods)
+            own = None
+            if isinstance(task, TakeStep):
+                own = self._own(self.updates(context), asked, like)
+            site = self._site(context)
+            reply = site.do(task, state, own, client=asked.client, number=asked.number)
+            if own and isinstance(reply, LocalResult) and self._hides(context):
+                secagg_checks.check_step(reply.state, state, own)
+            return messages.answer(message, reply)
+        except SecedeError as error:
+            return messages.refusal(message, error)
+
+    def _hides(self, context: Context) -> bool:
+        """Return whether this client hides its updates, for whatever server."""
+        return any(kept.salt for kept in self.updates(context).all())
+
+    def _site(self, context: Context, most: int | None = None) -> Site:
+        samples = samples_of(
+            self._load_data(context),
+            keys=self._keys,
+            floats=floats_of(self._load_model()),
+            most=most,
+        )
+        return Site(
+            load_model=self._load_model,
+            samples=samples.to(self._device),
+            training=self._training,
+            loss=self._loss,
+            device=self._device,
+            seed=self._seed,
+        )
+
+    def _try_out(self, message: Message, context: Context) -> None:
+        """Find out before the first update of a training whether a step could run here later."""
+        run = str(message.metadata.run_id)
+        if message.metadata.group_id.startswith(f"{GROUP}/"):
+            return
+        if any(kept.run == run for kept in self.updates(context).all()):
+            return
+        try:
+            with undrawn():
+                self._site(context, most=_TRIED).try_out()
+        except (ConfigError, DataError) as error:
+            raise ConfigError(
+                f"this client could not be erased later: {error}; see docs/flower.md for what "
+                "load_data and load_model may give"
+            ) from error
+
+    def _own(self, updates: Updates, asked: Asked, like: State) -> OwnState | None:
+        """Return the update that the server means; without a share in the mean any will do."""
+        found: State | None = None
+        try:
+            found = None if asked.own is None else updates.get(asked.own, asked.home)
+        except RecordError:
+            if asked.weight:
+                raise
+        if found is None and asked.weight:
+            raise RecordError(
+                f"the update {str(asked.own)[:12]}…, which the model holds, is not in "
+                f"{updates.folder}: was the folder moved, or the update kept inside of a mod that "
+                "changes it?"
+            )
+        if found is None:
+            found = updates.newest(asked.home)
+        return None if found is None else OwnState(_named(found, like), asked.weight)
+
+
+def group(phase: str, number: int) -> str:
+    """Return the group of a round of an erasure."""
+    return f"{GROUP}/{phase}/{number}"
+
+
+def _samples(reply: Message) -> float:
+    """Return the weight that the client gave itself, 0 if it tells none under a usual name."""
+    records = list[Mapping[str, object]](reply.content.metric_records.values())
+    records += reply.content.config_records.values()
+    for record in records:
+        for name in _COUNTS:
+            value = record.get(name)
+            if isinstance(value, int | float) and 0 <= value < float("inf"):
+                return float(value)
+    return 0.0
+
+
+def _named(state: State, like: State) -> State:
+    """Return a state under the model's names: legacy records number their arrays."""
+    if state.keys() == like.keys():
+        return {name: state[name] for name in like}
+    if set(state) != {str(place) for place in range(len(like))}:
+        raise GuardError("the update has other entries than the model")
+    values: list[Tensor] = [state[str(place)] for place in range(len(like))]
+    return dict(zip(like, values, strict=True))

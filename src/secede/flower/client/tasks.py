@@ -1,0 +1,178 @@
+"""A client's side of a task, made of the user's own model and data.
+
+Everything random is named as the simulator names it, by seed, client and number, so that the same
+question gives the same answer here, there, and after a restart.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, default_collate, default_convert
+
+from secede import state as states
+from secede.data.mapstyle import as_samples
+from secede.data.samples import Samples
+from secede.errors import ConfigError
+from secede.federation.engine import Batch, ClientSide, OwnState
+from secede.federation.precision import products
+from secede.federation.training import LocalTraining, Loss, batches, orders
+from secede.seeding import generator, seeded
+from secede.state import State
+from secede.unlearning.client_tasks import Task
+from secede.unlearning.clients import Reply
+from secede.unlearning.local_step import LocalResult
+
+Keys = tuple[str, str]  # what samples call input and label
+_LABELS = ("label", "labels", "target", "targets", "y")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """What a client has: network, samples, and how it trains."""
+
+    load_model: Callable[[], nn.Module]
+    samples: Samples
+    training: LocalTraining = field(default_factory=LocalTraining)
+    loss: Loss = nn.functional.cross_entropy
+    device: torch.device
+    seed: int = 0
+
+    def do(
+        self, task: Task, state: State, own: OwnState | None, *, client: int, number: int
+    ) -> LocalResult | Reply:
+        """Run a task; states come and go under all names that the user's records hold."""
+        template = self.load_model()
+        side = ClientSide(
+            global_state=self._here(state, template),
+            own=None if own is None else OwnState(self._here(own.state, template), own.weight),
+            samples=len(self.samples),
+            training=self.training,
+            fresh_model=lambda n: self._fresh(client, n),
+            batches=lambda size, n: self._batches(client, size, n),
+            loss=self.loss,
+        )
+        name = ("ask", client, number) if number else ("ask", client)
+        with seeded(self.seed, *name), products("float32"):
+            reply = task(side)
+        if isinstance(reply, Reply):
+            return reply
+        whole = states.with_aliases(reply.state, template)
+        return LocalResult({name: v.detach().cpu() for name, v in whole.items()}, reply.report)
+
+    def try_out(self) -> None:
+        """Put the samples through a fresh network once, as the gate and every step will."""
+        try:
+            model = self._fresh(0, 0).eval()
+            with torch.inference_mode():
+                outputs = model(self.samples.x)
+                if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
+                    raise ConfigError("the network gives no row of logits for each sample")
+                if int(self.samples.y.max()) >= outputs.shape[1]:
+                    raise ConfigError(f"labels beyond the network's {outputs.shape[1]} outputs")
+                self.loss(outputs, self.samples.y)
+        except ConfigError:
+            raise
+        except torch.OutOfMemoryError:
+            return  # that may pass
+        except Exception as error:  # whatever a user's own network says
+            line = str(error).partition("\n")[0][:200]
+            raise ConfigError(f"{type(error).__name__}: {line}") from error
+
+    def _here(self, state: State, template: nn.Module) -> dict[str, torch.Tensor]:
+        return states.to(states.without_aliases(state, template), self.device)
+
+    def _fresh(self, client: int, number: int) -> nn.Module:
+        with seeded(self.seed, "model", "fresh", client, number):
+            return self.load_model().to(self.device)
+
+    def _batches(self, client: int, size: int, number: int) -> Iterator[Batch]:
+        draw = generator(self.seed, "unlearning", client, number)
+        return batches(self.samples, size, orders(len(self.samples), 1, draw)[0])
+
+
+def samples_of(
+    source: object,
+    *,
+    keys: Keys | None = None,
+    floats: torch.dtype = torch.float32,
+    most: int | None = None,
+) -> Samples:
+    """Return the samples in what a user's `load_data` gives, the first `most` of them.
+
+    A loader's are its data set's, or those that its sampler names, put together by its own
+    `collate_fn`; of loaders for training and for testing, the first counts. Items are pairs, or
+    call input and label by names, which `keys` tells where they are not plain.
+    """
+    if isinstance(source, tuple | list) and source and isinstance(source[0], DataLoader):
+        source = source[0]
+    collate, chosen = None, None
+    if isinstance(source, DataLoader):
+        if source.collate_fn not in (default_collate, default_convert):
+            collate = source.collate_fn
+        chosen = getattr(source.sampler, "indices", None)  # SubsetRandomSampler
+        source = source.dataset
+    if _is_pair(source):
+        x, y = cast("tuple[Any, Any]", source)
+        source = (x[:most], y[:most])
+    elif hasattr(source, "__len__") and hasattr(source, "__getitem__"):
+        places = range(len(source)) if chosen is None else sorted({int(n) for n in chosen})
+        items = [source[place] for place in places[:most]]
+        if collate is not None and items:
+            source = _pair(collate(items), keys)
+            if not _is_pair(source):
+                raise ConfigError("the loader's collate_fn gives no pair of inputs and labels")
+        else:
+            source = [_pair(item, keys) for item in items]
+    if hasattr(source, "__len__") and len(source) == 0:
+        raise ConfigError("load_data gave no samples: expected the client's training data")
+    return as_samples(source, floats=floats, tokens=True)
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Run the block, and leave what the user's own training draws at random as it was."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with seeded(0, "trial"):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def floats_of(model: nn.Module) -> torch.dtype:
+    """Return the kind of floats that a network computes with."""
+    kinds = (p.dtype for p in model.parameters() if p.is_floating_point())
+    return next(kinds, torch.float32)
+
+
+def _is_pair(source: object) -> bool:
+    """Return whether it is inputs and labels, and no data set."""
+    kinds = (torch.Tensor, np.ndarray)
+    return isinstance(source, tuple) and [isinstance(part, kinds) for part in source] == [True] * 2
+
+
+def _pair(item: object, keys: Keys | None) -> object:
+    """Return an item, or a batch, as a pair of input and label where it calls them by names."""
+    if not isinstance(item, Mapping):
+        return tuple(item) if isinstance(item, list) else item
+    if keys is None:
+        labels = [name for name in item if name in _LABELS]
+        if len(item) != 2 or len(labels) != 1:
+            raise ConfigError(
+                f"samples call their parts {', '.join(map(repr, item))}: say which are input and "
+                "label as ClientErasure(keys=(INPUT, LABEL))"
+            )
+        (label,) = labels
+        keys = (next(name for name in item if name != label), label)
+    if any(key not in item for key in keys):
+        raise ConfigError(f"keys={keys!r}, but samples have {', '.join(map(repr, item))}")
+    return item[keys[0]], item[keys[1]]

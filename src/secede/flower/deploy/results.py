@@ -1,0 +1,89 @@
+"""What came of an erasure, read back from the server's home and verified."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from secede.erasure.canonical_json import read
+from secede.erasure.receipts import verify as receipts
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.journal_entries import Entry
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.progress import PROMOTED
+from secede.errors import RecordError, RolledBackError
+from secede.flower.protocol.nodes import select
+from secede.flower.storage.round_log import Log
+
+
+@dataclass(frozen=True, kw_only=True)
+class Erased:
+    """A client that was erased, and the evidence."""
+
+    client: str
+    method: str
+    rung: str
+    model: str  # the digest of the one that serves because of it
+    receipt: str
+    page: str
+    promoted: str  # when that model went into service
+
+    def as_dict(self) -> dict[str, str]:
+        """Return it for JSON."""
+        return asdict(self)
+
+
+def request(folder: Path, leaver: str) -> Entry | None:
+    """Return the last request to erase `leaver`, None if there is none."""
+    found = _requests(folder, leaver)
+    return found[-1] if found else None
+
+
+def verified(folder: Path, leaver: str) -> Erased:
+    """Return how the erasure of `leaver` ended; its receipt must hold, the ledger agree."""
+    entry = request(folder, leaver)
+    if entry is None:
+        raise RecordError(f"{folder} knows of no request to erase {leaver}")
+    if entry.state != PROMOTED:
+        raise RolledBackError(f"{entry.client} was not erased: {entry.state}")
+    return _held(Home(folder), entry)
+
+
+def already(folder: Path, leaver: str) -> Erased | None:
+    """Return how `leaver` was erased, None if it is not, or takes part again since."""
+    done = [entry for entry in _requests(folder, leaver) if entry.state == PROMOTED]
+    if not done:
+        return None
+    home = Home(folder)
+    with Lineage(home.registry, read_only=True) as registry:
+        gone = done[-1].client in registry.erased()
+    return _held(home, done[-1]) if gone else None
+
+
+def _requests(folder: Path, leaver: str) -> list[Entry]:
+    path = Home(folder).journal
+    known = Log(folder / "rounds.jsonl").clients()
+    if not path.exists() or not known:
+        return []
+    name = select(leaver, known).name
+    with Journal(path, read_only=True) as journal:
+        found = [listed.entry for listed in journal.requests(datetime.now(UTC))]
+    return [entry for entry in found if entry.client == name]
+
+
+def _held(home: Home, entry: Entry) -> Erased:
+    path, signers = home.receipt(entry.digest), home.signers()
+    data = read(path, receipts.LIMIT)
+    held = receipts.verify(data, signers.keys, auditors=signers.auditors, ledger=home.ledger)
+    told = held.statement.predicate
+    return Erased(
+        client=told.request.client,
+        method=told.method.name,
+        rung=told.method.rung,
+        model=held.statement.subject[0].digest.sha256,
+        receipt=str(path),
+        page=str(path.with_suffix(".html")),
+        promoted=told.request.promoted,
+    )

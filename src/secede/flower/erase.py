@@ -1,0 +1,304 @@
+"""Erase a client from a live federation: the server's one call.
+
+The same workflow as the simulator's, in the store's home folder. Killed at any time, the same call
+goes on from the last transition; it needs the store and the client's own disk and nothing else, so
+it may come months after the training, in another run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Strategy
+
+from secede import files
+from secede.erasure.documents import request as requests
+from secede.erasure.documents.plan import Plan
+from secede.erasure.documents.request import Request
+from secede.erasure.planning.planner import Wishes
+from secede.erasure.signing import keys
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.journal_entries import Entry
+from secede.erasure.storage.progress import PLANNED, PROMOTED, RECEIVED
+from secede.erasure.types import stamp
+from secede.erasure.workflow import erase as workflow
+from secede.erasure.workflow.erase import Outcome
+from secede.errors import ConfigError, GuardError, RequestError
+from secede.flower.backend import FlowerGround
+from secede.flower.protocol import messages
+from secede.flower.protocol.nodes import Node, online, select
+from secede.flower.rounds import supported_strategies
+from secede.flower.rounds.exchange import Exchange
+from secede.flower.rounds.recording import Recording
+from secede.flower.secagg import legacy_api
+from secede.flower.secagg.legacy_api import Masked
+from secede.flower.secagg.recording import Secure, SecureRecording
+from secede.flower.storage import register
+from secede.flower.storage.store import Store
+from secede.unlearning.client_tasks import LIVE
+from secede.unlearning.create import create
+from secede.unlearning.registry import METHODS
+
+_GOODBYE = 60.0  # seconds that an erased client has to say that it deleted its updates
+
+
+def erase(
+    grid: Grid,
+    strategy: Strategy | legacy_api.Strategy,
+    store: Store,
+    *,
+    leaver: str,
+    request: bytes | Path | None = None,
+    trigger: str | None = None,
+    wishes: Wishes | None = None,
+    gone: bool = False,
+    round_seconds: float = 3600.0,
+    gather_seconds: float = 120.0,
+    passes: int = 1,
+    seed: int = 0,
+    pause: float = 1.0,
+    secure: Secure | None = None,
+) -> Outcome:
+    """Erase the one client that `leaver` names, as name:NAME, key:SHA-256 or node:ID.
+
+    `request` is what the client signed; without it the operator asks for the client and says why
+    (`trigger`), which is not possible for one whose public key lies in the home's `keys/`. A leaver
+    that is offline is waited for as long as `wishes.answer_seconds`, one that is `gone` not at all.
+    `round_seconds` bounds each exchange, `gather_seconds` the wait for other clients that are
+    offline; `passes` is how often a client goes over its samples in a round, for the costs. The
+    plan is told before anybody is asked; it and the receipt echo the name.
+
+    Under secure aggregation `strategy` is the one that LegacyContext has, and rounds run in the
+    workflow `secure`, so that no other client's update is seen.
+    """
+    wishes = wishes or Wishes()
+    _check_live(wishes)
+    found = _strategy(strategy, secure)
+    register.check(store)
+    _check_hidden(found, store)
+    # Nobody trains between what is read and done.
+    with files.private(), store.held(doing="an erasure") as lock:
+        home = register.found(store)
+        client = chosen(grid, store, leaver)
+        store.tell(f"leaver {leaver} is client {client.name!r} ({client.words()})")
+        _check_enough(found, store, client.name, asked=not (gone or wishes.distrust))
+        entry, by_operator = _entry(store, home, client.name, request, trigger)
+        exchange = Exchange(grid=grid, tell=store.tell, pause=pause, now=store.clock)
+        ground = FlowerGround(
+            exchange,
+            found,
+            store,
+            round_seconds=round_seconds,
+            gather_seconds=gather_seconds,
+            passes=passes,
+            seed=seed,
+            by_operator=by_operator,
+            gone=gone,
+        )
+        again = entry.state == PROMOTED
+        if not again:
+            store.tell(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
+        if entry.state in (RECEIVED, PLANNED) and not gone and not wishes.distrust:
+            _look_for(exchange, store, client)
+        outcome = workflow.erase(
+            home,
+            ground,
+            entry.id,
+            key=home.server_key(),
+            clock=store.clock,
+            wishes=wishes,
+            tell=store.tell,
+            lock=lock,
+        )
+    store.tell(_told_again(outcome, home) if again else _words(outcome, home))
+    if outcome.model is not None:
+        _say_goodbye(exchange, store, client, min(round_seconds, _GOODBYE))
+    return outcome
+
+
+def plan(
+    grid: Grid,
+    strategy: Strategy | legacy_api.Strategy,
+    store: Store,
+    *,
+    leaver: str,
+    wishes: Wishes | None = None,
+    gone: bool = False,
+    secure: Secure | None = None,
+) -> Plan:
+    """Return what `erase` would do, without asking anybody for anything."""
+    wishes = wishes or Wishes()
+    _check_live(wishes)
+    found = _strategy(strategy, secure)
+    register.check(store)
+    _check_hidden(found, store)
+    with files.private(), store.held(doing="planning an erasure"):
+        home = register.found(store)
+        client = chosen(grid, store, leaver)
+        _check_enough(found, store, client.name, asked=not (gone or wishes.distrust))
+        exchange = Exchange(grid=grid, tell=store.tell)
+        ground = FlowerGround(exchange, found, store, gone=gone)
+        with Journal(home.journal) as journal:
+            known = _known(store, journal, client.name)
+            asked = journal.request(known.id) if known else _request(store, client.name, "other")
+        return workflow.foresee(home, ground, asked, wishes=wishes, now=store.clock())
+
+
+def chosen(grid: Grid, store: Store, leaver: str) -> Node:
+    """Return the one client that `leaver` names, among those recorded and those online."""
+    known = store.clients()
+    strangers = [node for node in online(grid) if not any(node.same(other) for other in known)]
+    found = select(leaver, (*known, *strangers))
+    if found in strangers:
+        raise ConfigError(
+            f"client {found.name!r} is online but never contributed to the model: nothing to erase"
+        )
+    return found
+
+
+def _look_for(exchange: Exchange, store: Store, client: Node) -> None:
+    """Say it if the leaver is offline when it is about to be asked."""
+    if client.name not in exchange.gather([client], 0.0):
+        store.tell(
+            f"{client.name} is not online: it is waited for until its deadline; if it is gone for "
+            "good, say so (--gone), and the next rung is taken at once"
+        )
+
+
+def _say_goodbye(exchange: Exchange, store: Store, client: Node, seconds: float) -> None:
+    """Let an erased client delete its own updates, which are of no use any more."""
+    there = exchange.gather([client], 0.0).get(client.name)
+    if there is not None:
+        message = messages.leave(there.node, store.identity, ttl=seconds)
+        reply = exchange.send([message], {there.node: client.name}, seconds).sound.get(there.node)
+        try:
+            if reply is not None:
+                removed = messages.read_gone(reply)
+                deleted = f"deleted its own updates, {removed} of them"
+                what = deleted if removed else "none of its updates left"
+                store.tell(f"client {client.name!r} has {what}")
+                return
+        except GuardError as error:
+            store.tell(f"client {client.name!r}: {error}")
+    store.tell(
+        f"client {client.name!r} did not say that it deleted its own updates: they lie on its own "
+        "disk, delete them there, or start this again while it is online"
+    )
+
+
+def _strategy(strategy: Strategy | legacy_api.Strategy, secure: Secure | None) -> FedAvg | Masked:
+    if secure is not None:
+        workflow = secure.workflow if isinstance(secure, SecureRecording) else secure
+        return legacy_api.check(strategy, workflow)
+    return supported_strategies.check(
+        strategy.inner if isinstance(strategy, Recording) else strategy
+    )
+
+
+def _check_hidden(found: FedAvg | Masked, store: Store) -> None:
+    """Raise if the rounds of an erasure would show what training hid, or the other way round."""
+    last, masked = store.last(), isinstance(found, Masked)
+    if last is None or last.secure == masked:
+        return
+    if last.secure:
+        raise ConfigError(
+            "the model was trained under secure aggregation: give secure=, the SecAggPlusWorkflow "
+            "of that training, so that the others' updates stay hidden"
+        )
+    raise ConfigError(
+        "the model was trained in the open, and its clients' updates were not hidden: leave out "
+        "secure=, or train a round with secure_recording first"
+    )
+
+
+def _check_enough(found: FedAvg | Masked, store: Store, leaver: str, *, asked: bool) -> None:
+    """Raise if too few would be left to hide among each other, or were in the last mean."""
+    served, last = store.served(), store.last()
+    if not isinstance(found, Masked) or served is None or last is None:
+        return
+    found.check_enough(len({*served.clients} - {leaver}))
+    others = {each.client for each in last.clients} - {leaver}
+    if asked and last.share(leaver) and len(others) < 2:
+        raise ConfigError(
+            f"the last mean holds {leaver!r} and one other, whose update would come with the step "
+            f"of {leaver!r}: train a round with three clients or more first, or erase it at the "
+            "server alone (gone=True)"
+        )
+
+
+def _check_live(wishes: Wishes) -> None:
+    for name in wishes.methods:
+        entry, _ = create(name, wishes.settings.get(name))
+        if entry.name not in LIVE:
+            raise ConfigError(
+                f"method {name!r} asks clients for more than a live federation can send; methods "
+                f"that work live: {', '.join(name for name in LIVE if METHODS[name].erases)}"
+            )
+
+
+def _entry(
+    store: Store, home: Home, client: str, request: bytes | Path | None, trigger: str | None
+) -> tuple[Entry, bool]:
+    """Return the request to work on, and whether the operator made it for the client."""
+    if request is not None:
+        data = request if isinstance(request, bytes) else request.read_bytes()
+        asked = requests.verify(data, home.client_keys(), federation=store.name)
+        if asked.client != client:
+            raise RequestError(f"the request is {asked.client!r}'s, the leaver {client!r}")
+        return workflow.receive(home, data, store.clock()), False
+    operator = home.operator_key()
+    with Journal(home.journal) as journal:
+        if (entry := _known(store, journal, client)) is not None:  # it goes on, or is told again
+            return entry, keys.key_id(operator.public_key) in journal.signed_with(entry.id)
+    public = home.keys / f"{client}.pub"
+    if public.exists():
+        raise RequestError(
+            f"{client!r} signs its own requests, its public key is {public}: give request=, the "
+            "file that `secede request` wrote there"
+        )
+    if not trigger:
+        raise ConfigError(
+            f"why {client!r} leaves is not said, and its receipt will: give trigger=, one of "
+            f"{', '.join(requests.TRIGGERS)}"
+        )
+    signed = requests.sign(_request(store, client, trigger), operator)
+    allowed = {client: operator.public_key}  # nowhere else: it must not pass for the client's own
+    return workflow.receive(home, signed, store.clock(), operator=allowed), True
+
+
+def _known(store: Store, journal: Journal, client: str) -> Entry | None:
+    """Return the client's open request, or the one that it was erased for."""
+    known = [row.entry for row in journal.requests(store.clock()) if row.entry.client == client]
+    fitting = [entry for entry in known if entry.open]
+    if not fitting and client in store.erased():
+        fitting = [entry for entry in known if entry.state == PROMOTED]
+    return fitting[-1] if fitting else None
+
+
+def _request(store: Store, client: str, trigger: str) -> Request:
+    serving = store.serving()
+    if serving is None:
+        raise ConfigError(f"{store.path} has no serving model")
+    return requests.new(
+        federation=store.name, client=client, trigger=trigger, model=serving, now=store.clock()
+    )
+
+
+def _told_again(outcome: Outcome, home: Home) -> str:
+    with Journal(home.journal, read_only=True) as journal:
+        at = journal.transitions(outcome.request)[-1].at
+    return (
+        f"{outcome.client} was erased already, at {stamp(at)}, and is not erased again; receipt "
+        f"{outcome.receipt}"
+    )
+
+
+def _words(outcome: Outcome, home: Home) -> str:
+    if outcome.model is None:
+        return f"{outcome.client} was not erased: {outcome.state}: {outcome.reason}"
+    return (
+        f"{outcome.client} is erased by {outcome.method}; model {home.model(outcome.model)}, "
+        f"receipt {outcome.receipt}"
+    )

@@ -1,0 +1,1 @@
+"""Messages, arrays and node names on the wire."""

@@ -1,0 +1,1 @@
+"""Rounds of training and erasure on a live federation."""

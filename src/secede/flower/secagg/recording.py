@@ -1,0 +1,117 @@
+"""A workflow that remembers: after every mean under SecAgg+, who is in it with which weight.
+
+As `recording` does in the open. Weights and digests are what clients tell: the server sees neither
+their updates nor how far those lie from the mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flwr.app import Context
+from flwr.server import ClientManager, LegacyContext, SimpleClientManager
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.serverapp import Grid
+
+from secede import state as states
+from secede.errors import ConfigError
+from secede.flower.rounds.recording import WAIT_SECONDS
+from secede.flower.secagg import legacy_api
+from secede.flower.secagg.legacy_api import Masked
+from secede.flower.secagg.strategy import Bounded, Recorded, Shown
+from secede.flower.storage.store import Store
+from secede.state import State
+
+ROUND_SECONDS = 3600.0
+
+
+def secure_recording(
+    workflow: DefaultWorkflow,
+    store: Store,
+    *,
+    wait_seconds: float = WAIT_SECONDS,
+    round_seconds: float = ROUND_SECONDS,
+    from_scratch: bool = False,
+) -> SecureRecording:
+    """Return a workflow that does what `workflow` does and lets clients be erased later.
+
+    It must be a DefaultWorkflow whose fit workflow is SecAgg+'s. `wait_seconds` is how long it
+    waits for clients before each round, `round_seconds` how long for answers in it. Where a
+    training begins, and when it goes on, is as with `recording`.
+    """
+    if isinstance(workflow, SecureRecording):
+        return workflow
+    if not isinstance(workflow, DefaultWorkflow) or not isinstance(
+        workflow.fit_workflow, SecAggPlusWorkflow
+    ):
+        raise ConfigError(
+            f"{type(workflow).__name__!r} does not hide updates: give "
+            "DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(...)), or record rounds in the open "
+            "with recording(FedAvg(), store)"
+        )
+    return SecureRecording(workflow, store, wait_seconds, round_seconds, from_scratch)
+
+
+class SecureRecording:
+    """A workflow under SecAgg+ whose rounds are written down."""
+
+    def __init__(
+        self,
+        inner: DefaultWorkflow,
+        store: Store,
+        wait_seconds: float,
+        round_seconds: float,
+        from_scratch: bool,
+    ) -> None:
+        assert isinstance(inner.fit_workflow, SecAggPlusWorkflow)  # that was checked
+        self.inner, self.store, self.workflow = inner, store, inner.fit_workflow
+        self._wait_seconds, self._round_seconds = wait_seconds, round_seconds
+        self._from_scratch = from_scratch
+
+    def __call__(self, grid: Grid, context: Context) -> None:
+        """Train from where the last training ended, or was cut short, unless from scratch."""
+        if not isinstance(context, LegacyContext):
+            raise ConfigError(f"expected a LegacyContext, got a {type(context).__name__}")
+        masked = legacy_api.check(context.strategy, self.workflow)
+        if type(context.client_manager) is not SimpleClientManager:
+            raise ConfigError(
+                f"client manager {type(context.client_manager).__name__!r} may wait for ever: "
+                "leave Flower's own, SimpleClientManager, in the LegacyContext"
+            )
+        usual, manager, config = context.strategy, context.client_manager, context.config
+        with self.store.held():
+            given = self._given(masked, manager)
+            begun = states.digest(given)
+            on = self.store.begin(config.num_rounds, given=begun, from_scratch=self._from_scratch)
+            model = None if on is None else self.store.model()
+            done = 0 if on is None else min(on.rounds, config.num_rounds)
+            shown = Shown(grid, self.store, self._round_seconds, masked.workflow.max_weight)
+            begin = given if model is None else model
+            heard = Recorded(masked, self.store, shown, begin, self._wait_seconds)
+            heard.run, heard.done = str(context.run_id), done
+            context.strategy = heard
+            context.config = replace(config, num_rounds=config.num_rounds - done)
+            context.client_manager = Bounded(self._wait_seconds)
+            try:
+                DefaultWorkflow(heard.round, self.inner.evaluate_workflow)(shown, context)
+            finally:
+                shown.ended = True
+                context.strategy, context.client_manager = usual, manager
+                context.config = config
+            self.store.finish()
+
+    def _given(self, masked: Masked, manager: ClientManager) -> State:
+        """Return the weights that the training is started with."""
+        found = masked.strategy.initialize_parameters(manager)
+        if found is not None:
+            return legacy_api.to_state(found, self.store.like)
+        last = None if self._from_scratch else self.store.model()
+        if last is None:
+            raise ConfigError(
+                "the strategy has no initial_parameters: give it those of load_model(), so that it "
+                "is known what the training begins with"
+            )
+        return last
+
+
+Secure = SecAggPlusWorkflow | SecureRecording  # either says how updates are hidden

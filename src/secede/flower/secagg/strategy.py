@@ -1,0 +1,291 @@
+"""A training's strategy under SecAgg+, whose rounds are written down, and the grid that it has."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flwr.app import Context
+from flwr.common import EvaluateIns, EvaluateRes, Parameters, Scalar
+from flwr.server import ClientManager, LegacyContext, SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.compat.grid_client_proxy import GridClientProxy
+from flwr.server.strategy import Strategy
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, Key
+from flwr.serverapp import Grid
+from flwr.supercore.run import RunNotRunningException
+
+from secede import state as states
+from secede.errors import ConfigError, GuardError, SilentError
+from secede.flower.protocol.nodes import Node
+from secede.flower.protocol.roster import Roster
+from secede.flower.rounds.exchange import Exchange
+from secede.flower.rounds.grid import Admitted, Awaiting, prompt
+from secede.flower.rounds.recording import told
+from secede.flower.secagg import legacy_api
+from secede.flower.secagg.engine import Failures, Results
+from secede.flower.secagg.grid import Carried, Carrying, Configured
+from secede.flower.secagg.legacy_api import Masked
+from secede.flower.secagg.opened_sums import Opened
+from secede.flower.storage.round_log import Contribution
+from secede.flower.storage.store import Store
+from secede.state import State
+
+if TYPE_CHECKING:
+    from flwr.proto.node_pb2 import NodeInfo
+
+_PAUSE = 0.5  # seconds between two looks for replies
+_SAME = 1e-5  # of a value's size: rounding makes less of a mean of equal states
+
+
+class Shown(Carrying):
+    """The grid of a training, on which those who were erased are not."""
+
+    def __init__(self, grid: Grid, store: Store, seconds: float, most: float) -> None:
+        exchange = Exchange(grid=prompt(grid), tell=store.tell, pause=_PAUSE, now=store.clock)
+        super().__init__(
+            exchange,
+            Opened(store.path),
+            like=store.like,
+            home=store.identity,
+            most=most,
+            seconds=seconds,
+        )
+        self.ended, self._grid, self._thread = False, exchange.grid, threading.get_ident()
+
+    def admit(self, roster: Roster, refused: Callable[[Node, str], None]) -> Admitted:
+        """Show those whom the roster admits."""
+        self.inner = shown = Admitted(self._grid, roster, refused)
+        self.exchange = replace(self.exchange, grid=shown)
+        return shown
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return who is there; Flower's own thread asks on until it hears that all is over."""
+        if self.ended and threading.get_ident() != self._thread:
+            raise RunNotRunningException
+        return super().get_nodes()
+
+
+class Bounded(SimpleClientManager):
+    """A manager that waits for clients for so long, and not for a day."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def wait_for(self, num_clients: int, timeout: float = 86400) -> bool:
+        """Wait; SilentError once the time is over."""
+        with self._cv:
+            if self._cv.wait_for(lambda: len(self.clients) >= num_clients, self._seconds):
+                return True
+        raise SilentError(
+            f"too few clients came within {self._seconds:g} seconds: {len(self.clients)} of "
+            f"{num_clients} are there; start the others, or lower the strategy's "
+            "min_available_clients"
+        )
+
+
+class Recorded(Strategy):
+    """A weighted mean under SecAgg+ whose rounds are written down."""
+
+    run, done = "", 0  # rounds of this training before it was cut short
+
+    def __init__(
+        self, masked: Masked, store: Store, shown: Shown, begin: State, wait_seconds: float
+    ) -> None:
+        self._masked, self._inner, self._store, self._shown = masked, masked.strategy, store, shown
+        self._wait_seconds = wait_seconds
+        self._begin, self._start = begin, states.digest(begin)
+        self._known = {node.identity: node for node in store.clients()}
+        self._digests = store.digests()  # of their last recorded updates, by identity
+        self._asked, self._config = dict[int, Node](), dict[str, Any]()
+        self._in_mean: set[int] | None = None
+        self._made: Configured | None = None
+        self._said = set[tuple[int, str]]()
+        self._admit()
+
+    def round(self, _: Grid, context: Context) -> None:
+        """Take a round, under the number that it has in the whole training."""
+        config = context.state.config_records[MAIN_CONFIGS_RECORD]
+        number = int(str(config[Key.CURRENT_ROUND])) + self.done
+        config[Key.CURRENT_ROUND] = number
+        self._in_mean, self._made = None, None
+        assert isinstance(context, LegacyContext)  # that was checked
+        self._shown.carry(self._masked.workflow, context)
+        here = self._shown.round
+        missing = {n: why for n, why in here.faults.items() if n not in (self._in_mean or ())}
+        for node, why in missing.items():
+            self._store.tell(f"left out of the round: client {self._asked[node].name!r}: {why}")
+        if here.spoilt:
+            self._store.tell(f"round {number} is not recorded, all stays: {here.spoilt}")
+        elif self._in_mean is None:
+            self._store.tell(f"round {number}: secure aggregation came to no end, all stays")
+            wrong = missing.keys() - here.silent
+            if len(wrong) > 1 and wrong == self._asked.keys():  # the app's fault, nobody's
+                raise GuardError(f"no client sent a sound update: {next(iter(missing.values()))}")
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
+        """Begin where the training begins."""
+        return legacy_api.to_parameters(self._begin)
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> Configured:
+        """Let the strategy choose, once a round, among the clients that have not left."""
+        if self._made is not None:  # it begins again without those who dropped out
+            return self._shown.left(self._made)
+        self._start = states.digest(legacy_api.to_state(parameters, self._store.like))
+        self._store.check_start(self._start)
+        shown = self._admit()
+        Awaiting(
+            shown,
+            self._wait_seconds,
+            self._store.tell,
+            enough=max(self._masked.least(), len(self._shown.opened.before(self._start) or ())),
+            hopeless=shown.hopeless,
+        ).get_nodes()
+        made = self._inner.configure_fit(server_round, parameters, client_manager)
+        chosen = [int(proxy.cid) for proxy, _ in made]
+        if strangers := {*chosen} - shown.seen.keys():
+            raise ConfigError(
+                f"strategy {type(self._inner).__name__!r} chose node {min(strangers)}, which takes "
+                "no part: choose among the client manager's"
+            )
+        if made and self._shown.opened.before(self._start) is not None:
+            made = self._again(made, shown)
+        self._asked = {int(proxy.cid): shown.seen[int(proxy.cid)] for proxy, _ in made}
+        legacy_api.check_room(self._masked.workflow, len(made))
+        self._config = told(made[0][1].config) if made else {}
+        self._shown.round = Carried(
+            names={node: who.name for node, who in self._asked.items()},
+            start=self._start,
+            without_fail=not self._inner.accept_failures,
+            serving={n: self._digests.get(who.identity) for n, who in self._asked.items()},
+        )
+        self._made = made
+        return made
+
+    def aggregate_fit(
+        self, server_round: int, results: Results, failures: Failures
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """Let the strategy take the mean that there is, and write down whose it is."""
+        here = self._shown.round
+        here.opening = False
+        weights = {int(proxy.cid): int(found.num_examples) for proxy, found in results}
+        counts = [*weights.values()]
+        try:
+            shown = legacy_api.opened(self._masked.workflow, results[0][1].parameters, counts)
+        except GuardError as error:
+            here.spoilt = str(error)
+            return None, {}
+        for _, found in results:
+            found.parameters = shown
+        lost = [n for n in here.faults if n not in weights]
+        failed = [*failures, *(RuntimeError(here.faults[n]) for n in lost)]
+        mean = legacy_api.to_state(shown, self._store.like)
+        parameters, metrics = self._inner.aggregate_fit(server_round, results, failed)
+        self._in_mean = set(weights)
+        if parameters is None:
+            self._store.tell(f"round {server_round}: the strategy took no mean, all stays")
+            return parameters, metrics
+        state = legacy_api.to_state(parameters, self._store.like)
+        _check_same(state, mean, type(self._inner).__name__)
+        for line in legacy_api.warnings(self._masked.workflow, counts):
+            self._tell_once(0, line.partition(" ")[0], line)
+        digests = here.digests
+        for node in weights.keys() - digests.keys():
+            self._tell_once(
+                node,
+                "nothing kept",
+                f"client {self._asked[node].name!r} says of no update that it kept it: it cannot "
+                "leave by a step of its own; is erasure.mod the second of its mods?",
+            )
+        clients = [
+            Contribution(
+                client=self._asked[node].name,
+                node=str(node),
+                key=self._asked[node].key,
+                weight=weight,
+                digest=digests.get(node),
+            )
+            for node, weight in sorted(weights.items(), key=lambda pair: self._asked[pair[0]].name)
+        ]
+        self._store.keep(
+            state,
+            run=self.run,
+            strategy=type(self._inner).__name__,
+            start=self._start,
+            clients=clients,
+            config=self._config,
+            server_round=server_round,
+            secure=True,
+        )
+        for node in weights:
+            who = self._asked[node]
+            self._known.setdefault(who.identity, who)
+            if node in digests:
+                self._digests[who.identity] = digests[node]
+        # What is written down is what the next round begins with, to the bit.
+        return legacy_api.to_parameters(state), metrics
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """Pass on."""
+        return self._inner.configure_evaluate(server_round, parameters, client_manager)
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """Pass on."""
+        return self._inner.aggregate_evaluate(server_round, results, failures)
+
+    def evaluate(
+        self, server_round: int, parameters: Parameters
+    ) -> tuple[float, dict[str, Scalar]] | None:
+        """Pass on."""
+        return self._inner.evaluate(server_round, parameters)
+
+    def _admit(self) -> Admitted:
+        roster = Roster(self._known.values(), self._store.erased())
+        return self._shown.admit(roster, self._tell_refused)
+
+    def _again(self, made: Configured, shown: Admitted) -> Configured:
+        """Return the messages of a round whose sum was opened before: to the same clients."""
+        names = [node.name for node in shown.seen.values()]
+        agreed = self._shown.opened.agreed(self._start, names)
+        self._store.tell(
+            f"a sum from this model was opened before: the round is taken again with the same "
+            f"clients, {', '.join(sorted(agreed))}"
+        )
+        given = {int(proxy.cid): ins for proxy, ins in made}
+        return [
+            (GridClientProxy(node, self._shown, run_id=0), given.get(node, made[0][1]))
+            for node, who in shown.seen.items()
+            if who.name in agreed
+        ]
+
+    def _tell_refused(self, node: Node, reason: str) -> None:
+        self._tell_once(node.node, reason, f"stays out: client {node.name!r}: {reason}")
+
+    def _tell_once(self, node: int, what: str, line: str) -> None:
+        if (node, what) not in self._said:
+            self._said.add((node, what))
+            self._store.tell(line)
+
+
+def _check_same(state: State, mean: State, name: str) -> None:
+    for key, value in mean.items():
+        if value.is_floating_point():
+            share = max(_SAME, 4 * torch.finfo(value.dtype).eps)
+            if not torch.allclose(state[key].double(), value.double(), rtol=share, atol=1e-8):
+                raise ConfigError(
+                    f"strategy {name!r} changes the weighted mean (at {key!r}): nothing can be "
+                    "erased from such a model"
+                )

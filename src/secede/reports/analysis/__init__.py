@@ -1,0 +1,1 @@
+"""Statistics, answers and verdicts from records."""

@@ -1,0 +1,252 @@
+"""Every figure of the paper, from one run or from all its cells, and one of methods, as values.
+
+Panels stand in a row over data sets, as the paper has them; numbers of clients stand side by
+side in bars, and in figures of their own for curves. Halimi et al. 2022, section 5, appendices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from secede.reports import names
+from secede.reports.analysis.answers import FORGOTTEN_POINTS
+from secede.reports.figures.panels import (
+    attack_panel,
+    bar_panel,
+    communication_panel,
+    curves_beside,
+    method_panel,
+    methods_shown,
+    rounds_panel,
+)
+from secede.reports.figures.plots import Panel, Plot
+from secede.reports.formats import plural
+from secede.reports.records.runs import Run
+
+SOON = 1  # the paper's round for backdoors and membership inference
+LATER = 5  # the paper's round for clean and flipped accuracy
+WORTH_A_FIGURE = 3  # methods that a figure of their own takes
+_BESIDE = {
+    names.FINE_TUNE: "fine-tuning FedAvg's model",
+    names.REFERENCE: "starting from the others' mean (the reference)",
+    names.PROJECTED_ASCENT: "projected ascent",
+}
+
+# Which scores show the leaver, and after how many rounds the paper looks.
+_EFFICACY: dict[str, tuple[tuple[str, ...], int]] = {
+    "backdoor": ((names.ATTACK_SUCCESS, names.BACKDOOR_ACCURACY), SOON),
+    "flipped": ((names.FLIPPED_ACCURACY,), LATER),
+    "clean": ((names.LEAVER_LOSS, names.LEAVER_ACCURACY), SOON),
+    "exclusive": ((names.EXCLUSIVE_ACCURACY, names.OTHERS_ACCURACY), SOON),
+    "class": ((names.CLASS_ACCURACY, names.OTHERS_ACCURACY), SOON),
+}
+_SHADED = {
+    "backdoor": "what counts as forgotten, to which less than retraining's belongs",
+    "clean": f"{FORGOTTEN_POINTS:g} points to both sides; whether a clean leaver is forgotten, "
+    "its loss decides",
+}
+_EFFICACY_CAPTION = {
+    "backdoor": (
+        "Attack success is the share of triggered test images of other classes that the model "
+        "calls the target. The paper's backdoor accuracy also counts images that truly belong to "
+        "the target, which gives it a floor (about 10 % with ten classes)."
+    ),
+    "flipped": "Accuracy on flipped test images; the aim is what retraining gives, not zero.",
+    "clean": "The leaver's own training samples; the aim is what retraining gives, not more.",
+    "exclusive": (
+        "Accuracy on test images of the classes that the leaver held alone, or nearly so, and on "
+        "those of all other classes; the aim is what retraining gives."
+    ),
+    "class": (
+        "Accuracy on test images of the classes to erase and on those of all other classes; the "
+        "aim is what retraining gives."
+    ),
+}
+_CURVE = {
+    "backdoor": names.ATTACK_SUCCESS,
+    "flipped": names.FLIPPED_ACCURACY,
+    "clean": names.LEAVER_LOSS,
+    "exclusive": names.EXCLUSIVE_ACCURACY,
+    "class": names.CLASS_ACCURACY,
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """The runs that share one column of panels: a data set, each with its own clients."""
+
+    title: str
+    runs: tuple[Run, ...]
+
+
+def plots(runs: Sequence[Run]) -> tuple[Plot, ...]:
+    """Return every figure for these runs, scenario by scenario."""
+    found: list[Plot] = []
+    for scenario in names.SCENARIOS:
+        chosen = [run for run in runs if run.config.scenario == scenario]
+        if chosen:
+            found.extend(_scenario_plots(scenario, columns(chosen)))
+    return tuple(found)
+
+
+def columns(runs: Sequence[Run]) -> tuple[Column, ...]:
+    """Group runs by data set; runs that differ in more than clients get a column each."""
+    ordered = sorted(runs, key=lambda run: (names.data_order(run.config.data), run.config.clients))
+    groups: dict[str, list[Run]] = {}
+    for run in ordered:
+        groups.setdefault(run.config.data, []).append(run)
+    if any(len({run.config.clients for run in group}) < len(group) for group in groups.values()):
+        return tuple(Column(run.config.title, (run,)) for run in ordered)
+    return tuple(Column(names.data_label(data), tuple(group)) for data, group in groups.items())
+
+
+def _scenario_plots(scenario: str, found: tuple[Column, ...]) -> Iterator[Plot]:
+    yield _efficacy(scenario, found)
+    sizes = sorted({run.config.clients for column in found for run in column.runs})
+    of_size = {size: _only(found, size) for size in sizes}
+    for size, some in of_size.items():
+        yield from _membership(scenario, size, some)
+    yield _clean(scenario, found)
+    for size, some in of_size.items():
+        yield _communication(scenario, size, some)
+    for size, some in of_size.items():
+        yield _rounds(scenario, size, some)
+    for size, some in of_size.items():
+        yield from _methods(scenario, size, some)
+
+
+def _only(found: tuple[Column, ...], size: int) -> list[tuple[str, Run]]:
+    return [(c.title, run) for c in found for run in c.runs if run.config.clients == size]
+
+
+def _efficacy(scenario: str, found: tuple[Column, ...]) -> Plot:
+    scores, round = _EFFICACY[scenario]
+    after = _rounds_of(found, round)
+    return Plot(
+        slug=f"{scenario}-efficacy",
+        title=f"{names.SCENARIOS[scenario]}: is the leaver forgotten after {after}?",
+        caption=f"{_erased(found, round)} {_EFFICACY_CAPTION[scenario]}",
+        rows=tuple(_bars(found, score, round) for score in scores),
+    )
+
+
+def _clean(scenario: str, found: tuple[Column, ...]) -> Plot:
+    which = " of the other classes" if scenario in names.UTILITY else ""
+    return Plot(
+        slug=f"{scenario}-clean-accuracy",
+        title=f"{names.SCENARIOS[scenario]}: is the model useful after {_rounds_of(found, LATER)}?",
+        caption=f"{_erased(found, LATER)} Accuracy on clean test images{which}.",
+        rows=(_bars(found, _utility(scenario), LATER),),
+    )
+
+
+def _utility(scenario: str) -> str:
+    return names.UTILITY.get(scenario, names.CLEAN_ACCURACY)
+
+
+def _bars(found: tuple[Column, ...], score: str, round: int) -> tuple[Panel, ...]:
+    return tuple(bar_panel(column.title, column.runs, score, round) for column in found)
+
+
+def _membership(scenario: str, size: int, some: list[tuple[str, Run]]) -> Iterator[Plot]:
+    attacked = [
+        (title, run) for title, run in some if attack_panel(title, run, "member_rate", SOON).groups
+    ]
+    if not attacked:
+        return
+    yield Plot(
+        slug=f"{scenario}-membership-n{size}",
+        title=f"{names.SCENARIOS[scenario]}, N = {size}: can an attacker tell that it took part?",
+        caption="Two membership attacks. First, how many of the leaver's samples they call members "
+        "(the paper's number). Then, how many samples known not to be members they recognise: "
+        f"an attack that calls everything a member scores high on the first and fails the second. "
+        f"{_erased_runs([run for _, run in attacked], SOON)}",
+        rows=tuple(
+            tuple(attack_panel(title, run, share, SOON) for title, run in attacked)
+            for share in ("member_rate", "nonmember_accuracy")
+        ),
+    )
+
+
+def _communication(scenario: str, size: int, some: list[tuple[str, Run]]) -> Plot:
+    which = "an accuracy on the other classes" if scenario in names.UTILITY else "a clean accuracy"
+    return Plot(
+        slug=f"{scenario}-communication-n{size}",
+        title=f"{names.SCENARIOS[scenario]}, N = {size}: what does {which} cost?",
+        caption=f"Megabytes uploaded until {which} is first reached; one dot a round, "
+        "the leaver's own upload included. Lower and further right is better.",
+        rows=(tuple(communication_panel(title, run) for title, run in some),),
+    )
+
+
+def _rounds(scenario: str, size: int, some: list[tuple[str, Run]]) -> Plot:
+    scores = (_utility(scenario), _CURVE[scenario])
+    return Plot(
+        slug=f"{scenario}-rounds-n{size}",
+        title=f"{names.SCENARIOS[scenario]}, N = {size}: round by round",
+        caption=f"Rounds of post-training for the erased model{_beside([run for _, run in some])}, "
+        "rounds of training from scratch for the retrained one. The dotted level is FedAvg's last "
+        "round.",
+        rows=tuple(
+            tuple(rounds_panel(title, run, score) for title, run in some) for score in scores
+        ),
+    )
+
+
+def _beside(runs: Sequence[Run]) -> str:
+    """Name the methods drawn beside the erased model."""
+    shown = [what for arm, what in _BESIDE.items() if any(arm in curves_beside(r) for r in runs)]
+    return f" and, beside it, for {' and '.join(shown)}" if shown else ""
+
+
+def _methods(scenario: str, size: int, some: list[tuple[str, Run]]) -> Iterator[Plot]:
+    rich = [
+        (title, run)
+        for title, run in some
+        if len(run.config.methods) >= WORTH_A_FIGURE
+        and min(run.last_round(arm) for arm in run.config.methods) >= 1
+    ]
+    if not rich:
+        return
+    shaded = _SHADED.get(scenario, "what counts as forgotten")
+    panels = [method_panel(title, run) for title, run in rich]
+    logarithmic = (
+        " Large differences are on a logarithmic scale."
+        if any(panel.is_difference_wide or panel.is_position_wide for panel in panels)
+        else ""
+    )
+    yield Plot(
+        slug=f"{scenario}-methods-n{size}",
+        title=f"{names.SCENARIOS[scenario]}, N = {size}: methods compared",
+        caption=f"{_which([run for _, run in rich])} after its first round of post-training: how "
+        "far its score lies from retraining's, with 95 % intervals, against how far its "
+        "usefulness does (methods at one place stand side by side). The line is retraining; "
+        f"shaded is {shaded}. Further right and nearer the line is better. Bold: the method "
+        f"judged here.{logarithmic}",
+        rows=tuple((panel,) for panel in panels),
+    )
+
+
+def _which(runs: Sequence[Run]) -> str:
+    if all(len(methods_shown(run)) == len(run.config.methods) for run in runs):
+        return "Every method"
+    return "Every method but some variants, which the table has,"
+
+
+def _erased(found: tuple[Column, ...], round: int) -> str:
+    return f"Erased: after {_rounds_of(found, round)} of post-training."
+
+
+def _erased_runs(runs: Sequence[Run], round: int) -> str:
+    return f"Erased: after {_reached(runs, round)} of post-training."
+
+
+def _rounds_of(found: tuple[Column, ...], round: int) -> str:
+    return _reached([run for column in found for run in column.runs], round)
+
+
+def _reached(runs: Sequence[Run], round: int) -> str:
+    reached = {min(round, run.last_round(run.erased)) for run in runs}
+    upto = "" if len(reached) == 1 else "up to "
+    return f"{upto}{plural(max(reached), 'round')}"

@@ -1,0 +1,183 @@
+"""One panel of a figure from one data set's runs, as values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Literal
+
+from secede.reports import names
+from secede.reports.analysis.costs import MEGABYTE
+from secede.reports.analysis.questions import allowed
+from secede.reports.analysis.statistics import difference, measured, of_shares
+from secede.reports.figures.palette import look_keys
+from secede.reports.figures.plots import BarGroup, BarPanel, Line, LinePanel, Mark, MarkPanel
+from secede.reports.formats import Unit
+from secede.reports.records.runs import Run, Score
+
+# Drawn round by round where a run has them, besides retraining and what is judged; more lines
+# than these could not be told apart.
+CURVES = (names.FINE_TUNE, names.REFERENCE, names.PROJECTED_ASCENT)
+
+Share = Literal["member_rate", "nonmember_accuracy"]
+_SHARES: dict[Share, str] = {
+    "member_rate": "leaver's samples called members",
+    "nonmember_accuracy": "known non-members recognised",
+}
+
+TOLD_APART = 10  # methods in one panel; there are not many more looks
+
+
+def bar_panel(title: str, runs: Sequence[Run], score: str, round: int) -> BarPanel:
+    """Return FedAvg, retrained and erased for each number of clients."""
+    groups = (
+        BarGroup(
+            f"N = {run.config.clients}",
+            tuple(
+                (run.shown_as(arm), measured(run, arm, _moment(run, arm, round), score))
+                for arm in _barred(run)
+            ),
+        )
+        for run in runs
+    )
+    return BarPanel(title, names.SCORES[score], _unit(score), tuple(groups))
+
+
+def attack_panel(title: str, run: Run, share: Share, round: int) -> BarPanel:
+    """Return one share of both membership attacks on FedAvg, retrained and erased."""
+    groups = []
+    for attack, label in names.ATTACKS.items():
+        bars = []
+        for arm in _barred(run):
+            found = run.attacks(arm, _moment(run, arm, round), attack)
+            if found:
+                shown = of_shares([getattr(item, share) for item in found])
+                bars.append((run.shown_as(arm), shown))
+        if bars:
+            groups.append(BarGroup(label, tuple(bars)))
+    return BarPanel(title, _SHARES[share], "share", tuple(groups))
+
+
+def communication_panel(title: str, run: Run) -> LinePanel:
+    """Return megabytes uploaded against the best accuracy so far, clean or on other classes."""
+    lines = tuple(_best_so_far(run, arm) for arm in (names.RETRAIN, run.erased))
+    return LinePanel(
+        title=title,
+        position_label="MB uploaded",
+        value_label=names.SCORES[run.config.utility],
+        unit="share",
+        lines=lines,
+        window=_cost_window(lines),
+        upright=True,
+    )
+
+
+def rounds_panel(title: str, run: Run, score: str) -> LinePanel:
+    """Return one score of the main arms against rounds, and FedAvg's last value as a level."""
+    shown = (*curves_beside(run), names.RETRAIN, run.erased)
+    lines = tuple(_curve(run, arm, score) for arm in shown)
+    last = run.last_round(names.FEDAVG)
+    return LinePanel(
+        title=title,
+        position_label="round",
+        value_label=names.SCORES[score],
+        unit=_unit(score),
+        lines=lines,
+        window=_window(lines, score),
+        level=(names.FEDAVG, measured(run, names.FEDAVG, last, score)),
+    )
+
+
+def curves_beside(run: Run) -> tuple[str, ...]:
+    """Return the methods that are drawn round by round besides the judged one."""
+    return tuple(arm for arm in CURVES if arm in run.config.methods[1:])
+
+
+def method_panel(title: str, run: Run) -> MarkPanel:
+    """Return methods after one round: their probe and their usefulness against retraining's."""
+    probe, shown = run.config.main_probe, methods_shown(run)
+    looks = look_keys([run.shown_as(arm) for arm in (names.FEDAVG, names.RETRAIN, *shown)])
+    use, last = run.config.utility, run.last_round(names.RETRAIN)
+    marks = []
+    for arm in shown:
+        gap, loss = (
+            difference(run.scores(arm, 1, score), run.scores(names.RETRAIN, last, score))
+            for score in (probe, use)
+        )
+        marks.append(Mark(names.label(arm), looks[run.shown_as(arm)], 100 * loss.mean, gap))
+    return MarkPanel(
+        title=title,
+        position_label=f"{names.SCORES[use]}: points from retraining",
+        value_label=f"{names.SCORES[probe]}: points from retraining",
+        marks=tuple(marks),
+        allowed=allowed(probe),
+    )
+
+
+def methods_shown(run: Run) -> tuple[str, ...]:
+    """Return the methods that a figure can tell apart: more than a few variants are left out."""
+    variants = [arm for arm in run.config.methods if "@" in arm]
+    room = max(0, TOLD_APART - len(run.config.methods) + len(variants))
+    return tuple(arm for arm in run.config.methods if arm not in variants[room:])
+
+
+def _barred(run: Run) -> tuple[str, str, str]:
+    return names.FEDAVG, names.RETRAIN, run.erased
+
+
+def _moment(run: Run, arm: str, round: int) -> int:
+    last = run.last_round(arm)
+    return min(round, last) if arm == run.erased else last
+
+
+def _unit(score: str) -> Unit:
+    return "share" if names.is_proportion(score) else "loss"
+
+
+def _curve(run: Run, arm: str, score: str) -> Line:
+    rounds = range(run.last_round(arm) + 1)
+    values = tuple(measured(run, arm, round, score) for round in rounds)
+    return Line(run.shown_as(arm), tuple(float(round) for round in rounds), values)
+
+
+def _best_so_far(run: Run, arm: str) -> Line:
+    curves, score = [seed.curves[arm] for seed in run.seeds], run.config.utility
+    best = [list(accumulate((point.scores[score] for point in curve), _better)) for curve in curves]
+    spent = tuple(
+        sum(point.cost.upload_bytes for point in points) / len(points) / MEGABYTE
+        for points in zip(*curves, strict=True)
+    )
+    shown = tuple(of_shares(scores) for scores in zip(*best, strict=True))
+    return Line(run.shown_as(arm), spent, shown)
+
+
+def _better(one: Score, other: Score) -> Score:
+    return one if one.value >= other.value else other
+
+
+def _cost_window(lines: Sequence[Line]) -> tuple[float, float]:
+    # From somewhat below the first round after erasing, where the two begin to differ in use.
+    erased = lines[-1].values
+    top = max(value.mean for line in lines for value in line.values)
+    low = max(top - 2.2 * max(top - erased[min(1, len(erased) - 1)].mean, 0.01), 0.0)
+    margin = 0.05 * (top - low)
+    return low - margin, top + margin
+
+
+def _window(lines: Sequence[Line], score: str) -> tuple[float, float]:
+    # The wreck before post-training may leave the frame, so that the rest can be told apart.
+    late = [value.mean for line in lines for value in line.values[1:] or line.values]
+    finite = [value for value in late if math.isfinite(value)] or [1.0]
+    if not names.is_proportion(score):
+        return 0.0, 1.1 * max(finite)
+    if score not in (names.CLEAN_ACCURACY, names.OTHERS_ACCURACY):
+        return -0.02, 1.02
+    firsts = [
+        line.values[1].mean for line in lines if line.arm != names.RETRAIN and line.values[1:]
+    ]
+    low = min(firsts, default=min(finite))
+    bottom = max(math.floor(10 * low) / 10 - 0.1, 0.0)
+    top = min(math.ceil(20 * max(finite)) / 20, 1.0)
+    margin = 0.02 * (top - bottom)
+    return bottom - margin, top + margin

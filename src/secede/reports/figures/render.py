@@ -1,0 +1,160 @@
+"""Figures as files and as pieces of a page: SVG with its glyphs as paths, and PNG.
+
+The same records give the same bytes: no date, no random ids. On the page colours follow the
+reader's light or dark theme, and ids carry the panel's own prefix.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from secede.reports import names
+from secede.reports.figures.draw import draw
+from secede.reports.figures.marks import MARKS_HEIGHT, MARKS_WIDTH
+from secede.reports.figures.palette import INK, LOOKS, PAPER, THEME, settings
+from secede.reports.figures.plots import BarPanel, MarkPanel, Panel, Plot
+
+WIDTH, HEIGHT = 4.0, 2.9  # inches of one panel
+LETTER, LINE = 0.1, 0.2  # inches that a letter of a title takes, and each line after the first
+HEADING = 0.62  # inches above the panels for title and legend
+TITLE_ONLY = 0.36  # where there is no legend
+DPI = 160
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A plot as files and, panel by panel, as SVG to stand inside a page."""
+
+    panels: tuple[str, ...]
+    svg: bytes
+    png: bytes
+
+
+def draw_plot(plot: Plot) -> Drawn:
+    """Draw a plot in all its forms."""
+    names = (f"{plot.slug}-{index}" for index in range(1, len(plot.panels) + 1))
+    panels = (panel_svg(panel, name) for panel, name in zip(plot.panels, names, strict=True))
+    return Drawn(tuple(panels), plot_bytes(plot, "svg"), plot_bytes(plot, "png"))
+
+
+def plot_bytes(plot: Plot, form: Literal["svg", "png"]) -> bytes:
+    """Return a whole figure with title and legend as the content of a file."""
+    return _rendered(plot.slug, lambda: _figure(plot), form)
+
+
+def panel_svg(panel: Panel, name: str) -> str:
+    """Return one panel as SVG to stand inside a page; `name` must be unique there."""
+    svg = _rendered(name, lambda: _single(panel), "svg").decode()
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
+    return _themed(_described(_own_ids(body, name), panel.alt))
+
+
+def _rendered(salt: str, make: Callable[[], Figure], form: Literal["svg", "png"]) -> bytes:
+    out = io.BytesIO()
+    blank = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change a figure
+        matplotlib.rcParams.update(settings(salt))
+        make().savefig(out, format=form, dpi=DPI, metadata=blank)
+    return out.getvalue()
+
+
+def _single(panel: Panel) -> Figure:
+    figure = Figure(figsize=_inches(panel), layout="constrained")
+    figure.patch.set_alpha(0)
+    axes = figure.subplots()
+    axes.patch.set_alpha(0)
+    draw(axes, panel)
+    return figure
+
+
+def _figure(plot: Plot) -> Figure:
+    rows = plot.rows
+    panel_width, panel_height = _inches(plot.panels[0])
+    if len(rows[0]) == 1 and panel_width == WIDTH:  # one data set: its panels side by side
+        rows = (tuple(row[0] for row in rows),)
+    high, wide = len(rows), max(len(row) for row in rows)
+    title = textwrap.wrap(plot.title, int((wide * panel_width - 0.24) / LETTER))
+    more = LINE * (len(title) - 1)
+    heading = (HEADING if plot.arms else TITLE_ONLY) + more
+    height = high * panel_height + heading
+    layout = ConstrainedLayoutEngine(
+        rect=(0, 0, 1, 1 - heading / height), w_pad=0.1, h_pad=0.1, wspace=0.05, hspace=0.05
+    )
+    figure = Figure(figsize=(wide * panel_width, height), layout=layout, facecolor=PAPER)
+    grid = figure.subplots(high, wide, squeeze=False)
+    for axes_row, row in zip(grid, rows, strict=True):
+        for axes, panel in zip(axes_row, row, strict=True):
+            draw(axes, panel)
+    left = 0.12 / (wide * panel_width)
+    words = "\n".join(title)
+    figure.text(left, 1 - 0.12 / height, words, fontsize=12, fontweight="bold", va="top")
+    if not plot.arms:
+        return figure
+    figure.legend(
+        handles=_handles(plot),
+        loc="upper left",
+        ncols=len(plot.arms),
+        fontsize=9,
+        bbox_to_anchor=(left, 1 - (0.38 + more) / height),
+        borderaxespad=0.0,
+        borderpad=0.0,
+        handlelength=1.8,
+        labelcolor=INK,
+    )
+    return figure
+
+
+def _inches(panel: Panel) -> tuple[float, float]:
+    return (MARKS_WIDTH, MARKS_HEIGHT) if isinstance(panel, MarkPanel) else (WIDTH, HEIGHT)
+
+
+def _handles(plot: Plot) -> list[Patch | Line2D]:
+    if isinstance(plot.panels[0], BarPanel):
+        return [Patch(color=LOOKS[arm].colour, label=names.label(arm)) for arm in plot.arms]
+    return [
+        Line2D(
+            [],
+            [],
+            color=LOOKS[arm].colour,
+            linewidth=LOOKS[arm].width,
+            label=names.label(arm),
+            linestyle=LOOKS[arm].linestyle,
+        )
+        for arm in plot.arms
+    ]
+
+
+def _own_ids(svg: str, name: str) -> str:
+    for mark in ('id="', 'href="#', "url(#"):
+        svg = svg.replace(mark, f"{mark}{name}-")
+    return svg
+
+
+def _described(svg: str, alt: str) -> str:
+    size = re.search(r'viewBox="[^"]*"', svg)
+    box = size.group() if size else ""
+    text = escape(alt, quote=True)
+    opening = (
+        f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {box} role="img" aria-label="{text}">'
+    )
+    return re.sub(r"<svg[^>]*>", lambda _: f"{opening}<title>{text}</title>", svg, count=1)
+
+
+def _themed(svg: str) -> str:
+    for variable, (colour, _) in THEME.items():
+        svg = svg.replace(colour, f"var(--{variable})")
+    return svg

@@ -1,0 +1,164 @@
+"""Read run folders into values, and refuse what is damaged with file and line.
+
+A seed counts only once its `result.json` exists; others are left out and listed. A finished
+seed must be whole: every arm its result names, every round from 0 on, no torn line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from secede.errors import RecordError
+from secede.reports import names
+from secede.reports.records.merge import joined
+from secede.reports.records.runs import Config, Point, Records, Run, SeedRecord
+from secede.reports.records.schema import (
+    Result,
+    parse_model,
+    read_config,
+    read_curves,
+    read_local_step,
+    read_object,
+    read_result,
+)
+
+
+def load_runs(paths: Sequence[Path]) -> Records:
+    """Read every run folder in or below `paths`; at least one must hold a finished seed.
+
+    Runs come in the paper's order: by scenario, data set and number of clients; those of other
+    methods on the same models are one.
+    """
+    found = [folder for path in paths for folder in _run_folders(path)]
+    folders = list({folder.resolve(): folder for folder in found}.values())
+    finished = [folder for folder in folders if any(_is_finished(s) for s in _seeds(folder))]
+    if not finished:
+        where = ", ".join(str(path) for path in paths)
+        raise RecordError(
+            f"no finished seed in {where}: a seed is finished once it has a result.json; "
+            "run the same config again to finish it"
+        )
+    unfinished = tuple(folder for folder in folders if folder not in finished)
+    return Records(joined(sorted(map(read_run, finished), key=_order)), unfinished)
+
+
+def read_run(folder: Path) -> Run:
+    """Read one run folder."""
+    config = read_config(folder / "config.json")
+    done = [path for path in _seeds(folder) if _is_finished(path)]
+    left = tuple(path.name for path in _seeds(folder) if not _is_finished(path))
+    if not done:
+        raise RecordError(f"{folder}: no finished seed; run the same config again to finish it")
+    results = [(path, read_result(path)) for path in done]
+    _same_digest(results)
+    # A method that destroyed the model in one seed has no mean over seeds: it is left out and told.
+    failed = {name: why for _, result in results for name, why in result.failed.items()}
+    config = replace(config, methods=tuple(m for m in config.methods if m not in failed))
+    seeds = tuple(_seed(path, result, config, failed) for path, result in results)
+    _same_shape(folder, seeds)
+    return Run(folder, config, results[0][1].config_digest, seeds, left, failed)
+
+
+def _order(run: Run) -> tuple[int, tuple[int, str], int, str]:
+    config = run.config
+    scenario = list(names.SCENARIOS).index(config.scenario)
+    return scenario, names.data_order(config.data), config.clients, config.name
+
+
+def _seed(folder: Path, result: Result, config: Config, left_out: Collection[str]) -> SeedRecord:
+    found = read_curves(folder / "curves.jsonl", (*config.arms, *left_out))
+    curves = {arm: curve for arm, curve in found.items() if arm not in left_out}
+    ends = {arm: end for arm, end in result.arms.items() if arm not in left_out}
+    result = replace(result, arms=ends)
+    _whole(folder, result, curves, config)
+    attacked = {
+        parse_model(key, config.arms, folder): made for key, made in result.membership.items()
+    }
+    return SeedRecord(
+        seed=result.seed,
+        curves=curves,
+        reports=result.reports,
+        local_step=read_local_step(result, folder),
+        history=result.history,
+        membership=attacked,
+        environment=read_object(folder / "environment.json"),
+        seconds=result.seconds,
+    )
+
+
+def _whole(
+    folder: Path, result: Result, curves: Mapping[str, tuple[Point, ...]], config: Config
+) -> None:
+    path = folder / "curves.jsonl"
+    for arm in (*config.arms, *result.arms):
+        if arm not in curves or arm not in result.arms:
+            raise RecordError(f"{path}: no finished curve for {arm!r}, though the seed is finished")
+        last, expected = curves[arm][-1], result.arms[arm]
+        if (last.round, last.digest) != (expected.rounds, expected.digest):
+            raise RecordError(
+                f"{path}: {arm} ends at round {last.round} with state {last.digest[:8]}, "
+                f"result.json says round {expected.rounds} with {expected.digest[:8]}"
+            )
+    needed = _needed_scores(config)
+    for point in (point for curve in curves.values() for point in curve):
+        missing = sorted(needed - set(point.scores))
+        if missing:
+            raise RecordError(
+                f"{path}: {point.arm} round {point.round} lacks the score {missing[0]!r}"
+            )
+
+
+def _needed_scores(config: Config) -> set[str]:
+    always = {names.CLEAN_ACCURACY, names.LEAVER_ACCURACY, names.LEAVER_LOSS}
+    always |= {config.main_probe, config.utility}
+    return always | ({names.BACKDOOR_ACCURACY} if config.scenario == "backdoor" else set())
+
+
+def _same_digest(results: Sequence[tuple[Path, Result]]) -> None:
+    first, expected = results[0][0], results[0][1].config_digest
+    for folder, result in results:
+        if result.config_digest != expected:
+            raise RecordError(
+                f"{folder / 'result.json'}: is of config {result.config_digest[:8]}, but "
+                f"{first.name} beside it is of {expected[:8]}; keep one config per run folder"
+            )
+
+
+def _same_shape(folder: Path, seeds: Sequence[SeedRecord]) -> None:
+    shapes = [{arm: len(curve) for arm, curve in seed.curves.items()} for seed in seeds]
+    for seed, shape in zip(seeds, shapes, strict=True):
+        if shape != shapes[0]:
+            raise RecordError(
+                f"{folder}: seed {seed.seed} has other arms or rounds than seed {seeds[0].seed}; "
+                "keep one config per run folder"
+            )
+
+
+def _run_folders(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        raise RecordError(f"{path}: not a folder; expected a run folder or a folder of runs")
+    found, seen = False, set[str]()
+    for folder, folders, files in os.walk(path, followlinks=True):
+        folders.sort()
+        if (real := os.path.realpath(folder)) in seen:
+            folders.clear()  # links may lead back
+            continue
+        seen.add(real)
+        if "config.json" in files:
+            found = True
+            folders.clear()
+            yield Path(folder)
+    if not found:
+        raise RecordError(f"{path}: holds no run; expected a folder with a config.json in it")
+
+
+def _seeds(folder: Path) -> list[Path]:
+    seeds = [path for path in folder.glob("seed-*") if path.name[5:].isdecimal()]
+    return sorted(seeds, key=lambda path: int(path.name[5:]))
+
+
+def _is_finished(seed: Path) -> bool:
+    return (seed / "result.json").is_file()

@@ -1,0 +1,210 @@
+"""Each file of a run folder, read and checked by itself; errors name file and line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from secede.errors import RecordError
+from secede.reports import names
+from secede.reports.records.runs import Attack, Config, History, LocalStep, Point, Score
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ArmEnd:
+    """Where an arm's curve ends."""
+
+    rounds: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """A seed's `result.json`."""
+
+    seed: int
+    config_digest: str
+    seconds: float
+    arms: dict[str, ArmEnd]
+    reports: dict[str, dict[str, object]]
+    history: History | None
+    membership: dict[str, dict[str, Attack]]
+    failed: dict[str, str] = field(default_factory=dict)  # methods that destroyed the model: why
+
+
+@dataclass(frozen=True)
+class _Clients:
+    count: int
+    leaver: int
+
+
+@dataclass(frozen=True)
+class _Scenario:
+    name: str
+
+
+@dataclass(frozen=True)
+class _Config:
+    name: str
+    data: str
+    model: str
+    clients: _Clients
+    scenario: _Scenario
+    methods: Annotated[list[str], Field(min_length=1)]
+    title: str | None = None
+    limit: int | None = None
+
+
+_RESULT = TypeAdapter(Result)
+_CONFIG = TypeAdapter(_Config)
+_POINT = TypeAdapter(Point)
+_LOCAL_STEP = TypeAdapter(LocalStep)
+
+
+def read_config(path: Path) -> Config:
+    """Read a run's `config.json`."""
+    raw = _json(path)
+    config = _validated(_CONFIG, raw, str(path))
+    if config.scenario.name not in names.MAIN_PROBE:
+        known = ", ".join(names.MAIN_PROBE)
+        raise RecordError(f"{path}: scenario {config.scenario.name!r}, expected one of {known}")
+    found = Config(
+        name=config.name,
+        title=config.title or config.name,
+        data=config.data,
+        model=config.model,
+        clients=config.clients.count,
+        leaver=config.clients.leaver,
+        scenario=config.scenario.name,
+        limit=config.limit,
+        methods=tuple(config.methods),
+        settings=tuple(_flat(raw)),
+    )
+    if twice := [arm for arm in found.arms if found.arms.count(arm) > 1]:
+        raise RecordError(f"{path}: methods: arm {twice[0]!r} is there twice, expected once")
+    return found
+
+
+def read_curves(path: Path, arms: Sequence[str]) -> dict[str, tuple[Point, ...]]:
+    """Read a finished seed's `curves.jsonl`: every arm's points, by round from 0 on."""
+    curves: dict[str, dict[int, Point]] = {}
+    for number, line in enumerate(_text(path).splitlines(), start=1):
+        where = f"{path}, line {number}"
+        point = _point(line, where, arms)
+        arm = curves.setdefault(point.arm, {})
+        if point.round in arm:
+            raise RecordError(f"{where}: {point.arm} round {point.round} is recorded twice")
+        arm[point.round] = point
+    return {arm: _in_order(arm, points, path) for arm, points in curves.items()}
+
+
+def _point(line: str, where: str, arms: Sequence[str]) -> Point:
+    try:
+        point = _validated(_POINT, json.loads(line), where)
+    except json.JSONDecodeError as error:
+        raise RecordError(
+            f"{where}: torn or not JSON ({error.msg}); expected one row per arm and round"
+        ) from error
+    if point.arm not in arms:
+        raise RecordError(f"{where}: arm {point.arm!r}, expected one of {', '.join(arms)}")
+    if point.round < 0:
+        raise RecordError(f"{where}: round {point.round}, expected 0 or more")
+    for name, score in point.scores.items():
+        _check(name, score, where)
+    return point
+
+
+def _check(name: str, score: Score, where: str) -> None:
+    if names.is_proportion(name) and not 0 <= score.value <= 1:
+        raise RecordError(f"{where}: {name} is {score.value}, expected a share from 0 to 1")
+    if score.count < 1:
+        raise RecordError(f"{where}: {name} counts {score.count} samples, expected 1 or more")
+
+
+def _in_order(arm: str, points: Mapping[int, Point], path: Path) -> tuple[Point, ...]:
+    missing = sorted(set(range(max(points) + 1)) - set(points))
+    if missing:
+        raise RecordError(f"{path}: {arm} has no row for round {missing[0]}")
+    return tuple(points[round] for round in range(len(points)))
+
+
+def read_result(folder: Path) -> Result:
+    """Read a finished seed's `result.json`."""
+    path = folder / "result.json"
+    result = _validated(_RESULT, _json(path), str(path))
+    if folder.name != f"seed-{result.seed}":
+        raise RecordError(f"{path}: is of seed {result.seed}, but its folder is {folder.name}")
+    for model, attacks in result.membership.items():
+        for name, attack in attacks.items():
+            _check(f"{model} {name} member_rate", attack.member_rate, str(path))
+            _check(f"{model} {name} nonmember_accuracy", attack.nonmember_accuracy, str(path))
+    return result
+
+
+def read_local_step(result: Result, folder: Path) -> LocalStep | None:
+    """Return how projected ascent's climb went, where the seed has one."""
+    report = result.reports.get(names.PROJECTED_ASCENT)
+    if report is None:
+        return None
+    where = f"{folder / 'result.json'}: reports.{names.PROJECTED_ASCENT}"
+    return _validated(_LOCAL_STEP, report, where)
+
+
+def parse_model(key: str, arms: Sequence[str], folder: Path) -> tuple[str, int]:
+    """Split a membership key such as `retrain@20` into arm and round."""
+    arm, _, round = key.rpartition("@")
+    if arm not in arms or not round.isdecimal():
+        raise RecordError(
+            f"{folder / 'result.json'}: membership of {key!r}, expected an arm and a round "
+            "as in 'retrain@20'"
+        )
+    return arm, int(round)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise RecordError(f"{path}: missing, though the run needs it") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: cannot be read as text ({error})") from error
+
+
+def _json(path: Path) -> object:
+    try:
+        parsed: object = json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise RecordError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
+    return parsed
+
+
+def read_object(path: Path) -> dict[str, object]:
+    """Read a JSON object, such as a seed's `environment.json`."""
+    parsed = _json(path)
+    if not isinstance(parsed, dict):
+        raise RecordError(f"{path}: holds {type(parsed).__name__}, expected an object")
+    return parsed
+
+
+def _validated(adapter: TypeAdapter[T], raw: object, where: str) -> T:
+    try:
+        return adapter.validate_python(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the row"
+        raise RecordError(f"{where}: {key}: {first['msg']}") from error
+
+
+def _flat(raw: object, prefix: str = "") -> Iterator[tuple[str, str]]:
+    if not isinstance(raw, Mapping):
+        yield prefix, raw if isinstance(raw, str) else json.dumps(raw)
+        return
+    for key, value in raw.items():
+        yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))

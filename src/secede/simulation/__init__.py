@@ -1,0 +1,1 @@
+"""The simulated backend of an erasure: all clients live in one home folder."""

@@ -1,0 +1,249 @@
+"""A simulated federation as the ground of an erasure: everybody lives in one home folder.
+
+What in a real federation lies at a client, its last own state, lies in `sites/` here, and the
+server may look at it as far as single updates are not hidden. It is put up again from its recipe
+on every start, to the same bits.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import nn
+
+from secede import __version__, files
+from secede import state as states
+from secede.erasure.backend import Ground
+from secede.erasure.defences.gate import Counts
+from secede.erasure.documents.receipt import Scope, Setting, Software
+from secede.erasure.documents.scores import Score
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.workflow.measurement import score
+from secede.errors import ConfigError, RecordError
+from secede.experiments.config import Config
+from secede.experiments.setup import Federation, federate, load_dataset, make_deterministic
+from secede.federation.engine import OwnState
+from secede.simulation.sites import HomeEngine, Sites
+from secede.state import State
+from secede.unlearning.method import Server
+from secede.unlearning.registry import Situation
+from secede.unlearning.update_history import History
+from secede.verification.accuracy import evaluate
+
+LEVEL = 0.95  # of the intervals of held-out scores
+
+
+class Recipe(BaseModel):
+    """What a simulated federation is put up from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    config: Config
+    seed: int
+    search: str | None = None  # a folder with the user's own model
+
+    @classmethod
+    def load(cls, home: Home) -> Recipe:
+        """Read the recipe of a home."""
+        path = home.path / "recipe.json"
+        try:
+            content = path.read_bytes()
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            if b'"engine":' in content:  # a live federation's names it
+                raise ConfigError(
+                    f"{home.path} is the home of a live federation: erase with `secede flower "
+                    "erase`, or with the job on NVFlare (docs/flower.md, docs/nvflare.md)"
+                ) from None
+            raise RecordError(f"{path}: damaged; restore it from a backup") from error
+        except OSError as error:
+            raise RecordError(f"{path}: missing; restore it from a backup") from error
+
+    def put_up(self) -> Federation:
+        """Return the federation, untrained."""
+        make_deterministic(self.config.precision)
+        search = None if self.search is None else Path(self.search)
+        return federate(self.config, load_dataset(self.config), self.seed, search=search)
+
+    def history(self, home: Home) -> History | None:
+        """Return what the server keeps while it trains, if it does."""
+        how = self.config.situation
+        limit = int(how.history_limit_gb * 1e9)
+        folder = home.path / "history"
+        if not how.history:
+            return None
+        return History(folder, interval=how.history_interval, limit_bytes=limit)
+
+
+class Simulated(Ground):
+    """The ground that a home's recipe describes; `gone` names clients that do not answer."""
+
+    def __init__(
+        self, home: Home, *, gone: Sequence[str] = (), federation: Federation | None = None
+    ) -> None:
+        self._home, self._record, self._recipe = home, home.federation, Recipe.load(home)
+        if files.digest(home.path / "recipe.json") != self._record.recipe:
+            raise RecordError(f"{home.path / 'recipe.json'} was changed: restore it from a backup")
+        self._federation = federation or self._recipe.put_up()
+        simulator = self._federation.engine
+        simulator.remembers = False  # what belongs to the serving model stays
+        self.clients = {client.name: client.number for client in self._record.clients}
+        self._pinned = {
+            client.name: client.scope.commitment.samples
+            for client in self._record.clients
+            if client.scope.commitment is not None
+        }
+        self._sites, self._gone = Sites(home.path / "sites"), frozenset(gone)
+        self._simulator = simulator
+        config = self._recipe.config
+        self.device = torch.device(config.device)
+        for name, number in self.clients.items():
+            if (own := self._sites.load(name)) is not None:
+                here = states.to(own.state, self.device)
+                simulator.own[number] = OwnState(here, own.weight)
+        self.engine = HomeEngine(
+            simulator,
+            self._sites,
+            {number: name for name, number in self.clients.items()},
+            frozenset(self.clients[name] for name in self._gone),
+            check=self._check,
+        )
+        self._history = self._recipe.history(home) if (home.path / "history").exists() else None
+        outputs = simulator.model(simulator.initial_state("initial"))(self._federation.test.x[:1])
+        self.classes = int(outputs.shape[1])
+        self.scenario, self.training_rounds = config.scenario.name, config.training.rounds
+
+    def situation(self, client: str) -> Situation:
+        """Say what there is: the config's word, less what is gone."""
+        return replace(
+            self._recipe.config.situation.for_methods(),
+            leaver_online=client not in self._gone,
+            history=self._history is not None,
+        )
+
+    def scope(self, client: str) -> Scope:
+        """Say what `client` put in while the first model was trained."""
+        return self._record.client(client).scope
+
+    def samples(self, client: str) -> int | None:
+        """Return how many samples were pinned when the federation was founded."""
+        return self._pinned.get(client)
+
+    def hurry(self, seconds: float) -> None:
+        """Give retained clients so long for one answer."""
+        self.engine = replace(self.engine, patience=seconds)
+
+    def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
+        """Return what a method finds."""
+        leaver = self.clients[client]
+        own = self._simulator.own.get(leaver)
+        return Server(
+            engine=replace(self.engine, seconds={leaver: seconds}),
+            global_state=state,
+            leaver=leaver,
+            retained=tuple(self.clients[name] for name in retained),
+            fresh_state=lambda: self._simulator.initial_state("retraining"),
+            fresh_model=lambda: self._simulator.fresh_model("template"),
+            history=self._history,
+            unlabelled=self._federation.unlabelled,
+            weight=None if own is None else own.weight,
+        )
+
+    def last(self, client: str) -> OwnState | None:
+        """Return the client's last update, unless secure aggregation hides it."""
+        if self._recipe.config.situation.secure_aggregation:
+            return None
+        return self._simulator.own.get(self.clients[client])
+
+    def fresh_model(self, number: int) -> nn.Module:
+        """Return the n-th fresh model."""
+        return self._simulator.fresh_model("guard", number)
+
+    def scores(self, client: str, before: State, after: State) -> tuple[Score, ...]:
+        """Measure on the held-out images, and on the probe if its leaver is the one who leaves."""
+        federation = self._federation
+        found = [self._score("usefulness", "right answers on held-out samples", before, after)]
+        if self.clients[client] == federation.leaver:
+            for name in federation.probe.measures:
+                words = f"{name.replace('_', ' ')} on held-out samples"
+                found.append(self._score("leaver", words, before, after, name))
+        return tuple(found)
+
+    def training(self) -> dict[str, Setting]:
+        """Return the local training's settings, and the seed."""
+        how = self._recipe.config.training.model_dump(exclude={"rounds"})
+        return {**how, "seed": self._recipe.seed}
+
+    def held_out(self, state: State) -> Counts:
+        """Count right answers by class on the held-out images."""
+        test = self._federation.test
+        answers = evaluate(self._simulator.model(state), test).logits.argmax(dim=1).cpu()
+        labels = test.y.cpu()
+        right, samples = (
+            torch.bincount(found, minlength=self.classes).tolist()
+            for found in (labels[answers == labels], labels)
+        )
+        return Counts(tuple(right), tuple(samples))
+
+    def aggregated(self, shares: Mapping[str, float]) -> None:
+        """Let each client keep its state with its share; who is not in the mean keeps none."""
+        for name in self.clients:
+            if name in shares:
+                self._sites.weigh(name, shares[name])
+            else:
+                self._sites.drop(name)
+
+    def software(self) -> Software:
+        """Return versions and what decides how numbers are rounded."""
+        versions = {"secede": __version__, "python": platform.python_version()}
+        return Software(
+            versions={**versions, "torch": torch.__version__},
+            environment={
+                "engine": "simulator",
+                "device": self.device.type,
+                "executor": self._simulator.choice.name,
+                "precision": self._recipe.config.precision,
+                "threads": str(torch.get_num_threads()),
+            },
+        )
+
+    def holdings(self, client: str) -> tuple[str, ...]:
+        """Return what lies here of the client, and of everybody where its updates are among it."""
+        last = self.last(client) is not None
+        return ("last-update",) * last + ("history",) * (self._history is not None)
+
+    def roll_back(self) -> None:
+        """Let every client forget what it trained on the way."""
+        for name in self.clients:
+            self._sites.drop(name)
+
+    def settle(self, client: str, trained_from: str | None) -> None:
+        """Keep the retained clients' states of the last round, and nothing of the leaver."""
+        self._sites.forget(client)
+        for name in self.clients.keys() - {client}:
+            self._sites.settle(name, trained_from)
+        if self._history is not None:
+            self._history.delete()
+
+    def _check(self, client: str, base: str) -> None:
+        """Refuse an update of an erased client, or from a retired model."""
+        with Lineage(self._home.registry, read_only=True) as registry:
+            registry.check_update(client, base, working=None)
+
+    def _score(
+        self, about: str, words: str, before: State, after: State, probe: str | None = None
+    ) -> Score:
+        federation = self._federation
+        samples = federation.test if probe is None else federation.probe.samples
+        mask = None if probe is None else federation.probe.measures[probe]
+        was, now = (
+            evaluate(self._simulator.model(state), samples).accuracy(mask)
+            for state in (before, after)
+        )
+        return score(about, words, now, was, LEVEL)

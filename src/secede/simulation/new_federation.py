@@ -1,0 +1,199 @@
+"""Founds a simulated federation: trains it and sets up its home, ready for requests.
+
+Doing it again after a kill gives the same home. The description is written last and makes it one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+from secede import files
+from secede import state as states
+from secede.data.samples import Samples
+from secede.erasure.documents import data_commitment
+from secede.erasure.documents.data_commitment import Commitment, Proof
+from secede.erasure.documents.ledger_rows import DeliveredBody, ModelBody
+from secede.erasure.documents.receipt import Scope
+from secede.erasure.newfile import write_new
+from secede.erasure.signing import keys
+from secede.erasure.signing.keys import check_name
+from secede.erasure.storage.home import Client, Home
+from secede.erasure.storage.home import Federation as Record
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.registry import Candidate
+from secede.errors import ConfigError, StorageError
+from secede.experiments import config as configs
+from secede.experiments.arms import TRAINING
+from secede.experiments.config import Config
+from secede.experiments.setup import Federation, resolve_device
+from secede.federation.engine import aggregate
+from secede.simulation.backend import Recipe
+from secede.simulation.sites import Sites
+from secede.state import State
+
+Tell = Callable[[str], None]
+
+
+def found(
+    path: Path,
+    config: Config,
+    *,
+    name: str,
+    seed: int = 0,
+    search: Path | None = None,
+    now: datetime,
+    tell: Tell = lambda _: None,
+) -> Home:
+    """Train the federation of `config` and register it in the folder `path`."""
+    check_name(name, "federation")
+    with files.private():
+        return _found(Home(path), config, name, seed, search, now, tell)
+
+
+def _found(
+    home: Home,
+    config: Config,
+    name: str,
+    seed: int,
+    search: Path | None,
+    now: datetime,
+    tell: Tell,
+) -> Home:
+    path = home.path
+    # A live federation has a log of its rounds before its first erasure makes it a home.
+    if any((path / name).exists() for name in ("federation.json", "rounds.jsonl")):
+        raise ConfigError(f"{path} is a federation's home already: take another folder")
+    try:
+        files.make_folder(path)
+        path.chmod(0o700)
+    except OSError as error:
+        raise StorageError(f"cannot make the folder {path}: {error.strerror}") from error
+    config = configs.override(config, {"device": resolve_device(config.device)})
+    recipe = Recipe(config=config, seed=seed, search=None if search is None else str(search))
+    content = recipe.model_dump_json(indent=1).encode()
+    files.write_bytes(path / "recipe.json", content)
+    federation = recipe.put_up()
+    names = tuple(f"site-{number}" for number in federation.everyone)
+    state = _train(home, recipe, federation, tell)
+    _make_keys(home, names)
+    clients = _clients(home, federation, names, config.training.rounds)
+    _register(home, name, names, state, config.training.rounds, now)
+    home.describe(
+        Record(name=name, run=name, clients=clients, recipe=files.digest(path / "recipe.json"))
+    )
+    return home
+
+
+def _train(home: Home, recipe: Recipe, federation: Federation, tell: Tell) -> State:
+    engine, rounds = federation.engine, recipe.config.training.rounds
+    state: State = engine.initial_state("initial")
+    history = recipe.history(home)
+    if history is not None:
+        history.delete()  # of an attempt that was cut short
+        size, everyone = states.size_bytes(state), len(federation.everyone)
+        history.check_fits(state_bytes=size, clients=everyone, rounds=rounds)
+    for number in range(1, rounds + 1):
+        reply = engine.train_round(state, federation.everyone, phase=TRAINING, number=number)
+        if history is not None:
+            history.keep(number, state, reply.updates)
+        state = aggregate(reply.updates)
+        tell(f"training round {number} of {rounds}")
+    if history is not None:
+        history.write(history.sums)
+    return state
+
+
+def _make_keys(home: Home, names: tuple[str, ...]) -> None:
+    """Make the server's keys, and each client's, whose public half goes to the server."""
+    home.make_server_key()
+    sites = home.path / "sites"
+    for name in names:
+        if not (sites / f"{name}.pub").exists():
+            (sites / f"{name}.key").unlink(missing_ok=True)
+            keys.generate(sites, name)
+        try:
+            shutil.copyfile(sites / f"{name}.pub", home.keys / f"{name}.pub")
+        except OSError as error:
+            raise StorageError(f"cannot write to {home.keys}: {error.strerror}") from error
+
+
+def _clients(
+    home: Home, federation: Federation, names: tuple[str, ...], rounds: int
+) -> tuple[Client, ...]:
+    """Keep each client's last state at its site; return what each put in."""
+    sites, found = Sites(home.path / "sites"), []
+    for number, name in enumerate(names):
+        own = federation.engine.own[number]
+        sites.save(name, own, "")
+        scope = Scope(
+            first_round=1,
+            last_round=rounds,
+            rounds=rounds,
+            weight=own.weight,
+            commitment=_commit(home, name, federation.engine.clients[number]),
+        )
+        found.append(Client(name=name, number=number, scope=scope))
+    return tuple(found)
+
+
+def _commit(home: Home, name: str, samples: Samples) -> Commitment:
+    """Commit to a client's samples; the salt stays at its site."""
+    path = home.path / "sites" / f"{name}.salt"
+    if not path.exists():
+        write_new(path, data_commitment.new_salt(), 0o600)
+    return data_commitment.commit(_rows(samples), path.read_bytes())
+
+
+def check_commitment(home: Home, name: str, pinned: Commitment) -> None:
+    """Raise unless `pinned` was made from the client's samples with the salt at its site."""
+    samples, salt = _committed(home, name)
+    data_commitment.check(pinned, _rows(samples), salt)
+
+
+def prove_sample(home: Home, name: str, index: int) -> tuple[bytes, Proof]:
+    """Return the bytes of the client's sample number `index`, and what shows it to others."""
+    samples, salt = _committed(home, name)
+    proof = data_commitment.prove(_rows(samples), salt, index)
+    return next(itertools.islice(_rows(samples), index, None)), proof
+
+
+def _committed(home: Home, name: str) -> tuple[Samples, bytes]:
+    """Return what lies at a client: its samples, and the salt of its commitment."""
+    path = home.path / "sites" / f"{name}.salt"
+    try:
+        salt = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the salt {path}: {error.strerror}") from error
+    engine = Recipe.load(home).put_up().engine
+    return engine.clients[home.federation.client(name).number], salt
+
+
+def _rows(samples: Samples) -> Iterator[bytes]:
+    """Yield each sample's bytes, as they are committed to."""
+    inputs, labels = samples.x.cpu().contiguous().numpy(), samples.y.cpu().numpy()
+    return (x.tobytes() + y.tobytes() for x, y in zip(inputs, labels, strict=True))
+
+
+def _register(
+    home: Home, run: str, names: tuple[str, ...], state: State, rounds: int, now: datetime
+) -> None:
+    """Put the trained model into service, and into the ledger who received it."""
+    digest = states.digest(state)
+    states.save(state, home.model(digest))
+    with Journal(home.journal), Lineage(home.registry) as registry:
+        registry.promote(
+            Candidate(digest=digest, parent=None, run=run, round=rounds, clients=names), now
+        )
+    with Ledger(home.ledger) as ledger, Journal(home.journal) as journal:
+        body = ModelBody(model=digest, parent=None, run=run, round=rounds, status="serving")
+        ledger.append_once("model", body, now)
+        for start in range(0, len(names), 4096):
+            part = DeliveredBody(model=digest, clients=names[start : start + 4096])
+            ledger.append_once("delivered", part, now)
+        journal.keep_head(ledger.head())

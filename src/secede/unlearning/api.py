@@ -1,0 +1,96 @@
+"""A local step for people who have their own training loop: any model, loss and batches."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from secede import state as states
+from secede.errors import ConfigError
+from secede.federation.engine import Batch
+from secede.federation.fit import explained
+from secede.federation.training import LocalTraining, Loss
+from secede.seeding import seeded
+from secede.state import State
+from secede.unlearning.local_step import LocalResult, LocalStep, LocalTask
+from secede.unlearning.methods.projected_ascent import ProjectedAscent
+from secede.unlearning.steps.radius import reinitialised
+
+
+def unlearn(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    *,
+    reference: State,
+    own_state: State,
+    weight: float | None = None,
+    global_state: State | None = None,
+    step: LocalStep | None = None,
+    loss: Loss = nn.functional.cross_entropy,
+    training: LocalTraining | None = None,
+    fresh_model: Callable[[], nn.Module] | None = None,
+    seed: int = 0,
+) -> LocalResult:
+    """Run a local step, by default projected ascent with the paper's settings.
+
+    `model` gives architecture and device and is left as it was found. `batches` is any iterable
+    of (inputs, labels), in the paper 1024 samples each; a one-shot iterator is read into memory,
+    since several passes are made. `weight` is the share that `own_state` had in the last mean, for
+    steps that ask how far the leaver's influence reaches. `global_state` is for steps that start
+    from the global model; without it they start from the reference. `training` is how the leaver
+    trained, for steps that go on as it did; the paper's settings if absent. `fresh_model` builds a
+    newly initialised model for the radius rule; without it, copies of `model` are reset layer by
+    layer. The result's `state` has the names of `model.state_dict()`.
+    """
+    if weight is not None and not 0 <= weight < 1:
+        raise ConfigError(f"weight is a share of the last mean, from 0 to below 1, got {weight}")
+    if step is not None and (
+        isinstance(step, type) or not callable(getattr(step, "unlearn", None))
+    ):
+        raise ConfigError(f"step is {step!r}, expected a local step, such as secede.SecondChoice()")
+    device = _device(model)
+    passes = list(batches) if isinstance(batches, Iterator) else batches
+    last = list[Batch]()  # that was drawn, to say what is wrong with it
+    task = LocalTask(
+        global_state=_on(device, reference if global_state is None else global_state),
+        reference=_on(device, reference),
+        own_state=_on(device, own_state),
+        model=copy.deepcopy(model),
+        fresh_model=reinitialised(model, seed)
+        if fresh_model is None
+        else _named(fresh_model, seed),
+        batches=lambda _size, _number: _noted(passes, last),
+        loss=loss,
+        training=training or LocalTraining(),
+        own_weight=weight,
+    )
+    with explained(model, loss, last), seeded(seed, "local step"):  # dropout and the like
+        result = (step or ProjectedAscent()).unlearn(task)
+    return LocalResult(states.with_aliases(result.state, model), result.report)
+
+
+def _noted(batches: Iterable[Batch], last: list[Batch]) -> Iterator[Batch]:
+    for batch in batches:
+        last[:] = [batch]
+        yield batch
+
+
+def _named(build: Callable[[], nn.Module], seed: int) -> Callable[[int], nn.Module]:
+    def fresh(number: int) -> nn.Module:
+        with seeded(seed, "fresh", number):
+            return build()
+
+    return fresh
+
+
+def _device(model: nn.Module) -> torch.device:
+    for parameter in model.parameters():
+        return parameter.device
+    raise ConfigError(f"{type(model).__name__} has no parameters: nothing can be unlearned")
+
+
+def _on(device: torch.device, state: State) -> dict[str, Tensor]:
+    return {name: value.to(device) for name, value in state.items()}

@@ -1,0 +1,1 @@
+"""Unlearning methods, one file each."""

@@ -1,0 +1,1 @@
+"""What several unlearning methods share: descent, ascent, what is measured at the leaver."""

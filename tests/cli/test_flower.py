@@ -93,10 +93,10 @@ def test_a_run_that_is_cut_short_is_told(
     only: tuple[str, ...],
     cut: bool,
 ) -> None:
-    from secede.flower.deploy import records, runs, supervisor
+    from secede.flower.deploy import processes, runs, supervisor
     from secede.flower.deploy.processes import Process
 
-    monkeypatch.setattr(records, "running", lambda *_: Process(1, 0, "then", "superlink"))
+    monkeypatch.setattr(processes, "running", lambda *_: Process(1, 0, "then", "superlink"))
     monkeypatch.setattr(runs, "active", lambda *_, **__: [runs.Active("7", "running", 12.3)])
     monkeypatch.setattr(supervisor, "down", lambda *_: None)
     options = [word for name in only for word in ("--only", name)]
@@ -109,14 +109,14 @@ def test_a_run_that_is_cut_short_is_told(
 def test_a_superlink_that_does_not_answer_is_taken_down_all_the_same(
     asked: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from secede.flower.deploy import records, runs, supervisor
+    from secede.flower.deploy import processes, runs, supervisor
     from secede.flower.deploy.processes import Process
 
     def silent(*_: object, **__: object) -> None:
         raise SecedeError("no answer")
 
     ended = list[str]()
-    monkeypatch.setattr(records, "running", lambda *_: Process(1, 0, "then", "superlink"))
+    monkeypatch.setattr(processes, "running", lambda *_: Process(1, 0, "then", "superlink"))
     monkeypatch.setattr(runs, "active", silent)
     monkeypatch.setattr(supervisor, "down", lambda *_: ended.append("all"))
     assert CliRunner().invoke(app, ["flower", "down", asked[0]]).exit_code == 0

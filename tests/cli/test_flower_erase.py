@@ -47,7 +47,7 @@ def test_options_of_an_erasure_reach_the_run(
     asked: tuple[str, list[dict[str, object]]], tmp_path: Path
 ) -> None:
     from secede.erasure.planning import options as wishing
-    from secede.erasure.planning.planner import Wishes
+    from secede.erasure.planning.options import Wishes
 
     folder, given = asked
     options = "--trigger objection --gone --method retrain --answer-seconds 60 --least-rounds 2"

@@ -21,7 +21,7 @@ from secede.cli import requests as commands
 from secede.cli.app import app
 from secede.erasure.documents import acknowledgement
 from secede.erasure.documents import request as requests
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.erasure.signing import keys
 from secede.erasure.storage.home import Home
 from secede.erasure.workflow import erase as workflow

@@ -17,13 +17,12 @@ from harness.erasure import papers
 from secede import state as states
 from secede.cli import trust
 from secede.erasure.documents import request as requests
-from secede.erasure.documents.statement import Statement
+from secede.erasure.documents.receipt import Statement
 from secede.erasure.receipts import verify
 from secede.erasure.signing import keys
 from secede.erasure.signing.keys import Keyring
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Lineage
-from secede.erasure.storage.registry import Candidate
+from secede.erasure.storage.model_registry import Candidate, Lineage
 from secede.errors import ConfigError, SecedeError, StateError, TrustError
 
 Capture = pytest.CaptureFixture[str]

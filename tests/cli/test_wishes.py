@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from secede.cli import wishes
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.errors import ConfigError
 
 

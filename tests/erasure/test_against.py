@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from harness.erasure import papers
-from secede.erasure.documents.chain import Head
-from secede.erasure.documents.ledger_rows import ModelBody
+from secede.erasure.documents.ledger_rows import Head, ModelBody
 from secede.erasure.documents.receipt import Attempt
 from secede.erasure.receipts import verify
 from secede.erasure.storage.ledger import Ledger

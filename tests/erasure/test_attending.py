@@ -17,7 +17,7 @@ from harness.erasure.liars import Liars
 from harness.erasure.small import left_out, model, slow
 from secede import state as states
 from secede.erasure.documents.plan import Limits
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.workflow.measurement import STALE
@@ -27,8 +27,8 @@ from secede.federation.simulator import Simulator
 from secede.simulation.backend import Simulated
 from secede.simulation.sites import Sites
 from secede.state import State
-from secede.unlearning.clients import Reply
 from secede.unlearning.local_step import LocalResult
+from secede.unlearning.method import Reply
 
 HUGE = 10**12
 

@@ -10,8 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from harness.erasure import papers
-from secede.erasure.documents.receipt import BY_OPERATOR, LIMITS, Attempt
-from secede.erasure.documents.scores import Score, Verification
+from secede.erasure.documents.receipt import BY_OPERATOR, LIMITS, Attempt, Score, Verification
 from secede.erasure.receipts import page as certificate
 from secede.erasure.receipts import verify
 from secede.erasure.receipts.verify import Verified

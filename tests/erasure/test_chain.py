@@ -13,13 +13,19 @@ from hypothesis import strategies as st
 
 from harness.erasure import papers
 from secede.erasure.canonical_json import canonical, digest
-from secede.erasure.documents.chain import ROW_BYTES, START, Head, checked, end, lines, link
 from secede.erasure.documents.ledger_rows import (
     BODIES,
+    ROW_BYTES,
+    START,
     DeliveredBody,
     ExtendedBody,
+    Head,
     TransitionBody,
+    chain_end,
+    chain_lines,
     check_body,
+    checked_row,
+    link_row,
 )
 from secede.erasure.storage import ledger as ledgers
 from secede.erasure.storage.ledger import Ledger
@@ -38,12 +44,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Head]:
 
 
 def verify(data: bytes, expected: Head | None = None) -> Head:
-    return end(lines(io.BytesIO(data)), expected)
+    return chain_end(chain_lines(io.BytesIO(data)), expected)
 
 
 def test_a_row_s_hash_is_over_everything_else_in_it() -> None:
     body = DeliveredBody(model=papers.AFTER, clients=("a",))
-    row = link(START, "delivered", body, papers.NOW)
+    row = link_row(START, "delivered", body, papers.NOW)
     told = {
         "number": 1,
         "at": "2026-11-15T12:00:00Z",
@@ -123,7 +129,7 @@ def rewritten(data: bytes, at: int) -> bytes:
             row["at"] = "2026-11-15T13:37:00Z"
         told = {"at": row["at"], "body": body.model_dump(mode="json"), "kind": row["kind"]}
         told |= {"number": head.number + 1, "previous": head.hash}
-        made = checked({**told, "hash": digest(told)})
+        made = checked_row({**told, "hash": digest(told)})
         head, out = made.head, out + made.line
     return out
 
@@ -170,7 +176,7 @@ def test_scalars_keep_their_kind() -> None:
         "none": None,
     }
     body = TransitionBody(request=papers.REQUEST, number=0, state="guarded", scalars=scalars)
-    row = link(START, "transition", body, papers.NOW)
+    row = link_row(START, "transition", body, papers.NOW)
     assert row.body["scalars"] == scalars
     assert [type(row.body["scalars"][key]) for key in ("flag", "count", "share")] == [
         bool,
@@ -182,7 +188,7 @@ def test_scalars_keep_their_kind() -> None:
 def test_a_line_without_end_is_not_read_whole() -> None:
     source = io.BytesIO(b"x" * (3 * ROW_BYTES))
     with pytest.raises(TrustError, match="line 1: too long"):
-        end(lines(source))
+        chain_end(chain_lines(source))
     assert source.tell() == ROW_BYTES + 1
 
 

@@ -11,7 +11,7 @@ from harness.erasure import small
 from harness.erasure.small import NOW, later, rows
 from secede import state as states
 from secede.erasure.documents import request as requests
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.erasure.receipts import verify
 from secede.erasure.signing import keys
 from secede.erasure.storage.home import Home

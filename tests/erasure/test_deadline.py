@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secede.erasure.documents.deadline import days_left, due, months_after
+from secede.erasure.documents.request import days_left, due_date, months_after
 
 
 def day(year: int, month: int, date: int) -> datetime:
@@ -32,8 +32,8 @@ def test_months_are_calendar_months(start: datetime, months: int, end: datetime)
 
 def test_further_months_count_from_receipt() -> None:
     received = day(2026, 1, 31)
-    assert due(received) == day(2026, 2, 28)
-    assert due(received, 2) == day(2026, 4, 30)  # not 28 April
+    assert due_date(received) == day(2026, 2, 28)
+    assert due_date(received, 2) == day(2026, 4, 30)  # not 28 April
 
 
 @settings(deadline=None)
@@ -66,4 +66,4 @@ def test_days_left_go_by_date_and_are_negative_once_overdue(left: timedelta, day
 def test_from_15_november_to_15_december_are_30_days_all_day_long() -> None:
     received = day(2026, 11, 15)
     for hours in (0, 1, 14):
-        assert days_left(due(received), received + timedelta(hours=hours)) == 30
+        assert days_left(due_date(received), received + timedelta(hours=hours)) == 30

@@ -15,7 +15,7 @@ from secede.federation.engine import ClientSide
 from secede.federation.simulator import Simulator
 from secede.federation.training import LocalTraining
 from secede.state import State
-from secede.unlearning.clients import Reply
+from secede.unlearning.method import Reply
 from secede.verification.score import share
 
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.erasure import canonical_json
 from secede.erasure.defences.fingerprints import Sketches
-from secede.erasure.defences.guard import Guard
-from secede.erasure.defences.trace import Trace
+from secede.erasure.defences.guard import Guard, Trace
 from secede.errors import ConfigError, GuardError
 from secede.federation.engine import OwnState
 from secede.seeding import seeded

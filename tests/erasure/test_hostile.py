@@ -13,7 +13,7 @@ from harness.erasure.hostile import HomeLab, row
 from harness.erasure.lab import PLANTED, SMUGGLED, SMUGGLED_INSIDE
 from harness.erasure.questions import FEDERATION, NOW, people
 from secede.erasure.documents import request as requests
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import AlreadyAccepted
 from secede.errors import RequestError, TrustError

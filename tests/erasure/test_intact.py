@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.erasure.questions import NOW, People, people
-from secede.erasure.storage import intact
+from secede.erasure.storage import sqlite
 from secede.erasure.storage.journal import Journal
 from secede.errors import RecordError, SecedeError, StorageError
 
@@ -45,7 +45,7 @@ def refused(path: Path, told: str = "journal") -> None:
 
 def test_an_older_file_is_brought_up_to_date_in_one_step(tmp_path: Path) -> None:
     path = tmp_path / "things.db"
-    intact.prepare(path, "list", V1, 1, {})
+    sqlite.prepare_file(path, "list", V1, 1, {})
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("INSERT INTO things VALUES ('a')")
         connection.commit()
@@ -58,12 +58,12 @@ def test_an_older_file_is_brought_up_to_date_in_one_step(tmp_path: Path) -> None
         raise RecordError("half way")
 
     with pytest.raises(RecordError, match="no way leads from version 1"):
-        intact.prepare(path, "list", V2, 2, {})
+        sqlite.prepare_file(path, "list", V2, 2, {})
     with pytest.raises(RecordError, match="half way"):
-        intact.prepare(path, "list", V2, 2, {1: fail})
-    assert intact.check(path, "list", V2, 2) == 1
-    intact.prepare(path, "list", V2, 2, {1: grow})
-    intact.prepare(path, "list", V2, 2, {1: fail})  # nothing left to do
+        sqlite.prepare_file(path, "list", V2, 2, {1: fail})
+    assert sqlite.check_file(path, "list", V2, 2) == 1
+    sqlite.prepare_file(path, "list", V2, 2, {1: grow})
+    sqlite.prepare_file(path, "list", V2, 2, {1: fail})  # nothing left to do
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT * FROM things").fetchall() == [("a", None)]
 

@@ -10,8 +10,8 @@ import pytest
 from harness.erasure import small
 from harness.erasure.small import HAPPY, NOW, Hostile
 from secede import state as states
-from secede.erasure.documents.gone import WORDS
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.documents.receipt import WORDS
+from secede.erasure.planning.options import Wishes
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.workflow import erase

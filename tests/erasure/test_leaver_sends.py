@@ -13,7 +13,7 @@ from harness.erasure import small
 from harness.erasure.liars import Liars
 from harness.erasure.small import model, slow
 from secede import state as states
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
 from secede.errors import DataError

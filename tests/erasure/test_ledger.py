@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.erasure import papers
-from secede.erasure.documents.chain import START, Head
-from secede.erasure.documents.ledger_rows import DeliveredBody, TransitionBody
+from secede.erasure.documents.ledger_rows import START, DeliveredBody, Head, TransitionBody
 from secede.erasure.storage import ledger as ledgers
 from secede.erasure.storage.ledger import Ledger
 from secede.errors import RecordError, SecedeError, StorageError, TrustError

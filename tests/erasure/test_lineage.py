@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.erasure.papers import NOW, REQUEST
-from secede.erasure.storage.model_registry import Lineage
-from secede.erasure.storage.registry import Candidate, Model
+from secede.erasure.storage.model_registry import Candidate, Lineage, Model
 from secede.errors import GuardError, RecordError, SecedeError, StorageError
 
 LATER = NOW + timedelta(hours=1)

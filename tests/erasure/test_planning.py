@@ -16,7 +16,8 @@ from secede import state as states
 from secede.erasure.canonical_json import canonical, digest
 from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import MEAN_LIMITS, Limits, Plan
-from secede.erasure.planning.planner import Wishes, parameters, planned, rung_of
+from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.planner import parameters, planned, rung_of
 from secede.erasure.storage.home import Home
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError

@@ -11,7 +11,8 @@ from harness.erasure import small
 from harness.erasure.small import NOW
 from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Limits
-from secede.erasure.planning.planner import Wishes, rung_of
+from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.planner import rung_of
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Transition

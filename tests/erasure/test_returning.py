@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from secede import state as states
-from secede.erasure.defences.returning import Returning
+from secede.erasure.defences.fingerprints import Returning
 from secede.errors import StorageError
 from secede.federation.engine import OwnState, Update
 from secede.state import State

@@ -8,8 +8,7 @@ from secede.erasure.documents.receipt import Scope
 from secede.erasure.receipts import contribution
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.model_registry import Lineage
-from secede.erasure.storage.registry import Candidate
+from secede.erasure.storage.model_registry import Candidate, Lineage
 
 
 def test_a_later_leaver_s_scope_has_the_rounds_after_the_first_erasure(home: Home) -> None:

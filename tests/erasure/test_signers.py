@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from secede.erasure.signing import keys
-from secede.erasure.signing.signers import Signers
+from secede.erasure.signing.keys import Signers
 from secede.errors import ConfigError
 
 

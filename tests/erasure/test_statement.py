@@ -9,9 +9,18 @@ import pytest
 from pydantic import ValidationError
 
 from harness.erasure import papers
-from secede.erasure.documents.receipt import LIMITS, Models, Predicate, RequestPart, Scope
-from secede.erasure.documents.scores import Reference, Score, Verification
-from secede.erasure.documents.statement import Statement, schema_text
+from secede.erasure.documents.receipt import (
+    LIMITS,
+    Models,
+    Predicate,
+    Reference,
+    RequestPart,
+    Scope,
+    Score,
+    Statement,
+    Verification,
+    schema_text,
+)
 from secede.erasure.types import Document
 
 SCHEMA = files("secede.erasure") / "schemas" / "erasure-v1.json"

@@ -11,7 +11,7 @@ from harness.erasure.small import NOW, later
 from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Margins
 from secede.erasure.planning import options
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.workflow import erase

@@ -10,15 +10,14 @@ from harness.erasure import small
 from harness.erasure.small import HAPPY, NOW, Hostile
 from secede import state as states
 from secede.erasure.documents import request as requests
-from secede.erasure.documents.gone import WORDS
 from secede.erasure.documents.plan import Margins
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.documents.receipt import WORDS
+from secede.erasure.planning.options import Wishes
 from secede.erasure.receipts import verify
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Lineage
-from secede.erasure.storage.registry import Candidate
+from secede.erasure.storage.model_registry import Candidate, Lineage
 from secede.erasure.workflow import erase
 from secede.erasure.workflow.measurement import NOTHING, RETURNED, SPARED, UNFADED
 from secede.errors import GuardError, RequestError, SilentError

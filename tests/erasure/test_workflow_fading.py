@@ -13,7 +13,7 @@ from secede.erasure.defences import unused_weights
 from secede.erasure.defences.guard import Guard, Guarded
 from secede.erasure.defences.weight_layout import layers
 from secede.erasure.documents.plan import Margins
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.erasure.storage.home import Home
 from secede.erasure.workflow import post_training as rounds
 from secede.erasure.workflow.measurement import CLEARED, FADED, KEPT, STAYED, UNFADED

@@ -31,7 +31,7 @@ from secede.federation.engine import ClientSide, Engine, aggregate
 from secede.flower import FlowerEngine
 from secede.flower.protocol.arrays import schema
 from secede.flower.protocol.nodes import online
-from secede.flower.rounds.exchange import Exchange
+from secede.flower.rounds.grid import Exchange
 from secede.unlearning.client_tasks import LIVE, CountRight, Measure
 from secede.unlearning.create import create
 from secede.unlearning.method import AtLeaver, Server, TakeStep

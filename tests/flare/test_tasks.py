@@ -21,7 +21,7 @@ from secede.flower import FlowerEngine
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import online
 from secede.flower.rounds import supported_strategies
-from secede.flower.rounds.exchange import Exchange
+from secede.flower.rounds.grid import Exchange
 from secede.nvflare import forms
 from secede.nvflare.tasks import number_of
 from secede.unlearning.client_tasks import COUNT, CountRight

@@ -27,7 +27,7 @@ from harness.flower.small import (
 )
 from secede.flower import ClientErasure, Store, erase, recording
 from secede.flower.protocol import arrays
-from secede.flower.rounds import live
+from secede.flower.rounds import engine
 
 
 class Unsorted(nn.Module):
@@ -124,7 +124,7 @@ def test_a_leaver_whose_app_breaks_off_is_asked_again(federation: Federation) ->
 def test_a_leaver_whose_app_always_breaks_off_is_given_up(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_PAUSES", (1, 2))
+    monkeypatch.setattr(engine, "_PAUSES", (1, 2))
     federation.train(3)
     asked = breaking(federation, 99)
     outcome = federation.erase(wishes=replace(WISHES, answer_seconds=60.0, server_rounds=2))

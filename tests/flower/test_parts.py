@@ -17,10 +17,8 @@ from harness.flower.inprocess import InProcess, sites
 from harness.flower.small import STEP, Told, client_app, initial
 from secede import flower
 from secede.errors import ConfigError, SilentError
-from secede.flower.protocol.nodes import Node, online, select
-from secede.flower.protocol.roster import Roster
-from secede.flower.rounds.exchange import Exchange
-from secede.flower.rounds.grid import Admitted, Awaiting
+from secede.flower.protocol.nodes import Node, Roster, online, select
+from secede.flower.rounds.grid import Admitted, Awaiting, Exchange
 from secede.unlearning.client_tasks import (
     COUNT,
     LOCAL,

@@ -13,8 +13,7 @@ from harness.flower.inprocess import InProcess
 from harness.flower.small import Federation
 from secede.errors import ConfigError, SilentError
 from secede.flower import recording
-from secede.flower.protocol.nodes import Node, check_names
-from secede.flower.protocol.roster import Roster
+from secede.flower.protocol.nodes import Node, Roster, check_names
 
 
 class Arriving(InProcess):

@@ -14,12 +14,11 @@ from secede import files
 from secede import state as states
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Lineage
-from secede.erasure.storage.registry import Model
+from secede.erasure.storage.model_registry import Lineage, Model
 from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, GuardError, RecordError
 from secede.flower import FlowerGround, recording
-from secede.flower.rounds.exchange import Exchange
+from secede.flower.rounds.grid import Exchange
 from secede.flower.storage import register
 from secede.flower.storage.training_state import Training, Trainings
 

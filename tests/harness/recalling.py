@@ -8,8 +8,15 @@ from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import ClientSide
 from secede.state import State
-from secede.unlearning.clients import Reply, ask_each
-from secede.unlearning.method import Method, Recovered, Server, Start, average_round
+from secede.unlearning.method import (
+    Method,
+    Recovered,
+    Reply,
+    Server,
+    Start,
+    ask_each,
+    average_round,
+)
 
 
 @dataclass(frozen=True)

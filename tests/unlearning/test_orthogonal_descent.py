@@ -17,8 +17,7 @@ from secede.data.samples import Samples
 from secede.errors import ConfigError, StateError
 from secede.federation.engine import Batch, ClientSide, Update
 from secede.federation.training import LocalTraining, Loss
-from secede.unlearning.clients import Reply
-from secede.unlearning.method import Server
+from secede.unlearning.method import Reply, Server
 from secede.unlearning.methods import orthogonal_descent
 from secede.unlearning.methods.orthogonal_descent import (
     OrthogonalDescent,

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from flowerapp.task import load_model
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.flower import Store, erase, recording
 from secede.flower.protocol.arrays import size_bytes
 from secede.flower.rounds.grid import Passing

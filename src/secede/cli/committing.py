@@ -16,11 +16,11 @@ from secede.erasure.documents.data_commitment import (
     Shown,
     check_proof,
 )
-from secede.erasure.newfile import write_new
 from secede.erasure.receipts import verify as receipts
-from secede.erasure.signing.signers import Signers
+from secede.erasure.signing.keys import Signers
 from secede.erasure.storage.home import Home
 from secede.errors import ConfigError, SecedeError
+from secede.files import write_new
 
 
 def whole(folder: Path, client: str, receipt: Path | None, *, as_json: bool) -> None:

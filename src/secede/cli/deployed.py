@@ -16,12 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from secede.errors import ConfigError, SecedeError
-from secede.flower.deploy import records, runs, supervisor
+from secede.flower.deploy import processes, runs, supervisor
 from secede.flower.deploy.project import SUPERLINK, Project
 from secede.flower.deploy.scaffold import write_project
 
 if TYPE_CHECKING:
-    from secede.erasure.planning.planner import Wishes
+    from secede.erasure.planning.options import Wishes
     from secede.flower.deploy.results import Erased
 
 _ASKED = 15.0  # seconds that a SuperLink which is to be stopped has to tell its runs
@@ -105,7 +105,7 @@ def stop(folder: Path, number: str | None, *, as_json: bool) -> None:
 def down(folder: Path, only: Sequence[str] | None) -> None:
     """Stop all, or only some, processes; runs end with the SuperLink, and are told."""
     project, cut = Project.load(folder), list[runs.Active]()
-    if (only is None or SUPERLINK in only) and records.running(project, SUPERLINK) is not None:
+    if (only is None or SUPERLINK in only) and processes.running(project, SUPERLINK) is not None:
         with suppress(SecedeError):  # one that does not answer is to go all the same
             cut = runs.active(project, seconds=_ASKED)
     supervisor.down(project, _say, only)
@@ -156,8 +156,7 @@ def erase(
     """Erase with the project's app, and verify the receipt that came of it; or show the plan."""
     from secede.cli.requests import signed
     from secede.erasure.documents.request import TRIGGERS, check_trigger
-    from secede.erasure.planning.options import kept
-    from secede.erasure.planning.planner import Wishes
+    from secede.erasure.planning.options import Wishes, kept
     from secede.flower.deploy import preflight, results
 
     if dry_run and as_it_is:

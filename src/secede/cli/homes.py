@@ -16,7 +16,7 @@ from secede.cli.progress import telling
 from secede.cli.requests import signed
 from secede.cli.trust import about
 from secede.erasure.documents import request as requests
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.model_registry import Lineage
 from secede.erasure.workflow import erase as workflow

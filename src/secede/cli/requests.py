@@ -15,12 +15,12 @@ from rich.text import Text
 
 from secede.erasure.canonical_json import parse, read
 from secede.erasure.documents import request as erasure_requests
-from secede.erasure.newfile import write_new
 from secede.erasure.signing import dsse, keys
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Listed
 from secede.erasure.types import stamp
 from secede.errors import ConfigError, RequestError, TrustError
+from secede.files import write_new
 
 
 def keygen(name: str, folder: Path, *, as_json: bool) -> None:
@@ -141,9 +141,8 @@ def extend(
     folder: Path, number: int, months: int, reason: str, *, now: datetime, as_json: bool
 ) -> None:
     """Put a request's due date off, and sign for its client that it was."""
-    from secede.erasure.documents.acknowledgement import make_out
     from secede.erasure.storage.home import Home
-    from secede.erasure.workflow.consistency import enter
+    from secede.erasure.workflow.intake import enter, make_out
 
     home = Home(folder)
     home.server_key()  # before anything is changed

@@ -18,20 +18,17 @@ from secede import files
 from secede.erasure.canonical_json import read
 from secede.erasure.documents import acknowledgement
 from secede.erasure.documents.acknowledgement import Acknowledgement
-from secede.erasure.documents.chain import Head
-from secede.erasure.documents.receipt import LIMITS, MethodPart
-from secede.erasure.documents.scores import Verification
+from secede.erasure.documents.ledger_rows import Head
+from secede.erasure.documents.receipt import LIMITS, MethodPart, Verification
 from secede.erasure.receipts import page as certificate
 from secede.erasure.receipts import verify as receipt
 from secede.erasure.receipts.verify import Verified
 from secede.erasure.signing import dsse
-from secede.erasure.signing.keys import key_id, load_private
-from secede.erasure.signing.signers import Signers
+from secede.erasure.signing.keys import Signers, key_id, load_private
 from secede.erasure.storage import ledger
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.model_registry import Lineage
-from secede.erasure.storage.registry import Model
+from secede.erasure.storage.model_registry import Lineage, Model
 from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, TrustError, did_you_mean
 

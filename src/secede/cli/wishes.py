@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from secede.erasure.documents.plan import Limits, Mean
 from secede.erasure.planning import options
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.erasure.types import faults
 from secede.errors import ConfigError
 from secede.unlearning.create import create

@@ -14,9 +14,8 @@ from torch import nn
 
 from secede.erasure.defences import gate
 from secede.erasure.defences.gate import Counts, Tally
-from secede.erasure.defences.trace import Trace
-from secede.erasure.documents.receipt import Scope, Setting, Software
-from secede.erasure.documents.scores import Score
+from secede.erasure.defences.guard import Trace
+from secede.erasure.documents.receipt import Scope, Score, Setting, Software
 from secede.federation.engine import Engine, OwnState
 from secede.state import State
 from secede.unlearning.method import Server

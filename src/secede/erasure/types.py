@@ -6,6 +6,7 @@ stranger than it looks. Names and digests hold no personal data: a client is an 
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -17,6 +18,8 @@ from pydantic import (
     StringConstraints,
     ValidationError,
 )
+
+from secede.errors import ConfigError
 
 LARGEST = 2**53 - 1  # the largest whole number that every JSON reader keeps exact
 FORMAT = "%Y-%m-%dT%H:%M:%SZ"
@@ -87,3 +90,20 @@ def faults(error: ValidationError) -> str:
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     line = " ".join("; ".join(told).split())[:400] + more
     return "".join(character if character.isprintable() else "?" for character in line)
+
+
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+
+
+def check_name(name: str, what: str = "name") -> str:
+    """Return `name` if a client, federation or key may be called that."""
+    if not is_name(name):
+        raise ConfigError(
+            f"{what} {name[:80]!r} cannot be used: expected 1 to 64 of A-Z a-z 0-9 . _ : -"
+        )
+    return name
+
+
+def is_name(text: str) -> bool:
+    """Return whether a client, federation or key may be called that."""
+    return _NAME.fullmatch(text) is not None

@@ -19,10 +19,10 @@ if find_spec("flwr") is None:
     )
 
 if TYPE_CHECKING:
-    from secede.flower.asked import erase_if_asked as erase_if_asked
     from secede.flower.backend import FlowerGround as FlowerGround
     from secede.flower.client.mod import ClientErasure as ClientErasure
     from secede.flower.erase import erase as erase
+    from secede.flower.erase import erase_if_asked as erase_if_asked
     from secede.flower.erase import plan as plan
     from secede.flower.rounds.engine import FlowerEngine as FlowerEngine
     from secede.flower.rounds.recording import recording as recording

@@ -22,15 +22,14 @@ from secede import state as states
 from secede.erasure.backend import Ground
 from secede.erasure.defences import gate, weight_layout
 from secede.erasure.defences.gate import Tally
+from secede.erasure.defences.guard import Trace
 from secede.erasure.defences.reply_checks import SAMPLES
-from secede.erasure.defences.trace import Trace
 from secede.erasure.documents.receipt import BY_OPERATOR, Scope, Setting, Software
-from secede.erasure.signing.keys import is_name
+from secede.erasure.types import is_name
 from secede.errors import ConfigError
 from secede.federation.engine import OwnState, Update
-from secede.flower.rounds.engine import FlowerEngine
-from secede.flower.rounds.exchange import Exchange
-from secede.flower.rounds.live import LiveEngine
+from secede.flower.rounds.engine import FlowerEngine, LiveEngine
+from secede.flower.rounds.grid import Exchange
 from secede.flower.rounds.questions import Given, Own
 from secede.flower.secagg.engine import SecureEngine
 from secede.flower.secagg.legacy_api import Masked

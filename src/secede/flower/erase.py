@@ -8,21 +8,25 @@ it may come months after the training, in another run.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from flwr.app import Context
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
+from pydantic import Field, ValidationError
 
 from secede import files
 from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.request import Request
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning import options as wishing
+from secede.erasure.planning.options import Wishes
 from secede.erasure.signing import keys
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.progress import PLANNED, PROMOTED, RECEIVED
-from secede.erasure.types import stamp
+from secede.erasure.types import Document, faults, stamp
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome
 from secede.errors import ConfigError, GuardError, RequestError
@@ -30,7 +34,7 @@ from secede.flower.backend import FlowerGround
 from secede.flower.protocol import messages
 from secede.flower.protocol.nodes import Node, online, select
 from secede.flower.rounds import supported_strategies
-from secede.flower.rounds.exchange import Exchange
+from secede.flower.rounds.grid import Exchange
 from secede.flower.rounds.recording import Recording
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.legacy_api import Masked
@@ -302,3 +306,58 @@ def _words(outcome: Outcome, home: Home) -> str:
         f"{outcome.client} is erased by {outcome.method}; model {home.model(outcome.model)}, "
         f"receipt {outcome.receipt}"
     )
+
+
+class Options(Document):
+    """How it shall be done."""
+
+    wishes: dict[str, Any] = Field(default_factory=dict)
+    gone: bool = False
+    request: str = ""
+    dry_run: bool = False
+
+
+def erase_if_asked(
+    grid: Grid,
+    strategy: Strategy | legacy_api.Strategy,
+    store: Store,
+    context: Context,
+    *,
+    secure: Secure | None = None,
+) -> bool:
+    """Erase whom the run's config names, and return True; False if it names nobody: train.
+
+    RolledBackError if it came to nothing, so that the run ends as failed. A dry run says the plan
+    as one line of JSON. `secure` is the workflow of a training under secure aggregation.
+    """
+    config = context.run_config
+    leaver, trigger = str(config.get("erasure.leaver", "")), config.get("erasure.trigger")
+    if not leaver:
+        return False
+    options = _options(str(config.get("erasure.options", "") or "{}"))
+    wishes = wishing.read(options.wishes)
+    if options.dry_run:
+        found = plan(
+            grid, strategy, store, leaver=leaver, wishes=wishes, gone=options.gone, secure=secure
+        )
+        store.tell(found.line())
+        return True
+    erase(
+        grid,
+        strategy,
+        store,
+        leaver=leaver,
+        request=Path(options.request) if options.request else None,
+        trigger=str(trigger) if trigger else None,
+        wishes=wishes,
+        gone=options.gone,
+        secure=secure,
+    ).check()
+    return True
+
+
+def _options(text: str) -> Options:
+    try:
+        return Options.model_validate_json(text)
+    except ValidationError as error:
+        raise ConfigError(f"erasure.options: {faults(error)}") from error

@@ -34,7 +34,7 @@ class FederationController(Controller):
     """Trains for `rounds` rounds by weighted means; with a `leaver`, erases that client instead.
 
     `model` names what makes the network, `package.module:factory`, and `home` the federation's
-    folder. `wishes` are fields of `secede.erasure.planning.planner.Wishes`, `request` the file that the
+    folder. `wishes` are fields of `secede.erasure.planning.options.Wishes`, `request` the file that the
     client signed, `trigger` why it leaves where the operator asks for it. All waits are in
     seconds: `wait` for clients before a round of training, `gather` for those
     that are offline during an erasure, `round` for each exchange. `classes` is how many the network

@@ -20,8 +20,7 @@ from secede import __version__, files
 from secede import state as states
 from secede.erasure.backend import Ground
 from secede.erasure.defences.gate import Counts
-from secede.erasure.documents.receipt import Scope, Setting, Software
-from secede.erasure.documents.scores import Score
+from secede.erasure.documents.receipt import Scope, Score, Setting, Software
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.model_registry import Lineage
 from secede.erasure.workflow.measurement import score

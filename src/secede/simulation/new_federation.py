@@ -18,21 +18,20 @@ from secede.erasure.documents import data_commitment
 from secede.erasure.documents.data_commitment import Commitment, Proof
 from secede.erasure.documents.ledger_rows import DeliveredBody, ModelBody
 from secede.erasure.documents.receipt import Scope
-from secede.erasure.newfile import write_new
 from secede.erasure.signing import keys
-from secede.erasure.signing.keys import check_name
 from secede.erasure.storage.home import Client, Home
 from secede.erasure.storage.home import Federation as Record
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Lineage
-from secede.erasure.storage.registry import Candidate
+from secede.erasure.storage.model_registry import Candidate, Lineage
+from secede.erasure.types import check_name
 from secede.errors import ConfigError, StorageError
 from secede.experiments import config as configs
 from secede.experiments.arms import TRAINING
 from secede.experiments.config import Config
 from secede.experiments.setup import Federation, resolve_device
 from secede.federation.engine import aggregate
+from secede.files import write_new
 from secede.simulation.backend import Recipe
 from secede.simulation.sites import Sites
 from secede.state import State

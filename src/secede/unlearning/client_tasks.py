@@ -18,10 +18,9 @@ from torch import Tensor
 from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import ClientSide
-from secede.unlearning.clients import Reply
 from secede.unlearning.create import create
 from secede.unlearning.local_step import LocalReport, LocalResult
-from secede.unlearning.method import AtLeaver, LocalMethod, TakeStep
+from secede.unlearning.method import AtLeaver, LocalMethod, Reply, TakeStep
 from secede.unlearning.registry import METHODS
 from secede.unlearning.steps.leaver_metrics import evaluate
 

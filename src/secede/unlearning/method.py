@@ -7,7 +7,7 @@ checkpoint: an erasure that is killed goes on to the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -20,6 +20,36 @@ from secede.federation.robust import Mean
 from secede.state import State
 from secede.unlearning.local_step import LocalResult, LocalStep, LocalTask
 from secede.unlearning.update_history import History
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What a client uploads from a task, how many gradients it took, and its sample count."""
+
+    state: State
+    gradient_samples: int
+    samples: int
+
+
+def ask_each(
+    engine: Engine,
+    clients: Sequence[int],
+    task: Callable[[ClientSide], Reply],
+    *,
+    global_state: State,
+    number: int = 0,
+) -> tuple[list[Reply], Cost]:
+    """Let every client run `task`; return the replies in order and the round's cost.
+
+    `number` names the round's randomness: a method that asks in several rounds gives each its own.
+    """
+    replies, cost = list[Reply](), Cost()
+    for client in clients:
+        reply, one = engine.ask(client, task, global_state=global_state, number=number)
+        replies.append(reply)
+        cost += one
+    return replies, replace(cost, rounds=1)
+
 
 POST_TRAINING = "post-training"  # names the batches of its rounds: the same for every method
 

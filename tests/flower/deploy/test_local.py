@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from secede.errors import ConfigError, RecordError, SecedeError, SilentError
-from secede.flower.deploy import flwr_cli, processes, records, supervisor
+from secede.flower.deploy import flwr_cli, processes, supervisor
 from secede.flower.deploy.project import MARK, Project
 from secede.flower.deploy.scaffold import write_project
 
@@ -254,7 +254,7 @@ def test_a_taken_port_is_replaced_and_the_new_one_written_down(project: Project)
         site = pids(up)["superlink"]
         assert site is not None
         os.kill(site, signal.SIGKILL)
-        while records.running(up, "superlink"):
+        while processes.running(up, "superlink"):
             time.sleep(0.05)
         with (
             socket.create_server((up.listen, up.port)),
@@ -264,7 +264,7 @@ def test_a_taken_port_is_replaced_and_the_new_one_written_down(project: Project)
 
 
 def test_one_command_at_a_time(project: Project) -> None:
-    with records.locked(project), pytest.raises(RecordError, match="wait for it"):
+    with processes.locked(project), pytest.raises(RecordError, match="wait for it"):
         supervisor.up(project, print)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from secede.errors import ConfigError, SecedeError, SilentError
-from secede.flower.deploy.output import Output
+from secede.flower.deploy.runs import Output
 
 BEGIN = (
     "ERROR :     ServerApp raised an exception",

@@ -10,7 +10,7 @@ import pytest
 from flwr.common.config import parse_config_args
 
 from secede.errors import SecedeError, SilentError, StoppedError
-from secede.flower.deploy import flwr_cli, records, results, runs
+from secede.flower.deploy import flwr_cli, processes, results, runs
 from secede.flower.deploy.processes import Process
 from secede.flower.deploy.project import Project
 from secede.flower.deploy.scaffold import write_project
@@ -67,7 +67,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     path.chmod(0o755)
     monkeypatch.setattr(flwr_cli, "program", lambda *_: str(path))
     monkeypatch.setattr(runs, "program", lambda *_: str(path))
-    monkeypatch.setattr(records, "running", lambda *_: Process(1, 0, "", "flower-superlink"))
+    monkeypatch.setattr(processes, "running", lambda *_: Process(1, 0, "", "flower-superlink"))
     return Fake(tmp_path)
 
 
@@ -161,7 +161,7 @@ def test_a_refusal_of_flwr_is_passed_on(fake: Fake, project: Project) -> None:
 def test_without_a_superlink_nothing_is_started(
     fake: Fake, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "running", lambda *_: None)
+    monkeypatch.setattr(processes, "running", lambda *_: None)
     with pytest.raises(SecedeError, match="does not run: secede flower up"):
         runs.start(project, {})
     assert not (fake.folder / "calls").exists()

@@ -27,7 +27,7 @@ from secede.errors import ConfigError, RecordError, SilentError
 from secede.flower import plan, secure_recording
 from secede.flower.backend import FlowerGround
 from secede.flower.client.kept_updates import Updates
-from secede.flower.rounds.exchange import Exchange
+from secede.flower.rounds.grid import Exchange
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.opened_sums import Opened
 

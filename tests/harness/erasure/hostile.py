@@ -29,7 +29,7 @@ from harness.erasure.lab import (
 )
 from secede import state as states
 from secede.data import catalog, partition
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.erasure.workflow.erase import Outcome
 from secede.experiments.config import parse
 from secede.scenarios.backdoor import Backdoor

@@ -12,9 +12,8 @@ from secede.erasure.defences.gate import Tally
 from secede.federation.cost import Cost
 from secede.federation.engine import ClientSide, ReplyT, RoundReply, Update
 from secede.state import State
-from secede.unlearning.clients import Reply
 from secede.unlearning.local_step import LocalReport, LocalResult
-from secede.unlearning.method import Server
+from secede.unlearning.method import Reply, Server
 
 
 class Liars(Hostile):

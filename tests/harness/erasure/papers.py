@@ -9,11 +9,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from secede.erasure.documents import data_commitment
-from secede.erasure.documents.chain import START, Head
-from secede.erasure.documents.gone import WORDS
 from secede.erasure.documents.ledger_rows import (
+    START,
     DeliveredBody,
     DestroyedBody,
+    Head,
     ModelBody,
     PlanBody,
     ReceiptBody,
@@ -21,17 +21,21 @@ from secede.erasure.documents.ledger_rows import (
     TransitionBody,
 )
 from secede.erasure.documents.receipt import (
+    WORDS,
     Computed,
     Costs,
     Destroyed,
     MethodPart,
     Models,
+    Reference,
     Remaining,
     RequestPart,
     Scope,
+    Score,
+    Statement,
+    Verification,
 )
-from secede.erasure.documents.scores import Reference, Score, Verification
-from secede.erasure.documents.statement import Statement
+from secede.erasure.receipts import build
 from secede.erasure.receipts import verify as receipt
 from secede.erasure.signing.keys import PrivateKey, PublicKey, generate, load_private, load_public
 from secede.erasure.storage.ledger import Ledger
@@ -195,7 +199,7 @@ def statement(
     remaining: tuple[Remaining, ...] = REMAINING,
     further_limits: tuple[str, ...] = (),
 ) -> Statement:
-    return receipt.build(
+    return build.build(
         request=RequestPart(
             digest=REQUEST,
             federation="heart-study",

@@ -18,7 +18,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from harness import tiny
 from secede import state as states
 from secede.erasure.documents import request as requests
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.erasure.receipts.verify import PAYLOAD_TYPE
 from secede.erasure.signing import keys
 from secede.erasure.storage.home import Home

@@ -13,7 +13,7 @@ import pytest
 
 from harness.flower import forkserver
 from secede.flower.deploy import flwr_cli as programs
-from secede.flower.deploy import records, results, runs
+from secede.flower.deploy import processes, results, runs
 from secede.flower.deploy.project import SUPERLINK, Project
 from secede.flower.deploy.results import Erased
 from secede.flower.deploy.scaffold import write_project
@@ -60,7 +60,7 @@ def erase(project: Project, leaver: str, *, seconds: float = 300.0) -> Erased:
 
 def knock(project: Project, name: str, seconds: float = 25.0) -> str:
     """Let a SuperNode try to join for some time; return what it printed."""
-    command = [*programs.supernode(project, name, records.free_port()), "--max-retries", "2"]
+    command = [*programs.supernode(project, name, processes.free_port()), "--max-retries", "2"]
     try:
         ended = subprocess.run(
             command,

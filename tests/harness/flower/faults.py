@@ -18,7 +18,7 @@ from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
 from secede.errors import SecedeError
-from secede.flower.deploy import processes, records, runs, supervisor
+from secede.flower.deploy import processes, runs, supervisor
 from secede.flower.deploy.project import MARK, SUPERLINK, Project
 from secede.flower.storage.round_log import Log
 
@@ -97,7 +97,7 @@ def victim(project: Project, process: str) -> int | None:
         found = [p for p in marked if "flwr-serverapp" in p.command]
         return found[0].pid if found else None
     name = {"superlink": SUPERLINK, "leaver": LEAVER, "retained": RETAINED}[process]
-    running = records.running(project, name)
+    running = processes.running(project, name)
     return running.pid if running else None
 
 

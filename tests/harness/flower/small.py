@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from harness.flower.inprocess import InProcess, Site, sites
 from secede import state as states
 from secede.data.samples import Samples
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.erasure.workflow.erase import Outcome
 from secede.federation.simulator import Simulator
 from secede.federation.training import LocalTraining, orders, train

@@ -14,7 +14,7 @@ from secede.errors import SecedeError
 from secede.flower import FlowerEngine
 from secede.flower.protocol.arrays import schema
 from secede.flower.protocol.nodes import online
-from secede.flower.rounds.exchange import Exchange
+from secede.flower.rounds.grid import Exchange
 from secede.nvflare.controller import FederationController
 
 

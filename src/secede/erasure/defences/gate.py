@@ -22,7 +22,7 @@ from secede.federation.cost import Cost
 from secede.federation.engine import Engine
 from secede.state import State
 from secede.unlearning.client_tasks import CountRight
-from secede.unlearning.clients import Reply
+from secede.unlearning.method import Reply
 from secede.verification.score import Score, share
 
 CLASSES = 100_000  # that a reply may count

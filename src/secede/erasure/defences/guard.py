@@ -17,12 +17,28 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.erasure.defences.fingerprints import Sketches
-from secede.erasure.defences.trace import Trace
 from secede.erasure.documents.plan import Limits
 from secede.errors import ConfigError, GuardError, StateError
 from secede.federation.engine import OwnState
 from secede.state import State
 from secede.unlearning.steps.radius import third_of_distance_to_fresh
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What a server knows of an update that it has not: its share, and what it wrote down then."""
+
+    weight: float  # in the mean that the global model is
+    distance: float | None = None  # from the global model, plain L2 over what training moves
+    digest: str | None = None
+
+    @property
+    def to_reference(self) -> float:
+        """How far the reference lies from the global model: p/(1 − p) times the update's way."""
+        if not 0 < self.weight < 1 or self.distance is None:
+            return 0.0
+        return self.weight / (1 - self.weight) * self.distance
+
 
 FARTHEST = Limits().farthest  # units from the centre
 NEAREST = Limits().nearest  # units from every known state

@@ -8,19 +8,15 @@ and receipts. The client keeps it; it needs nothing but the server's public key 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Literal
 
 from pydantic import ValidationError
 
-from secede import files
 from secede.erasure.canonical_json import canonical, parse
-from secede.erasure.documents import deadline
+from secede.erasure.documents import request as deadline
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import PrivateKey, PublicKey
 from secede.erasure.storage import progress as courses
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry, Transition
 from secede.erasure.types import Digest, Document, Moment, Name, Text, faults, stamp
 from secede.errors import TrustError
@@ -64,7 +60,7 @@ def of(entry: Entry, federation: str, last: Transition) -> Acknowledgement:
         federation=federation,
         client=entry.client,
         received=stamp(entry.received),
-        due=stamp(deadline.due(entry.received)),
+        due=stamp(deadline.due_date(entry.received)),
         extended_to=stamp(entry.due) if entry.extended else None,
         reason=entry.reason,
         ended=_ended(last),
@@ -78,21 +74,6 @@ def _ended(last: Transition) -> Ended | None:
     return Ended.model_validate(
         {"state": last.state, "at": stamp(last.at), "reason": reason[:_LONGEST]}
     )
-
-
-def make_out(home: Home, journal: Journal, entry: Entry, now: datetime) -> Entry:
-    """Write what the client is told of its request into the home, and note that it was made out.
-
-    The same one again changes nothing; after an extension the new date is in it, and how it ended
-    if nothing was erased.
-    """
-    path = home.acknowledgement(entry.digest)
-    told = of(entry, home.federation.name, journal.transitions(entry.id)[-1])
-    data = sign(told, home.server_key())
-    with files.private():
-        if not path.exists() or path.read_bytes() != data:
-            files.write_bytes(path, data)
-    return journal.acknowledge(entry.id, now)
 
 
 def sign(told: Acknowledgement, key: PrivateKey) -> bytes:

@@ -6,12 +6,26 @@ refused, so none of it can get in by mistake.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections import deque
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import Field, ValidationError
 
+from secede.erasure.canonical_json import canonical, digest, parse
 from secede.erasure.documents.request import Trigger
-from secede.erasure.types import Count, Digest, Document, Moment, Name, Scalars, faults
+from secede.erasure.types import (
+    LARGEST,
+    Count,
+    Digest,
+    Document,
+    Moment,
+    Name,
+    Scalars,
+    faults,
+    stamp,
+)
 from secede.errors import TrustError
 
 Rung = Literal["local-step", "server-side", "retraining"]
@@ -128,3 +142,125 @@ def check_body(kind: Kind, text: bytes) -> Document:
         return BODIES[kind].model_validate_json(text)
     except ValidationError as error:
         raise TrustError(f"a body of kind {kind} that is not one ({faults(error)})") from error
+
+
+ROW_BYTES = 1 << 20
+
+
+class Head(Document):
+    """How far a ledger goes: its last row's number, 0 if it has none, and that row's hash."""
+
+    number: Count
+    hash: Digest
+
+
+START = Head(number=0, hash="0" * 64)
+
+
+class Row(Document):
+    """One row; `hash` is over the canonical form of all the rest."""
+
+    number: Annotated[int, Field(ge=1, le=LARGEST)]
+    at: Moment
+    kind: Kind
+    body: dict[str, Any]
+    previous: Digest
+    hash: Digest
+
+    @property
+    def head(self) -> Head:
+        """The head of a ledger that ends with this row."""
+        return Head(number=self.number, hash=self.hash)
+
+    @property
+    def line(self) -> bytes:
+        """The row as a line of an exported ledger."""
+        return canonical(self.model_dump()) + b"\n"
+
+
+def link_row(head: Head, kind: Kind, body: Document, now: datetime) -> Row:
+    """Return the row that continues a ledger which ends at `head`."""
+    row = {
+        "number": head.number + 1,
+        "at": stamp(now),
+        "kind": kind,
+        "body": body.model_dump(mode="json"),
+        "previous": head.hash,
+    }
+    return checked_row({**row, "hash": digest(row)})
+
+
+def checked_row(value: dict[str, Any]) -> Row:
+    """Return the row that `value` holds, once its shape, its body and its hash are right."""
+    try:
+        row = Row.model_validate(value)
+    except ValidationError as error:
+        raise TrustError(f"not a row of a ledger ({faults(error)})") from error
+    check_body(row.kind, canonical(row.body))
+    if digest({key: part for key, part in value.items() if key != "hash"}) != row.hash:
+        raise TrustError(f"row {row.number} was altered: its hash does not fit what it holds")
+    return row
+
+
+def chain_lines(file: BinaryIO) -> Iterator[Row]:
+    """Yield the rows of an exported ledger, each line canonical to the byte."""
+    number = 0
+    while line := file.readline(ROW_BYTES + 1):
+        number += 1
+        try:
+            if not line.endswith(b"\n"):
+                raise TrustError("too long or cut off: a row ends with a newline")
+            value = parse(line[:-1], ROW_BYTES)
+            if canonical(value) != line[:-1]:
+                raise TrustError("not in canonical form, as rows are written")
+            row = checked_row(value)
+        except TrustError as error:
+            raise TrustError(f"line {number}: {error}") from None
+        yield row
+
+
+def walk_chain(rows: Iterable[Row], *expected: Head | None) -> Iterator[Row]:
+    """Yield each row once it continues the one before; raise at the first that does not.
+
+    A ledger that ends before any of the `expected` heads, or has another row there, is refused too.
+    """
+    known = [one for one in expected if one is not None]
+    head, named = START, {one.number: one for one in known}
+    if named.get(0, START) != START or len(set(known)) != len(named):
+        raise TrustError("the expected heads contradict each other: one of them was altered")
+    for row in rows:
+        _check_next(head, row)
+        head = row.head
+        if named.get(head.number, head) != head:
+            raise TrustError(
+                f"row {head.number} is not the one that the expected head names: the ledger was "
+                "rewritten, or it is another one"
+            )
+        yield row
+    if head.number < max(named, default=0):
+        raise TrustError(
+            f"the ledger ends at row {head.number} but had {max(named)}: its tail is missing"
+        )
+
+
+def chain_end(rows: Iterable[Row], *expected: Head | None) -> Head:
+    """Walk along all rows and return the head."""
+    last = deque(walk_chain(rows, *expected), maxlen=1)
+    return last[0].head if last else START
+
+
+def _check_next(head: Head, row: Row) -> None:
+    if row.number <= head.number:
+        raise TrustError(
+            f"row {row.number} follows row {head.number}: a row was doubled or moved; "
+            f"expected row {head.number + 1}"
+        )
+    if row.number > head.number + 1:
+        raise TrustError(
+            f"row {row.number} follows row {head.number}: a row was removed or moved; "
+            f"expected row {head.number + 1}"
+        )
+    if row.previous != head.hash:
+        raise TrustError(
+            f"row {row.number} does not continue row {head.number}: one of them was replaced"
+        )

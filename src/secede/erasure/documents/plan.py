@@ -19,7 +19,6 @@ from secede.erasure.canonical_json import canonical, digest
 from secede.erasure.documents.ledger_rows import PlanBody, Rung
 from secede.erasure.documents.receipt import Setting
 from secede.erasure.receipts.page import in_bytes
-from secede.erasure.signing.keys import is_name
 from secede.erasure.types import (
     Count,
     Digest,
@@ -31,6 +30,7 @@ from secede.erasure.types import (
     Share,
     Text,
     faults,
+    is_name,
 )
 from secede.errors import RecordError
 

@@ -5,15 +5,17 @@ Digests and scalars only, never data. Parts that contradict each other are refus
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secede.erasure.documents.chain import Head
+from secede.erasure.canonical_json import canonical
 from secede.erasure.documents.data_commitment import Commitment
-from secede.erasure.documents.ledger_rows import Rung
+from secede.erasure.documents.ledger_rows import Head, Reply, Rung
 from secede.erasure.documents.request import Trigger
-from secede.erasure.documents.scores import Verification
 from secede.erasure.types import (
     Count,
     Digest,
@@ -26,6 +28,57 @@ from secede.erasure.types import (
     Whole,
     moment,
 )
+
+
+class Interval(Document):
+    """A share of `count` samples with its interval."""
+
+    value: Share
+    low: Share
+    high: Share
+    count: Annotated[Count, Field(ge=1)]
+
+    @model_validator(mode="after")
+    def _holds_its_value(self) -> Self:
+        if not self.low <= self.value <= self.high:
+            raise ValueError("the value lies outside of its interval")
+        return self
+
+
+class Reference(Interval):
+    """The same measured on the model that a score is compared with."""
+
+    model: Literal["retrained", "before", "chance"]
+
+
+class Score(Interval):
+    """One measure of the erased model."""
+
+    about: Literal["leaver", "usefulness"]
+    measure: Text
+    reference: Reference | None = None
+
+
+class Verification(Document):
+    """What was measured, and the two answers; without a retrained model they stay open."""
+
+    scores: Annotated[tuple[Score, ...], Field(min_length=1, max_length=64)]
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    margin_points: Annotated[float, Field(ge=0, le=100)]
+    forgotten: Reply
+    by_definition: bool = False  # trained from scratch without the client: nothing to measure
+    useful: Reply
+
+    @model_validator(mode="after")
+    def _answers_have_grounds(self) -> Self:
+        compared = [s for s in self.scores if s.reference and s.reference.model == "retrained"]
+        if self.by_definition and self.forgotten != "yes":
+            raise ValueError("forgotten by definition, and yet not 'yes'")
+        measured = any(score.about == "leaver" for score in compared)
+        if self.forgotten == "yes" and not (self.by_definition or measured):
+            raise ValueError("forgotten 'yes' needs a score of the leaver beside retraining's")
+        return self
+
 
 LIMITS = (
     "This is evidence, not proof: it says what was measured and gives no formal guarantee.",
@@ -217,3 +270,96 @@ class Predicate(Document):
         if not set(LIMITS) <= set(self.limits):
             raise ValueError("the standing limits of a receipt must all be stated")
         return self
+
+
+WORDS = {  # what matters most comes first
+    "model-before": "a model that carried the client, its file at the server",
+    "last-update": "the client's last update, its file at the server",
+    "history": "the updates that the server had kept while training",
+    "leaver-state": "what the client returned from its local step",
+    "guarded-state": "the same as post-training started from it",
+    "server-state": "the state that the server started from",
+    "intermediate-state": "a state between two rounds of post-training",
+}
+LISTED = 12  # of a kind that the receipt lists one by one; more become one entry
+
+
+@dataclass(frozen=True)
+class DestroyedItem:
+    """Something that was destroyed, and when that was written down."""
+
+    what: str  # a key of WORDS
+    digest: str | None
+    at: str
+
+
+def summarise(gone: Sequence[DestroyedItem]) -> tuple[Destroyed, ...]:
+    """Return a receipt's entries for what was destroyed, kind by kind."""
+    entries = list[Destroyed]()
+    for what, words in WORDS.items():
+        same = [thing for thing in gone if thing.what == what]
+        if len(same) > LISTED:
+            last = max(thing.at for thing in same)
+            entries.append(Destroyed(what=f"{words}: {len(same)} of them", at=last))
+        else:
+            entries += [Destroyed(what=words, at=g.at, digest=g.digest) for g in same]
+    return tuple(entries)
+
+
+STATEMENT: Literal["https://in-toto.io/Statement/v1"] = "https://in-toto.io/Statement/v1"
+PREDICATE: Literal["https://secede.dev/erasure/v1"] = "https://secede.dev/erasure/v1"
+
+
+class Sha256(Document):
+    """A digest set with the one algorithm that is used."""
+
+    sha256: Digest
+
+
+class Subject(Document):
+    """What the statement is about: the erased model."""
+
+    name: Literal["erased-model"] = "erased-model"
+    digest: Sha256
+
+
+class Statement(Document):
+    """The signed document."""
+
+    type_: Annotated[Literal["https://in-toto.io/Statement/v1"], Field(alias="_type")] = STATEMENT
+    subject: Annotated[tuple[Subject, ...], Field(min_length=1, max_length=1)]
+    predicate_type: Annotated[
+        Literal["https://secede.dev/erasure/v1"], Field(alias="predicateType")
+    ] = PREDICATE
+    predicate: Predicate
+
+    @model_validator(mode="after")
+    def _is_about_its_model(self) -> Self:
+        if self.subject[0].digest.sha256 != self.predicate.models.after:
+            raise ValueError("the subject is another model than the one after the erasure")
+        return self
+
+    def payload(self) -> bytes:
+        """Return the bytes that are signed."""
+        return canonical(self.model_dump(mode="json", by_alias=True))
+
+
+def schema_text() -> str:
+    """Return the JSON schema of a statement, as `schemas/erasure-v1.json` holds it.
+
+    To renew that file: python -c 'from secede.erasure.documents.receipt import *; print(schema_text())'
+    """
+    # As it is written: then all fields are required, also those that have a default here.
+    schema = _closed(Statement.model_json_schema(by_alias=True, mode="serialization"))
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": PREDICATE}
+    return json.dumps({**head, **schema}, indent=1, sort_keys=True, ensure_ascii=False)
+
+
+def _closed(schema: Any) -> Any:
+    """Return the schema with names that fit no pattern refused, as the models refuse them."""
+    if isinstance(schema, list):
+        return [_closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {"additionalProperties": False} if "patternProperties" in schema else {}
+    return {**{key: _closed(part) for key, part in schema.items()}, **closed}

@@ -6,9 +6,10 @@ requests differ even if they are made in the same second; it is never shown.
 
 from __future__ import annotations
 
+import calendar
 import secrets
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
@@ -163,3 +164,25 @@ def unverified(data: bytes) -> Request:
 def _told(error: ValidationError) -> str:
     """Return what is wrong, in characters that a terminal may show."""
     return "".join(c if c.isprintable() else "?" for c in faults(error))
+
+
+MONTHS = 1
+MOST_FURTHER_MONTHS = 2
+
+
+def months_after(start: datetime, months: int) -> datetime:
+    """Return the same day and time `months` later, or that month's last day if it is shorter."""
+    year, month = divmod(start.year * 12 + start.month - 1 + months, 12)
+    last = calendar.monthrange(year, month + 1)[1]
+    return start.replace(year=year, month=month + 1, day=min(start.day, last))
+
+
+def due_date(received: datetime, further_months: int = 0) -> datetime:
+    """Return by when a request is to be answered; counted from receipt, not from another due."""
+    return months_after(received, MONTHS + further_months)
+
+
+def days_left(due: datetime, now: datetime) -> int:
+    """Return the days until `due` by date: 0 on the last one, negative once it has passed."""
+    left = (due.astimezone(UTC).date() - now.astimezone(UTC).date()).days
+    return min(left, -1) if now > due else left

@@ -4,17 +4,42 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from secede.erasure.canonical_json import canonical
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.documents.plan import Limits, Margins, Mean
+from secede.erasure.planning.planner import ANSWER_SECONDS
 from secede.erasure.storage.progress import Course
 from secede.erasure.types import faults
 from secede.errors import ConfigError, RecordError
 from secede.unlearning.registry import METHODS, plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What whoever runs the erasure asks for; the defaults suit most."""
+
+    methods: tuple[str, ...] = ()  # each instead of its rung's usual one
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    distrust: bool = False  # take nothing from the leaver
+    rounds: int = 5  # of post-training at most, after a local step
+    server_rounds: int = 10  # after a server-side method
+    least_rounds: int = 1  # after a local step; with 0 the leaver's own state may be what serves
+    mean: Mean = "mean"
+    margins: Margins = field(default_factory=Margins)
+    answer_seconds: float = ANSWER_SECONDS
+    wait: timedelta = timedelta(0)  # for a silent leaver or a quorum, before the next rung
+    guard: Limits = field(default_factory=Limits)
+    quorum: float = 0.5  # of the retained clients' samples
+    retained_seconds: float = ANSWER_SECONDS
+    measure_at_leaver: bool = False
+    backups_until: datetime | None = None
+    fading: bool = True  # of what the retained clients' training does not use; no: it is trusted
+
 
 _WISHES = TypeAdapter(Wishes)
 

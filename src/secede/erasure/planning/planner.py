@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from secede import state as states
 from secede.erasure.backend import Ground
 from secede.erasure.documents.ledger_rows import Rung
-from secede.erasure.documents.plan import Limits, Margins, Mean, Omitted, Plan, Step
+from secede.erasure.documents.plan import Mean, Omitted, Plan, Step
 from secede.erasure.documents.receipt import Setting
 from secede.erasure.documents.request import Request
 from secede.erasure.planning.cost_estimate import Size
-from secede.erasure.signing.keys import check_name
-from secede.erasure.types import stamp
+from secede.erasure.planning.options import Wishes
+from secede.erasure.types import check_name, stamp
 from secede.errors import ConfigError, RequestError
 from secede.state import State
 from secede.unlearning import registry as methods
@@ -34,28 +33,6 @@ RUNGS: tuple[Rung, ...] = ("local-step", "server-side", "retraining")
 OWN_MEAN = ("orthogonal-descent", "rapid-retrain")
 RETRAINING = ("retrain", "rapid-retrain")
 ANSWER_SECONDS = 3600.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wishes:
-    """What whoever runs the erasure asks for; the defaults suit most."""
-
-    methods: tuple[str, ...] = ()  # each instead of its rung's usual one
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    distrust: bool = False  # take nothing from the leaver
-    rounds: int = 5  # of post-training at most, after a local step
-    server_rounds: int = 10  # after a server-side method
-    least_rounds: int = 1  # after a local step; with 0 the leaver's own state may be what serves
-    mean: Mean = "mean"
-    margins: Margins = field(default_factory=Margins)
-    answer_seconds: float = ANSWER_SECONDS
-    wait: timedelta = timedelta(0)  # for a silent leaver or a quorum, before the next rung
-    guard: Limits = field(default_factory=Limits)
-    quorum: float = 0.5  # of the retained clients' samples
-    retained_seconds: float = ANSWER_SECONDS
-    measure_at_leaver: bool = False
-    backups_until: datetime | None = None
-    fading: bool = True  # of what the retained clients' training does not use; no: it is trusted
 
 
 def make(

@@ -6,32 +6,37 @@ wherever it is made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from secede.erasure.canonical_json import canonical
-from secede.erasure.documents import deadline
-from secede.erasure.documents.chain import Head
-from secede.erasure.documents.gone import Gone, listed
+from secede.erasure.documents import request as deadline
+from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.documents.receipt import (
+    LIMITS,
     Attempt,
     Computed,
     Costs,
+    Destroyed,
+    DestroyedItem,
     LeftOut,
     MethodPart,
     Models,
+    Predicate,
     Remaining,
     RequestPart,
     Scope,
     Setting,
+    Sha256,
+    Statement,
+    Subject,
+    Verification,
+    summarise,
 )
-from secede.erasure.documents.scores import Verification
-from secede.erasure.documents.statement import Statement
-from secede.erasure.receipts import verify
-from secede.erasure.storage import absence
+from secede.erasure.storage import progress
 from secede.erasure.storage.progress import Course
 from secede.erasure.types import faults, stamp
 from secede.erasure.workflow.session import Desk
@@ -45,19 +50,19 @@ _OF_STEP = {"rung", "method", "settings", "parameters", "needs", "upload_bytes",
 
 
 def statement(
-    desk: Desk, *, promoted: str, completed: str, gone: Sequence[Gone], head: Head
+    desk: Desk, *, promoted: str, completed: str, gone: Sequence[DestroyedItem], head: Head
 ) -> Statement:
     """Return what the receipt says; TrustError if its parts contradict each other."""
     course, plan, step = desk.course, desk.plan, desk.step
     done = course.last.details
     try:
-        return verify.build(
+        return build(
             request=_request(desk, course, promoted, completed),
             scope=Scope.model_validate_json(canonical(done["scope"])),
             method=_method(course, plan, step),
             software=_software(course),
             models=Models(before=plan.model, after=done["model"]),
-            destroyed=listed(gone),
+            destroyed=summarise(gone),
             remaining=_remaining(plan),
             costs=Costs.model_validate(course.cost.as_dict()),
             verification=Verification.model_validate_json(canonical(done["verification"])),
@@ -92,7 +97,7 @@ def _request(desk: Desk, course: Course, promoted: str, completed: str) -> Reque
         issued=request.issued,
         received=stamp(entry.received),
         acknowledged=None if entry.acknowledged is None else stamp(entry.acknowledged),
-        due=stamp(deadline.due(entry.received)),
+        due=stamp(deadline.due_date(entry.received)),
         extended_to=stamp(entry.due) if entry.extended else None,
         promoted=promoted,
         completed=completed,
@@ -105,7 +110,7 @@ def _method(course: Course, plan: Plan, step: Step) -> MethodPart:
         for failed in course.failures[-16:]
     ]
     guarded = [t.details["scalars"] for t in course.this_rung if t.state == "guarded"]
-    left = absence.left_out(course.way)
+    left = progress.left_out(course.way)
     return MethodPart(
         rung=step.rung,
         name=step.method,
@@ -143,5 +148,40 @@ def _remaining(plan: Plan) -> list[Remaining]:
 
 
 def _further(course: Course) -> list[str]:
-    more = len(absence.left_out(course.way)) - NAMED
+    more = len(progress.left_out(course.way)) - NAMED
     return [f"{more} more retained clients were left out than are named here."] if more > 0 else []
+
+
+def build(
+    *,
+    request: RequestPart,
+    scope: Scope,
+    method: MethodPart,
+    software: Iterable[Computed],
+    models: Models,
+    destroyed: Iterable[Destroyed],
+    remaining: Iterable[Remaining],
+    costs: Costs,
+    verification: Verification,
+    ledger: Head,
+    further_limits: Iterable[str] = (),
+) -> Statement:
+    """Return the statement; parts that contradict each other are refused."""
+    try:
+        predicate = Predicate(
+            request=request,
+            scope=scope,
+            method=method,
+            software=tuple(software),
+            models=models,
+            destroyed=tuple(destroyed),
+            remaining=tuple(remaining),
+            costs=costs,
+            verification=verification,
+            ledger=ledger,
+            limits=(*LIMITS, *further_limits),
+        )
+        subject = Subject(digest=Sha256(sha256=models.after))
+        return Statement(subject=(subject,), predicate=predicate)
+    except ValidationError as error:
+        raise TrustError(f"a receipt cannot be made of this: {faults(error)}") from error

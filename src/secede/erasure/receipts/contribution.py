@@ -13,13 +13,11 @@ from datetime import UTC, datetime
 
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Scope
-from secede.erasure.storage import absence
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.model_registry import Lineage, Model
 from secede.erasure.storage.progress import Course
-from secede.erasure.storage.registry import Model
 
 
 def scope(home: Home, journal: Journal, registry: Lineage, trained: Scope, client: str) -> Scope:
@@ -68,7 +66,7 @@ def _with(
     joined = list[int]()
     present: tuple[str, ...] = ()
     for transition in taken:
-        present = absence.present(plan.retained, course.way[: transition.number + 1])
+        present = courses.present(plan.retained, course.way[: transition.number + 1])
         if client in present:
             joined.append(last - len(taken) + transition.details["round"])
     weight = before.weight if before.last_round > last else 0.0  # it trained on since

@@ -17,8 +17,14 @@ from typing import TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from secede import files
-from secede.erasure.documents.receipt import LIMITS, Destroyed, Predicate, RequestPart
-from secede.erasure.documents.scores import Interval, Score
+from secede.erasure.documents.receipt import (
+    LIMITS,
+    Destroyed,
+    Interval,
+    Predicate,
+    RequestPart,
+    Score,
+)
 from secede.erasure.receipts.verify import Verified
 from secede.erasure.types import moment
 from secede.errors import ConfigError

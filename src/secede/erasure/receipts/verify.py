@@ -8,33 +8,129 @@ counts: one of another client is refused.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from secede.erasure.canonical_json import parse
-from secede.erasure.documents.chain import Head
+from secede.erasure.documents.ledger_rows import START, Head, Kind, Row, walk_chain
 from secede.erasure.documents.receipt import (
-    LIMITS,
-    Computed,
-    Costs,
-    Destroyed,
-    MethodPart,
+    DestroyedItem,
     Models,
     Predicate,
-    Remaining,
-    RequestPart,
-    Scope,
+    Statement,
+    summarise,
 )
-from secede.erasure.documents.scores import Verification
-from secede.erasure.documents.statement import Sha256, Statement, Subject
-from secede.erasure.receipts import against
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import PrivateKey, PublicKey
+from secede.erasure.storage.ledger import rows_of
 from secede.erasure.types import faults
 from secede.errors import TrustError
+
+_STARTS = ("local-step", "server-step")
+
+
+def check_against_ledger(told: Predicate, digest: str, path: Path) -> Head:
+    """Return the head of a ledger that bears the receipt `digest` out; any other raises."""
+    head, own = START, list[Row]()
+    for row in walk_chain(rows_of(path), told.ledger):
+        head = row.head
+        if row.body.get("request") == told.request.digest or row.kind == "model":
+            own.append(row)
+    before = [row for row in own if row.number <= told.ledger.number]
+    _check_request(told, before)
+    _check_way(told, before)
+    _check_models(told, before)
+    _check_destroyed(told, own)
+    _check_receipt(told, digest, own)
+    return head
+
+
+def _check_request(told: Predicate, rows: Sequence[Row]) -> None:
+    asked = _bodies(rows, "request")
+    if not asked or asked[0]["client"] != told.request.client:
+        raise TrustError("the ledger is whole, but the receipt's request is not in it")
+    for key in ("trigger", "issued", "due"):
+        _same(f"the request's {key}", getattr(told.request, key), asked[0][key])
+    later = [body["extended_to"] for body in _bodies(rows, "extended")]
+    _same("the later date", told.request.extended_to, later[-1] if later else None)
+
+
+def _check_way(told: Predicate, rows: Sequence[Row]) -> None:
+    """Compare rung, method, rungs given up and answers with the transitions and plans."""
+    method, moved = told.method, _bodies(rows, "transition")
+    starts = [body["scalars"] for body in moved if body["state"] in _STARTS]
+    last = starts[-1] if starts else {}
+    _same("the rung", method.rung, last.get("rung"))
+    _same("the method", method.name, last.get("method"))
+    tried = [
+        tuple(body["scalars"].get(key) for key in ("rung", "method", "outcome"))
+        for body in moved
+        if body["state"] == "escalated"
+    ]
+    stated = [(a.rung, a.method, a.outcome) for a in method.tried_before]
+    _same("the rungs given up", stated, tried[-16:])
+    verified = [body for body in moved if body["state"] == "verified"]
+    found = verified[-1] if verified else {"model": None, "scalars": {}}
+    _same("the verified model", told.models.after, found["model"])
+    _same("the rounds", method.rounds, found["scalars"].get("rounds"))
+    for plan in _bodies(rows, "plan"):
+        named = (plan["plan"], plan["rung"], plan["method"])
+        if named == (method.plan, method.rung, method.name):
+            stated_settings = {key: method.parameters.get(key) for key in plan["settings"]}
+            _same("the method's parameters", stated_settings, plan["settings"])
+            return
+    raise TrustError("the ledger contradicts the receipt: it has no such plan")
+
+
+def _check_models(told: Predicate, rows: Sequence[Row]) -> None:
+    models = _bodies(rows, "model")
+    made = [m["parent"] for m in models if m["model"] == told.models.after]
+    _same("the model before", told.models.before, made[-1] if made else None)
+    if not any(m["model"] == told.models.before and m["status"] == "retired" for m in models):
+        raise TrustError("the ledger contradicts the receipt: the model before is not retired")
+
+
+def _check_destroyed(told: Predicate, rows: Sequence[Row]) -> None:
+    found = [row for row in rows if row.kind == "destroyed"]
+    gone = [DestroyedItem(row.body["what"], row.body["digest"], row.at) for row in found]
+    _same("what was destroyed", list(told.destroyed), list(summarise(gone)))
+    kept = {row.body["backups_until"] for row in found}
+    _same("the end of backups", {left.until for left in told.remaining} or {None}, kept or {None})
+    if found and found[-1].head != told.ledger:
+        raise TrustError("the receipt's head of the ledger is not the row before the receipt's")
+
+
+def _check_receipt(told: Predicate, digest: str, rows: Sequence[Row]) -> None:
+    issued = [row for row in rows if row.kind == "receipt"]
+    if not issued:
+        raise TrustError("the ledger does not name this receipt: it was never issued, or cut off")
+    if len(issued) > 1 or issued[0].body["receipt"] != digest:
+        raise TrustError("the ledger names another receipt for this request")
+    (row,), answers = issued, told.verification
+    stated = {
+        "before": told.models.before,
+        "after": told.models.after,
+        "rung": told.method.rung,
+        "method": told.method.name,
+        "forgotten": answers.forgotten,
+        "useful": answers.useful,
+    }
+    _same("its row", stated, {key: row.body[key] for key in stated})
+    _same("when it was completed", told.request.completed, row.at)
+
+
+def _bodies(rows: Sequence[Row], kind: Kind) -> list[dict[str, Any]]:
+    return [row.body for row in rows if row.kind == kind]
+
+
+def _same(what: str, stated: object, found: object) -> None:
+    if stated != found:
+        raise TrustError(f"the ledger contradicts the receipt: {what} differs")
+
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 LIMIT = 256 * 1024  # bytes of a signed receipt; one takes about 10,000
@@ -51,41 +147,6 @@ class Verified:
     countersigned_by: tuple[str, ...]
     model_checked: bool
     ledger: Head | None  # how far the ledger goes that it was compared with
-
-
-def build(
-    *,
-    request: RequestPart,
-    scope: Scope,
-    method: MethodPart,
-    software: Iterable[Computed],
-    models: Models,
-    destroyed: Iterable[Destroyed],
-    remaining: Iterable[Remaining],
-    costs: Costs,
-    verification: Verification,
-    ledger: Head,
-    further_limits: Iterable[str] = (),
-) -> Statement:
-    """Return the statement; parts that contradict each other are refused."""
-    try:
-        predicate = Predicate(
-            request=request,
-            scope=scope,
-            method=method,
-            software=tuple(software),
-            models=models,
-            destroyed=tuple(destroyed),
-            remaining=tuple(remaining),
-            costs=costs,
-            verification=verification,
-            ledger=ledger,
-            limits=(*LIMITS, *further_limits),
-        )
-        subject = Subject(digest=Sha256(sha256=models.after))
-        return Statement(subject=(subject,), predicate=predicate)
-    except ValidationError as error:
-        raise TrustError(f"a receipt cannot be made of this: {faults(error)}") from error
 
 
 def sign(statement: Statement, server_key: PrivateKey) -> bytes:
@@ -143,7 +204,9 @@ def verify(
         server=server,
         countersigned_by=others,
         model_checked=model_digest is not None,
-        ledger=None if ledger is None else against.check(statement.predicate, digest, ledger),
+        ledger=None
+        if ledger is None
+        else check_against_ledger(statement.predicate, digest, ledger),
     )
 
 

@@ -7,10 +7,9 @@ past the check. No text of an error holds anything of a key.
 from __future__ import annotations
 
 import os
-import re
 import stat
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -28,29 +27,15 @@ from securesystemslib.signer import (  # type: ignore[attr-defined]  # not marke
     SSlibKey,
 )
 
-from secede.erasure.newfile import write_new
+from secede.erasure.types import check_name
 from secede.errors import ConfigError
+from secede.files import write_new
 
 PrivateKey = CryptoSigner
 PublicKey = SSlibKey
 
 _LIMIT = 4096  # bytes of a key's file; an Ed25519 key takes about 120
 _MOST = 100_000  # keys of a keyring
-_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-
-
-def check_name(name: str, what: str = "name") -> str:
-    """Return `name` if a client, federation or key may be called that."""
-    if not is_name(name):
-        raise ConfigError(
-            f"{what} {name[:80]!r} cannot be used: expected 1 to 64 of A-Z a-z 0-9 . _ : -"
-        )
-    return name
-
-
-def is_name(text: str) -> bool:
-    """Return whether a client, federation or key may be called that."""
-    return _NAME.fullmatch(text) is not None
 
 
 def generate(folder: Path, name: str, *, public: Path | None = None) -> tuple[Path, Path]:
@@ -195,3 +180,30 @@ def _read(path: Path, *, private: bool) -> bytes:
     if len(data) > _LIMIT:
         raise ConfigError(f"{path} is too long for a key: more than {_LIMIT} bytes")
     return data
+
+
+AUDITORS = "auditors"
+
+
+@dataclass(frozen=True)
+class Signers:
+    """The public keys of server and clients, and those of auditors."""
+
+    keys: Keyring
+    auditors: Keyring = field(default_factory=lambda: Keyring({}))
+
+    def __post_init__(self) -> None:
+        both = self.keys.keys() & self.auditors.keys()
+        if both:
+            raise ConfigError(f"{min(both)!r} is a client or the server, not an auditor: rename it")
+        Keyring({**self.keys, **self.auditors})  # no key has two names
+
+    @classmethod
+    def load(cls, folder: Path, further: Iterable[Path] = ()) -> Signers:
+        """Read a folder of keys, its auditors, and single files NAME.pub of more auditors."""
+        auditors = dict(Keyring.load(folder / AUDITORS)) if (folder / AUDITORS).is_dir() else {}
+        for path in further:
+            if path.suffix != ".pub" or path.stem in auditors:
+                raise ConfigError(f"{path} cannot be used: expected the NAME.pub of a new auditor")
+            auditors[path.stem] = load_public(path)
+        return cls(Keyring.load(folder), Keyring(auditors))

@@ -21,12 +21,11 @@ from pydantic import Field, ValidationError, model_validator
 
 from secede import files
 from secede.erasure.canonical_json import canonical, parse, read
-from secede.erasure.documents.chain import Head
+from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Scope
 from secede.erasure.receipts.verify import LIMIT, SERVER, verify
-from secede.erasure.signing.keys import Keyring, PrivateKey, PublicKey, load_private, pair
-from secede.erasure.signing.signers import Signers
+from secede.erasure.signing.keys import Keyring, PrivateKey, PublicKey, Signers, load_private, pair
 from secede.erasure.types import Count, Digest, Document, Name, faults
 from secede.errors import ConfigError, RecordError, StorageError, TrustError, did_you_mean
 

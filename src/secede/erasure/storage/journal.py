@@ -7,27 +7,20 @@ holds the request's lease; it lapses by itself, and a holder that lost it can wr
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import ValidationError
 
-from secede.erasure.documents import deadline
+from secede.erasure.canonical_json import canonical, parse
 from secede.erasure.documents import request as requests
-from secede.erasure.documents.chain import Head
+from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.documents.request import Request
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import PublicKey
-from secede.erasure.storage import (
-    intact,
-    journal_entries,
-    journal_rules,
-    leases,
-    terms,
-    transitions,
-)
+from secede.erasure.storage import journal_entries, journal_rules, sqlite
 from secede.erasure.storage.journal_entries import (
     Accepted,
     AlreadyAccepted,
@@ -36,12 +29,64 @@ from secede.erasure.storage.journal_entries import (
     Lease,
     Listed,
     Transition,
+    damaged,
+    sound_moment,
 )
-from secede.erasure.storage.sqlite import Database
-from secede.erasure.storage.tables import MIGRATIONS, SCHEMA, VERSION
-from secede.erasure.storage.transitions import Allowed
-from secede.erasure.types import moment, stamp
-from secede.errors import RecordError, SecedeError
+from secede.erasure.storage.sqlite import Database, Migration
+from secede.erasure.types import check_name, moment, stamp
+from secede.errors import ConfigError, RecordError, SecedeError
+
+VERSION = 1
+MIGRATIONS: Mapping[int, Migration] = {}  # from each version before VERSION to the one after it
+
+SCHEMA = (
+    """CREATE TABLE requests (
+    id INTEGER PRIMARY KEY,
+    client TEXT NOT NULL,
+    digest TEXT NOT NULL UNIQUE CHECK (length(digest) = 64),
+    nonce TEXT NOT NULL CHECK (length(nonce) = 64),
+    envelope BLOB NOT NULL,
+    received TEXT NOT NULL CHECK (length(received) = 20),
+    acknowledged TEXT CHECK (length(acknowledged) = 20),
+    due TEXT NOT NULL CHECK (length(due) = 20),
+    extended INTEGER NOT NULL DEFAULT 0 CHECK (extended BETWEEN 0 AND 2),
+    reason TEXT CHECK ((reason IS NULL) = (extended = 0)),
+    status TEXT NOT NULL CHECK (status IN ('open', 'closed')),
+    UNIQUE (client, nonce)
+)""",
+    "CREATE UNIQUE INDEX one_open_request ON requests (client) WHERE status = 'open'",
+    """CREATE TABLE transitions (
+    request INTEGER NOT NULL REFERENCES requests (id),
+    number INTEGER NOT NULL CHECK (number >= 0),
+    state TEXT NOT NULL,
+    at TEXT NOT NULL CHECK (length(at) = 20),
+    details TEXT NOT NULL,
+    UNIQUE (request, number)
+)""",
+    """CREATE TRIGGER transitions_are_not_changed BEFORE UPDATE ON transitions
+BEGIN SELECT RAISE(ABORT, 'transitions are append-only'); END""",
+    """CREATE TRIGGER transitions_are_not_deleted BEFORE DELETE ON transitions
+BEGIN SELECT RAISE(ABORT, 'transitions are append-only'); END""",
+    """CREATE TRIGGER transitions_come_last BEFORE INSERT ON transitions
+WHEN NEW.number IS NOT
+    (SELECT coalesce(max(number), -1) + 1 FROM transitions WHERE request = NEW.request)
+BEGIN SELECT RAISE(ABORT, 'transitions are append-only'); END""",
+    """CREATE TABLE leases (
+    request INTEGER PRIMARY KEY REFERENCES requests (id),
+    pid INTEGER NOT NULL,
+    token TEXT NOT NULL CHECK (length(token) = 32),
+    until TEXT NOT NULL CHECK (length(until) = 20)
+)""",
+    """CREATE TABLE ledger (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    number INTEGER NOT NULL CHECK (number >= 0),
+    hash TEXT NOT NULL CHECK (length(hash) = 64)
+)""",
+    """CREATE TABLE quotas (
+    client TEXT PRIMARY KEY,
+    most INTEGER NOT NULL CHECK (most >= 0)
+)""",
+)
 
 
 class Journal:
@@ -49,11 +94,11 @@ class Journal:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         if not read_only:
-            intact.prepare(path, "journal", SCHEMA, VERSION, MIGRATIONS)
+            sqlite.prepare_file(path, "journal", SCHEMA, VERSION, MIGRATIONS)
         self.path = path
         self._database = Database(path, "journal", SCHEMA, version=VERSION, read_only=read_only)
         if read_only:
-            intact.check_content(self._database.connection, path, "journal")
+            sqlite.check_content(self._database.connection, path, "journal")
 
     def __enter__(self) -> Self:
         return self
@@ -87,14 +132,16 @@ class Journal:
             if known:
                 return AlreadyAccepted(journal_entries.of(connection, known[0]))
             requests.check_times(request, now)
-            journal_rules.check(connection, request, now, quota)
+            journal_rules.check_admission(connection, request, now, quota)
             return Accepted(journal_entries.of(connection, _add(connection, request, data, now)))
 
     def check_new(self, request: Request, now: datetime) -> None:
         """Raise if a genuine request that is not here yet would be refused now."""
         requests.check_times(request, now)
         with self._database.errors():
-            journal_rules.check(self._database.connection, request, now, journal_rules.QUOTA)
+            journal_rules.check_admission(
+                self._database.connection, request, now, journal_rules.QUOTA
+            )
 
     def entry(self, number: int) -> Entry:
         """Return a request's dates and state."""
@@ -136,38 +183,38 @@ class Journal:
     def acknowledge(self, number: int, now: datetime) -> Entry:
         """Note that an acknowledgement was made out for the client; the first time counts."""
         with self._database.writing() as connection:
-            return terms.acknowledge(connection, number, now)
+            return journal_rules.acknowledge(connection, number, now)
 
     def extend(self, number: int, months: int, reason: str, now: datetime) -> Entry:
         """Put the due date off to `months` (1 or 2) beyond the first month, and say why."""
         with self._database.writing() as connection:
-            return terms.extend(connection, number, months, reason, now)
+            return journal_rules.extend(connection, number, months, reason, now)
 
     def set_quota(self, client: str, most: int) -> None:
         """Allow a client this many requests in 30 days, whatever holds for the others."""
         with self._database.writing() as connection:
-            terms.set_quota(connection, client, most)
+            journal_rules.set_quota(connection, client, most)
 
     def lease(self, number: int, holder: Holder, now: datetime, seconds: int) -> Lease:
         """Give `holder` the request for some seconds, or longer if it has it already."""
         with self._database.writing() as connection:
             journal_entries.of(connection, number)
-            return leases.take(connection, number, holder, now, seconds)
+            return journal_rules.acquire_lease(connection, number, holder, now, seconds)
 
     def renew(self, number: int, holder: Holder, now: datetime, seconds: int) -> Lease:
         """Let `holder` keep a request that it still has; RecordError once anybody else had it."""
         with self._database.writing() as connection:
-            return leases.renew(connection, number, holder, now, seconds)
+            return journal_rules.renew_lease(connection, number, holder, now, seconds)
 
     def release(self, number: int, holder: Holder) -> None:
         """Give the request back; nothing happens if another holder has it by now."""
         with self._database.writing() as connection:
-            leases.give_back(connection, number, holder)
+            journal_rules.release_lease(connection, number, holder)
 
     def leased_until(self, number: int) -> datetime | None:
         """Return until when the request is leased; None if nobody has it."""
         with self._database.errors():
-            return leases.until(self._database.connection, number)
+            return journal_rules.lease_end(self._database.connection, number)
 
     def append(
         self,
@@ -186,17 +233,17 @@ class Journal:
         """
         with self._database.writing() as connection:
             journal_entries.of(connection, number)
-            leases.check(connection, number, holder)
-            added = transitions.add(connection, number, state, details, now, allowed)
+            journal_rules.check_lease(connection, number, holder)
+            added = insert_transition(connection, number, state, details, now, allowed)
             if not allowed[state]:
                 connection.execute("UPDATE requests SET status = 'closed' WHERE id = ?", (number,))
-                leases.give_back(connection, number, holder)
+                journal_rules.release_lease(connection, number, holder)
         return added
 
     def transitions(self, number: int) -> list[Transition]:
         """Return the request's way so far."""
         with self._database.errors():
-            found = transitions.of(self._database.connection, number)
+            found = read_transitions(self._database.connection, number)
         if not found:
             raise journal_entries.unknown(number)
         return found
@@ -247,8 +294,96 @@ def _add(connection: sqlite3.Connection, request: Request, data: bytes, now: dat
             request.nonce,
             data,
             stamp(received),
-            stamp(deadline.due(received)),
+            stamp(requests.due_date(received)),
         ),
     ).fetchone()[0]
-    transitions.begin(connection, number, received)
+    insert_received(connection, number, received)
     return int(number)
+
+
+RECEIVED = "received"  # every request's first state
+_DETAILS_BYTES = 8 << 20  # four counts for each of 100,000 classes are the most there is
+
+# For each state those that may follow it; a request is closed where none can.
+Allowed = Mapping[str, Collection[str]]
+
+
+def insert_received(connection: sqlite3.Connection, number: int, now: datetime) -> None:
+    """Write the first transition of a new request."""
+    _insert(connection, number, 0, RECEIVED, now, b"{}")
+
+
+def insert_transition(
+    connection: sqlite3.Connection,
+    number: int,
+    state: str,
+    details: Mapping[str, Any],
+    now: datetime,
+    allowed: Allowed,
+) -> Transition:
+    """Write the next transition if it is allowed after the last one.
+
+    It is stamped no earlier than that one, whatever the clock says.
+    """
+    check_name(state, "state")
+    if state not in allowed:
+        raise ConfigError(f"no state {state!r}: expected one of {', '.join(sorted(allowed))}")
+    content = canonical(dict(details))
+    if len(content) > _DETAILS_BYTES:
+        raise ConfigError(f"details of {len(content):,} bytes, at most {_DETAILS_BYTES:,} are kept")
+    last, before, at = connection.execute(
+        "SELECT number, state, at FROM transitions WHERE request = ? ORDER BY number DESC LIMIT 1",
+        (number,),
+    ).fetchone()
+    now = max(now, sound_moment(number, at))
+    following = allowed.get(before, ())
+    if state not in following:
+        raise RecordError(
+            f"request {number} is {before!r} and cannot become {state!r}: "
+            f"expected {' or '.join(sorted(following)) or 'nothing, it is closed'}"
+        )
+    _insert(connection, number, last + 1, state, now, content)
+    return Transition(
+        request=number,
+        number=last + 1,
+        state=state,
+        at=moment(stamp(now)),
+        details=parse(content, _DETAILS_BYTES),
+    )
+
+
+def read_transitions(connection: sqlite3.Connection, number: int) -> list[Transition]:
+    """Return a request's transitions in order; none if it is unknown."""
+    rows = connection.execute(
+        "SELECT number, state, at, details FROM transitions WHERE request = ? ORDER BY number",
+        (number,),
+    ).fetchall()
+    if [row[0] for row in rows] != list(range(len(rows))):
+        raise damaged(number)
+    try:
+        return [
+            Transition(
+                request=number,
+                number=place,
+                state=check_name(state),
+                at=moment(at),
+                details=parse(details.encode(), _DETAILS_BYTES),
+            )
+            for place, state, at, details in rows
+        ]
+    except (SecedeError, ValueError, TypeError, AttributeError) as error:
+        raise damaged(number) from error
+
+
+def _insert(
+    connection: sqlite3.Connection,
+    number: int,
+    place: int,
+    state: str,
+    now: datetime,
+    content: bytes,
+) -> None:
+    connection.execute(
+        "INSERT INTO transitions VALUES (?, ?, ?, ?, ?)",
+        (number, place, state, stamp(now), content.decode()),
+    )

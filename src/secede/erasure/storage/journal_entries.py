@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from secede.erasure.documents.deadline import days_left
-from secede.erasure.signing.keys import check_name
-from secede.erasure.types import moment
+from secede.erasure.documents.request import days_left
+from secede.erasure.types import check_name, moment
 from secede.errors import RecordError, RequestError, SecedeError
 
 COLUMNS = """id, client, digest, received, acknowledged, due, extended, reason, status,

@@ -15,18 +15,19 @@ from typing import Any, Self
 
 from secede import files
 from secede.erasure.canonical_json import canonical, parse
-from secede.erasure.documents.chain import (
+from secede.erasure.documents.ledger_rows import (
+    KINDS,
     ROW_BYTES,
     START,
     Head,
+    Kind,
     Row,
-    checked,
-    end,
-    lines,
-    link,
-    walk,
+    chain_end,
+    chain_lines,
+    checked_row,
+    link_row,
+    walk_chain,
 )
-from secede.erasure.documents.ledger_rows import KINDS, Kind
 from secede.erasure.storage.sqlite import Database
 from secede.erasure.types import Document, moment
 from secede.errors import RecordError, TrustError
@@ -126,7 +127,7 @@ class Ledger:
         With heads as journal and receipts carry them, a cut tail and a rewritten chain are found.
         """
         with closing(self.rows()) as rows:
-            return end(rows, *expected)
+            return chain_end(rows, *expected)
 
     def export(self, path: Path) -> Head:
         """Write the whole ledger as JSON lines, verified on the way."""
@@ -138,7 +139,7 @@ class Ledger:
         last = self._last_row(connection)
         if last is not None:
             now = max(now, moment(last.at))
-        row = link(START if last is None else last.head, kind, body, now)
+        row = link_row(START if last is None else last.head, kind, body, now)
         text = canonical(row.body).decode()
         if len(row.line) > ROW_BYTES:
             raise RecordError(f"a row of {len(row.line):,} bytes, at most {ROW_BYTES:,} fit")
@@ -163,7 +164,7 @@ def rows_of(path: Path) -> Iterator[Row]:
         with path.open("rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:
                 file.seek(0)
-                yield from lines(file)
+                yield from chain_lines(file)
                 return
     except OSError as error:
         raise RecordError(f"cannot read the ledger {path}: {error.strerror}") from error
@@ -173,14 +174,14 @@ def rows_of(path: Path) -> Iterator[Row]:
 
 def verify(path: Path, *expected: Head | None) -> Head:
     """Return the head of the ledger at `path`, of either form; see `Ledger.verify`."""
-    return end(rows_of(path), *expected)
+    return chain_end(rows_of(path), *expected)
 
 
 def export(rows: Iterable[Row], path: Path, *expected: Head | None) -> Head:
     """Write rows as JSON lines, their chain verified on the way."""
     head = START
     with files.replacing(path) as temporary, temporary.open("wb") as file:
-        for row in walk(rows, *expected):
+        for row in walk_chain(rows, *expected):
             file.write(row.line)
             head = row.head
     return head
@@ -197,7 +198,7 @@ def _row(found: tuple[Any, ...]) -> Row:
     if canonical(value) != body.encode():
         raise TrustError(f"row {number}: its body is not in canonical form, as rows are written")
     parts = {"at": at, "kind": kind, "body": value, "previous": previous, "hash": hash_}
-    return checked({"number": number, **parts})
+    return checked_row({"number": number, **parts})
 
 
 def _check_kind(kind: Kind, body: Document) -> None:

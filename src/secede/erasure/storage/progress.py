@@ -9,12 +9,12 @@ Everything here is read from the journal alone, so that whoever goes on after a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from secede.erasure.storage.journal_entries import Entry, Transition
-from secede.erasure.types import LARGEST
+from secede.erasure.types import LARGEST, Document, Name
 from secede.errors import RecordError
 from secede.federation.cost import Cost
 
@@ -126,3 +126,30 @@ _KEPT = {
     SERVER_STEP: "server-state",
     POST_TRAINING: "intermediate-state",
 }
+
+
+NAMED = 400  # in one transition; more are asked again
+
+
+class Left(Document):
+    """A retained client that was left out, and why: silent, malformed, not-finite and the like."""
+
+    client: Name
+    why: Name
+
+
+def left_out(way: Sequence[Transition]) -> tuple[Left, ...]:
+    """Return who was left out on the rung that `way` ends on, each with the first reason."""
+    found: dict[str, Left] = {}
+    for transition in reversed(way):
+        if transition.state in (ESCALATED, PLANNED):
+            break
+        for told in reversed(transition.details.get("left_out", ())):
+            found[told["client"]] = Left.model_validate(told)
+    return tuple(found[name] for name in sorted(found))
+
+
+def present(retained: Iterable[str], way: Sequence[Transition]) -> tuple[str, ...]:
+    """Return who of `retained` still takes part after `way`."""
+    gone = {left.client for left in left_out(way)}
+    return tuple(name for name in retained if name not in gone)

@@ -13,9 +13,8 @@ from secede.erasure.defences.fingerprints import Sketches
 from secede.erasure.defences.guard import Guard
 from secede.erasure.documents.ledger_rows import Rung
 from secede.erasure.planning.planner import planned
-from secede.erasure.signing.keys import is_name
 from secede.erasure.storage import progress as courses
-from secede.erasure.types import moment
+from secede.erasure.types import is_name, moment
 from secede.erasure.workflow.checked_engine import attended
 from secede.erasure.workflow.participants import QuorumError, Roll
 from secede.erasure.workflow.session import Desk

@@ -11,17 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from secede.erasure.documents import deadline
-from secede.erasure.documents.chain import Head, Row
-from secede.erasure.documents.ledger_rows import KINDS, ExtendedBody, RequestBody, TransitionBody
+from secede.erasure.documents import request as deadline
+from secede.erasure.documents.ledger_rows import (
+    ExtendedBody,
+    Head,
+    RequestBody,
+    Row,
+    TransitionBody,
+)
 from secede.erasure.documents.request import Request
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry, Transition
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Lineage
-from secede.erasure.storage.registry import short
+from secede.erasure.storage.model_registry import Lineage, short
 from secede.erasure.types import Document, stamp
 from secede.errors import TrustError
 
@@ -47,15 +51,6 @@ def check(home: Home, journal: Journal, ledger: Ledger, registry: Lineage) -> He
     return head
 
 
-def enter(home: Home, journal: Journal, entry: Entry, now: datetime) -> None:
-    """Write into the ledger that a request was accepted, and until when it was put off, once."""
-    with Ledger(home.ledger) as ledger, Lineage(home.registry) as registry:
-        check(home, journal, ledger, registry)
-        for body in accepted(entry, journal.request(entry.id)):
-            ledger.append_once(KINDS[type(body)], body, now)
-        journal.keep_head(ledger.head())
-
-
 def accepted(entry: Entry, request: Request) -> Iterator[Document]:
     """Yield what the ledger holds of a request before anything is done for it."""
     yield request_body(entry, request)
@@ -72,7 +67,7 @@ def request_body(entry: Entry, request: Request) -> RequestBody:
         model=request.model,
         issued=request.issued,
         expires=request.expires,
-        due=stamp(deadline.due(entry.received)),
+        due=stamp(deadline.due_date(entry.received)),
     )
 
 
@@ -122,7 +117,7 @@ def _check_journal(journal: Journal, entries: Sequence[Entry], rows: Sequence[Ro
 def _check_extended(entry: Entry, row: Row) -> None:
     """Raise unless the journal has put a request off to the row's date, or later."""
     months = range(1, entry.extended + 1)
-    if row.body["extended_to"] not in {stamp(deadline.due(entry.received, m)) for m in months}:
+    if row.body["extended_to"] not in {stamp(deadline.due_date(entry.received, m)) for m in months}:
         raise TrustError(
             f"row {row.number} of the ledger puts request {entry.id} off, the journal does not: "
             f"one of them was altered; {RESTORE}"

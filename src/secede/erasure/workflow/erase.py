@@ -14,21 +14,20 @@ from pathlib import Path
 
 from secede import files
 from secede.erasure.backend import Ground
-from secede.erasure.documents import acknowledgement, deadline
+from secede.erasure.documents import request as deadline
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.request import Request
 from secede.erasure.planning import options
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.erasure.signing.keys import PrivateKey, PublicKey
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
-from secede.erasure.storage.journal_rules import QUOTA
+from secede.erasure.storage.journal_rules import QUOTA, check_reason
 from secede.erasure.storage.locks import Lock
 from secede.erasure.storage.model_registry import Lineage
-from secede.erasure.storage.terms import check_reason
-from secede.erasure.workflow import attempt, consistency, post_training, promotion, taking
+from secede.erasure.workflow import attempt, intake, post_training, promotion, taking
 from secede.erasure.workflow.opening import opened
 from secede.erasure.workflow.session import Desk, Tell
 from secede.errors import RecordError, RequestError, RolledBackError, StateError
@@ -78,8 +77,8 @@ def receive(
     with files.private(), Journal(home.journal) as journal:
         keys = home.client_keys() if operator is None else operator
         outcome = journal.accept(data, now, keyring=keys, federation=name, quota=quota)
-        entry = acknowledgement.make_out(home, journal, outcome.entry, now)
-        consistency.enter(home, journal, entry, entry.received)
+        entry = intake.make_out(home, journal, outcome.entry, now)
+        intake.enter(home, journal, entry, entry.received)
         return entry
 
 
@@ -93,7 +92,7 @@ def foresee(home: Home, ground: Ground, request: Request, *, wishes: Wishes, now
         number = journal.number_of(request.digest())
         if number is None:
             journal.check_new(request, now)
-        due = deadline.due(now) if number is None else journal.entry(number).due
+        due = deadline.due_date(now) if number is None else journal.entry(number).due
     with Lineage(home.registry, read_only=True) as registry:
         return taking.plan_for(home, ground, registry, request, wishes, now, due)
 
@@ -179,7 +178,7 @@ def outcome(home: Home, course: courses.Course) -> Outcome:
 def _notify(desk: Desk) -> None:
     """Sign for the client that its request ended without an erasure, and why, if it did."""
     if desk.course.last.state != courses.PROMOTED:
-        acknowledgement.make_out(desk.home, desk.journal, desk.course.entry, desk.clock())
+        intake.make_out(desk.home, desk.journal, desk.course.entry, desk.clock())
 
 
 _STEPS: Mapping[str, Callable[[Desk], None]] = {

@@ -14,10 +14,9 @@ from secede.erasure.defences import gate, reply_checks
 from secede.erasure.defences.gate import Counts
 from secede.erasure.documents.ledger_rows import Reply
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.scores import Reference, Score, Verification
-from secede.erasure.storage import absence
+from secede.erasure.documents.receipt import Reference, Score, Verification
 from secede.erasure.storage import progress as courses
-from secede.erasure.storage.absence import Left
+from secede.erasure.storage.progress import Left
 from secede.erasure.workflow.participants import Roll
 from secede.erasure.workflow.session import NOT_FADED, Desk
 from secede.state import State
@@ -104,7 +103,7 @@ def verify(desk: Desk) -> None:
     if spared and least_enough(course.rounds[:1], known) == 0:
         words = "one was" if last["round"] == 1 else f"{last['round']} were"
         limits.append(SPARED.format(rounds=words))
-    left = absence.left_out(course.way)
+    left = courses.left_out(course.way)
     if left:
         limits.append(_missing(left, len(plan.retained)))
     if any(desk.ground.samples(name) is None for name in plan.retained):
@@ -145,7 +144,7 @@ def verify(desk: Desk) -> None:
         "verification": verification.model_dump(mode="json"),
         "limits": limits,
         "holdings": list(desk.ground.holdings(plan.client)),
-        "left_out": [told.model_dump(mode="json") for told in left[: absence.NAMED]],
+        "left_out": [told.model_dump(mode="json") for told in left[: courses.NAMED]],
         "cost": sent.spent.as_dict(),
         **{key: value for key, value in sent.details().items() if key == "sent"},
         "scalars": {

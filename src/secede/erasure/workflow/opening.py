@@ -7,6 +7,7 @@ they differ nothing is worked on.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
@@ -22,9 +23,29 @@ from secede.erasure.storage.locks import Lock, leased, locked
 from secede.erasure.storage.model_registry import Lineage
 from secede.erasure.types import moment, stamp
 from secede.erasure.workflow import consistency
-from secede.erasure.workflow.clock import Steady
 from secede.erasure.workflow.session import Desk, Tell
 from secede.errors import ConfigError
+
+
+class MonotonicClock:
+    """Reads a clock that somebody may set back; several threads may ask it."""
+
+    def __init__(self, clock: Callable[[], datetime]) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._last: datetime | None = None
+
+    def not_before(self, *moments: datetime | None) -> None:
+        """Say nothing earlier than these from now on."""
+        with self._lock:
+            known = [at for at in (self._last, *moments) if at is not None]
+            self._last = max(known, default=None)
+
+    def __call__(self) -> datetime:
+        """Return what time it is, or the last time that was known if the clock is behind it."""
+        self.not_before(self._clock())
+        assert self._last is not None  # the clock's own word at least
+        return self._last
+
 
 _AHEAD = timedelta(minutes=5)  # of the clock that what is written down may be
 
@@ -47,7 +68,7 @@ def opened(
     if key.public_key.keyid != home.keyring()[SERVER].keyid:
         raise ConfigError(f"the server's key does not belong to {home.keys / SERVER}.pub")
     home.check_journal()
-    steady = Steady(clock)
+    steady = MonotonicClock(clock)
     with (
         files.private(),
         locked(home.path, home.journal) if held is None else nullcontext(held) as lock,

@@ -14,7 +14,7 @@ from typing import Any
 
 from secede.erasure.defences import reply_checks
 from secede.erasure.documents.plan import Plan
-from secede.erasure.storage import absence
+from secede.erasure.storage import progress
 from secede.erasure.workflow.session import Desk
 from secede.errors import SecedeError, SilentError
 from secede.federation.cost import Cost
@@ -54,7 +54,7 @@ class Roll:
         """Call those who still take part in this rung."""
         plan = desk.plan
         desk.ground.hurry(plan.retained_seconds)
-        present = absence.present(plan.retained, desk.course.way)
+        present = progress.present(plan.retained, desk.course.way)
         roll = cls(desk=desk, plan=plan, present=present)
         desk.ground.require(roll.allow)
         return roll
@@ -103,10 +103,10 @@ class Roll:
         """Return what the journal keeps of it."""
         found: dict[str, Any] = {}
         if self.left_out:
-            named = sorted(self.left_out.items())[: absence.NAMED]
+            named = sorted(self.left_out.items())[: progress.NAMED]
             found["left_out"] = [{"client": name, "why": why} for name, why in named]
         if self.sent:
-            first = list(self.sent.items())[: absence.NAMED]
+            first = list(self.sent.items())[: progress.NAMED]
             found["sent"] = [{"model": digest, "to": sorted(to)} for digest, to in first]
         return found
 

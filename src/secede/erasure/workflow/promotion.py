@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from secede import files
 from secede import state as states
-from secede.erasure.documents.chain import Head
-from secede.erasure.documents.gone import Gone
 from secede.erasure.documents.ledger_rows import (
     DeliveredBody,
     DestroyedBody,
+    Head,
     ModelBody,
     ReceiptBody,
 )
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.statement import Statement
+from secede.erasure.documents.receipt import DestroyedItem, Statement
 from secede.erasure.receipts import build, page, verify
 from secede.erasure.receipts.verify import Verified
 from secede.erasure.storage import progress as courses
+from secede.erasure.storage.model_registry import Candidate, Model
 from secede.erasure.storage.progress import Course
-from secede.erasure.storage.registry import Candidate, Model
 from secede.erasure.types import moment, stamp
 from secede.erasure.workflow.session import NAMES, Desk
 from secede.errors import RecordError, TrustError
@@ -92,7 +91,7 @@ def _rehearse(desk: Desk, course: Course, plan: Plan) -> None:
     for model in carriers:
         files.check_single(desk.home.model(model.digest))
     things = _things(course, carriers)
-    gone = [Gone(what, digest, now) for what, digest in things]
+    gone = [DestroyedItem(what, digest, now) for what, digest in things]
     told = build.statement(desk, promoted=now, completed=now, gone=gone, head=desk.ledger.head())
     _signed(desk, told)
 
@@ -152,7 +151,7 @@ def _things(course: Course, retired: tuple[Model, ...]) -> list[tuple[str, str |
 
 def _destroy(
     desk: Desk, course: Course, plan: Plan, retired: tuple[Model, ...]
-) -> tuple[list[Gone], Head]:
+) -> tuple[list[DestroyedItem], Head]:
     """Delete what carried the leaver; return what that was, and the ledger's head after it."""
     desk.hold()
     desk.vault.destroy()
@@ -162,7 +161,7 @@ def _destroy(
     desk.hold()
     desk.returning(plan).keep()
     desk.ground.settle(plan.client, course.last.details["trained_from"])
-    gone, head = list[Gone](), desk.ledger.head()
+    gone, head = list[DestroyedItem](), desk.ledger.head()
     for what, digest in _things(course, retired):
         body = DestroyedBody(
             request=course.entry.digest,
@@ -171,12 +170,12 @@ def _destroy(
             backups_until=plan.backups_until,
         )
         row = desk.write(body)
-        gone.append(Gone(what, digest, row.at))
+        gone.append(DestroyedItem(what, digest, row.at))
         head = row.head
     return gone, head
 
 
-def _issue(desk: Desk, model: Model, gone: list[Gone], head: Head) -> str:
+def _issue(desk: Desk, model: Model, gone: list[DestroyedItem], head: Head) -> str:
     """Name the receipt in the ledger, write it and its page, and return its digest.
 
     The row comes first: whatever is killed after it makes the same receipt again, with its time.

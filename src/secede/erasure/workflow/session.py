@@ -17,23 +17,20 @@ from torch import Tensor
 
 from secede import state as states
 from secede.erasure.backend import Ground
-from secede.erasure.defences.returning import Returning
-from secede.erasure.documents.chain import Row
-from secede.erasure.documents.ledger_rows import KINDS, DeliveredBody
+from secede.erasure.defences.fingerprints import Returning
+from secede.erasure.documents.ledger_rows import KINDS, DeliveredBody, Row
 from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.documents.request import Request
 from secede.erasure.receipts import contribution
 from secede.erasure.signing.keys import PrivateKey
-from secede.erasure.storage import absence
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Holder, Transition
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.locks import SECONDS
-from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.model_registry import Lineage, Model
 from secede.erasure.storage.progress import Course
-from secede.erasure.storage.registry import Model
 from secede.erasure.storage.state_files import Vault
 from secede.erasure.types import Document
 from secede.erasure.workflow import consistency
@@ -237,7 +234,7 @@ class Desk:
         plan = self.home.plan(transition.details["plan"])
         names: tuple[str, ...] = (plan.client,) if "leaver" in told["to"] else ()
         if "retained" in told["to"]:
-            names += absence.present(plan.retained, course.way[: transition.number])
+            names += courses.present(plan.retained, course.way[: transition.number])
         for start in range(0, len(names), NAMES):
             yield DeliveredBody(model=told["model"], clients=names[start : start + NAMES])
 

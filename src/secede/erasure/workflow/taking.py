@@ -15,7 +15,7 @@ from secede.erasure.backend import Ground
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.request import Request
 from secede.erasure.planning import options, planner
-from secede.erasure.planning.planner import Wishes
+from secede.erasure.planning.options import Wishes
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.model_registry import Lineage

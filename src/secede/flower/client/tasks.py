@@ -27,8 +27,8 @@ from secede.federation.training import LocalTraining, Loss, batches, orders
 from secede.seeding import generator, seeded
 from secede.state import State
 from secede.unlearning.client_tasks import Task
-from secede.unlearning.clients import Reply
 from secede.unlearning.local_step import LocalResult
+from secede.unlearning.method import Reply
 
 Keys = tuple[str, str]  # what samples call input and label
 _LABELS = ("label", "labels", "target", "targets", "y")

@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from secede.erasure.newfile import write_new
 from secede.errors import ConfigError
+from secede.files import write_new
 
 LOOPBACK = ("127.0.0.1", "localhost")
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 820

@@ -14,10 +14,56 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from secede import errors
 from secede.errors import SecedeError, SilentError, StoppedError
-from secede.flower.deploy import flwr_cli, records
-from secede.flower.deploy.output import Output
+from secede.flower.deploy import flwr_cli, processes
 from secede.flower.deploy.project import CONNECTION, OPERATOR, SUPERLINK, Project, program
+
+_BEGIN = re.compile(r"^(ERROR *: *)?(ServerApp raised an exception|Traceback \(most recent)")
+_BETWEEN = re.compile(
+    r"^(\s|$|Traceback \(|The above exception was|During handling of the above|ERROR *: *ServerApp)"
+)
+_OURS = re.compile(r"^secede(?:\.\w+)*\.(\w+): (.*)$")
+_AFTER = re.compile(
+    r"^(ERROR *: *)?(Exit Code: 201|An unhandled exception occurred in the ServerApp|"
+    r"For more information, visit: <https://flower)"
+)
+
+
+class Output:
+    """Passes lines on, and holds a traceback back until it is known whose it is."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell, self._held = tell, list[str]()
+        self.error: SecedeError | None = None  # that the app ended with
+
+    def __call__(self, line: str) -> None:
+        """Take a line."""
+        if self._held and _BETWEEN.match(line):
+            self._held.append(line)
+        elif self._held and (found := _OURS.match(line)):
+            self.error, self._held = _error(*found.groups()), []
+        elif self._held:
+            self._held.append(line)
+            self.end()
+        elif _BEGIN.match(line):
+            self._held, self.error = [line], None
+        elif self.error is None or not _AFTER.match(line):
+            self._tell(line)
+
+    def end(self) -> None:
+        """Show what was held back."""
+        for line in self._held:
+            self._tell(line)
+        self._held = []
+
+
+def _error(name: str, text: str) -> SecedeError:
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, SecedeError):
+        return kind(text)
+    return SecedeError(text)
+
 
 Tell = Callable[[str], None]
 Config = Mapping[str, str | int | float | bool]  # that changes the app's own
@@ -162,7 +208,7 @@ def _stream(project: Project, number: str, seconds: float, tell: Tell) -> None:
                 tell(shown)
             if time.monotonic() - looked > _LOOK:
                 looked = time.monotonic()
-                if records.running(project, SUPERLINK) is None:
+                if processes.running(project, SUPERLINK) is None:
                     return
     finally:
         process.kill()
@@ -179,7 +225,7 @@ def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) 
 
 def check_running(project: Project) -> None:
     """Raise if the SuperLink does not run."""
-    if records.running(project, SUPERLINK) is None:
+    if processes.running(project, SUPERLINK) is None:
         raise SecedeError(
             f"the SuperLink of {project.folder} does not run: secede flower up "
             f"{project.folder}, then the same command again"

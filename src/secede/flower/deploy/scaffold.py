@@ -10,7 +10,7 @@ from pathlib import Path
 
 from secede import files
 from secede.errors import ConfigError, StorageError
-from secede.flower.deploy import records
+from secede.flower.deploy import processes
 from secede.flower.deploy.certificates import (
     LOOPBACK,
     check_host,
@@ -38,7 +38,7 @@ def write_project(
         folder=folder,
         listen=listen,
         address=hosts[0] if hosts else "127.0.0.1",
-        port=port or records.free_port(),
+        port=port or processes.free_port(),
         sites=tuple(sites),
     ).checked()
     named = tuple(dict.fromkeys((*hosts, *LOOPBACK)))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from secede.errors import ConfigError, SecedeError, SilentError
-from secede.flower.deploy import flwr_cli, processes, records
+from secede.flower.deploy import flwr_cli, processes
 from secede.flower.deploy.project import MARK, SUPERLINK, Project
 
 Tell = Callable[[str], None]
@@ -34,7 +34,7 @@ class Row:
 
 def up(project: Project, tell: Tell, *, seconds: float = NODE_SECONDS) -> Project:
     """Start what does not run yet, and wait until all sites are online."""
-    with records.locked(project):
+    with processes.locked(project):
         started: list[str] = []
         try:
             project = _superlink(project, started, tell)
@@ -51,7 +51,7 @@ def up(project: Project, tell: Tell, *, seconds: float = NODE_SECONDS) -> Projec
 
 def status(project: Project) -> list[Row]:
     """Return how each process stands."""
-    found = {name: records.running(project, name) for name in (SUPERLINK, *project.sites)}
+    found = {name: processes.running(project, name) for name in (SUPERLINK, *project.sites)}
     known: dict[str, str] = {}
     link = "no"
     if found[SUPERLINK] is not None:
@@ -69,7 +69,7 @@ def status(project: Project) -> list[Row]:
 
 def down(project: Project, tell: Tell, only: Iterable[str] | None = None) -> None:
     """Stop all, or only some, of the project's processes, and whatever they started."""
-    with records.locked(project):
+    with processes.locked(project):
         names = (*project.sites, SUPERLINK) if only is None else tuple(only)
         for name in names:
             if name not in (*project.sites, SUPERLINK):
@@ -82,20 +82,20 @@ def down(project: Project, tell: Tell, only: Iterable[str] | None = None) -> Non
 
 
 def _superlink(project: Project, started: list[str], tell: Tell) -> Project:
-    if (process := records.running(project, SUPERLINK)) is not None:
+    if (process := processes.running(project, SUPERLINK)) is not None:
         tell(f"{SUPERLINK} runs already, process {process.pid}, at {project.reached}")
         return project
-    if not records.is_free(project.listen, project.port):
-        if any(records.running(project, site) for site in project.sites):
+    if not processes.is_free(project.listen, project.port):
+        if any(processes.running(project, site) for site in project.sites):
             raise ConfigError(
                 f"port {project.port} is taken by another program, and running sites expect the "
                 "SuperLink there: free it, or take the sites down first"
             )
         tell(f"port {project.port} is taken; another one is chosen")
-        project = project.at(records.free_port(project.listen))
+        project = project.at(processes.free_port(project.listen))
     project.write()
     started.append(SUPERLINK)
-    process_ = records.start(project, SUPERLINK, flwr_cli.superlink(project))
+    process_ = processes.start(project, SUPERLINK, flwr_cli.superlink(project))
     tell(f"{SUPERLINK} started, process {process_.pid}, at {project.reached}")
     _wait_answer(project, process_, tell)
     return project
@@ -108,7 +108,7 @@ def _wait_answer(project: Project, process: subprocess.Popen[bytes], tell: Tell)
     tell(f"waiting for {SUPERLINK} to answer, at most {LINK_SECONDS:g} seconds")
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            said = records.last_words(project, SUPERLINK)
+            said = processes.last_words(project, SUPERLINK)
             raise SecedeError(f"{SUPERLINK} ended with code {process.returncode}: {said}")
         try:
             with (
@@ -129,13 +129,13 @@ def _wait_answer(project: Project, process: subprocess.Popen[bytes], tell: Tell)
 
 
 def _register(project: Project, tell: Tell) -> None:
-    known = records.registered(project) if project.database.exists() else {}
+    known = processes.registered(project) if project.database.exists() else {}
     for site in project.sites:
         if site not in known:
             node = flwr_cli.register(project, site)
             if node is not None:
                 known[site] = node
-                records.keep_registered(project, known)
+                processes.keep_registered(project, known)
             tell(f"{site} is registered" + (f" as node {node}" if node else " already"))
 
 
@@ -143,7 +143,7 @@ def _supernodes(project: Project, started: list[str], tell: Tell) -> dict[str, i
     """Start what does not run; return how long the logs of those were before."""
     fresh = {}
     for site in project.sites:
-        if (process := records.running(project, site)) is not None:
+        if (process := processes.running(project, site)) is not None:
             tell(f"{site} runs already, process {process.pid}")
             continue
         _end_left_behind(project, site, tell)
@@ -175,9 +175,9 @@ def _end_left_behind(project: Project, site: str, tell: Tell) -> None:
 
 def _start_site(project: Project, site: str, tell: Tell) -> int:
     """Start a site's SuperNode; return how long its log was before."""
-    before = records.log_size(project, site)
-    command = flwr_cli.supernode(project, site, records.free_port())
-    tell(f"{site} started, process {records.start(project, site, command).pid}")
+    before = processes.log_size(project, site)
+    command = flwr_cli.supernode(project, site, processes.free_port())
+    tell(f"{site} started, process {processes.start(project, site, command).pid}")
     return before
 
 
@@ -187,10 +187,10 @@ def _wait_online(project: Project, fresh: dict[str, int], seconds: float, tell: 
     tell(f"waiting for {len(waited)} sites to be online, at most {seconds:g} seconds")
     while waited:
         for site in project.sites:
-            if records.running(project, site) is None:
+            if processes.running(project, site) is None:
                 _restart(project, site, fresh, deadline, tell)
         known = flwr_cli.nodes(project)
-        there = {s for s in waited if s not in fresh or records.told_node(project, s, fresh[s])}
+        there = {s for s in waited if s not in fresh or processes.told_node(project, s, fresh[s])}
         now = {s for s in there if known.get(_node(project, s) or "") == "online"}
         for site in sorted(now):
             tell(f"{site} is online")
@@ -209,9 +209,9 @@ def _restart(
 
     A site that ended for any other reason is told with its last words.
     """
-    refused = site in fresh and records.was_refused(project, site, fresh[site])
+    refused = site in fresh and processes.was_refused(project, site, fresh[site])
     if not refused or time.monotonic() > deadline:
-        raise SecedeError(f"{site} ended: {records.last_words(project, site)}")
+        raise SecedeError(f"{site} ended: {processes.last_words(project, site)}")
     tell(f"{site} is refused while the SuperLink takes it for the one that was killed; once more")
     time.sleep(_AGAIN)
     fresh[site] = _start_site(project, site, tell)
@@ -220,16 +220,16 @@ def _restart(
 def _stop(project: Project, names: Iterable[str], tell: Tell) -> None:
     """Stop processes and their families, each within a bounded time."""
     for name in names:
-        process = records.running(project, name)
+        process = processes.running(project, name)
         if process is None:
-            records.forget(project, name)
+            processes.forget(project, name)
             continue
         children = processes.family([process.pid])
         left = processes.stop([process], STOP_SECONDS)
         left += processes.stop(children, STOP_SECONDS / 4)
         if left:
             raise SecedeError(f"{name}: process {left[0].pid} cannot be ended")
-        records.forget(project, name)
+        processes.forget(project, name)
         tell(f"{name} stopped, process {process.pid}")
 
 
@@ -255,7 +255,7 @@ def _end(find: Callable[[], list[processes.Process]], why: str, tell: Tell) -> N
 
 
 def _node(project: Project, site: str) -> str | None:
-    return records.registered(project).get(site) or records.told_node(project, site)
+    return processes.registered(project).get(site) or processes.told_node(project, site)
 
 
 def _pid(process: processes.Process | None) -> int | None:

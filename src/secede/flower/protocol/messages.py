@@ -23,9 +23,8 @@ from secede.flower.protocol import arrays
 from secede.state import State
 from secede.unlearning import client_tasks
 from secede.unlearning.client_tasks import CountRight, Measure, Sent, Task
-from secede.unlearning.clients import Reply
 from secede.unlearning.local_step import LocalResult
-from secede.unlearning.method import TakeStep
+from secede.unlearning.method import Reply, TakeStep
 
 UNLEARN, LOOK, LEAVE = "unlearn", "secede", "leave"  # names of the handlers
 LEFT = f"query.{LEAVE}"  # tells a client that it is erased

@@ -8,13 +8,13 @@ match exactly one client; anything looser could erase the wrong one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flwr.serverapp import Grid
 
-from secede.erasure.signing.keys import is_name
+from secede.erasure.types import is_name
 from secede.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -107,3 +107,47 @@ def select(selector: str, nodes: Sequence[Node]) -> Node:
             f"{listed}"
         )
     return found[0]
+
+
+class Roster:
+    """Who has contributed so far, and the names of those who were erased."""
+
+    def __init__(self, known: Iterable[Node], erased: Collection[str]) -> None:
+        self.erased = frozenset(erased)
+        self._names, self._by_identity = set(self.erased), dict[str, Node]()
+        self._nameless = False  # whether one that only its id tells was erased
+        for node in known:
+            self._names.add(node.name)
+            self._by_identity[node.identity] = node
+            self._nameless |= node.name in self.erased and node.identity.startswith("node:")
+
+    def named(self, node: Node) -> Node:
+        """Return a node under the name that it is recorded by."""
+        first = self._by_identity.get(node.identity)
+        return node if first is None else replace(node, name=first.name)
+
+    def coming(self, there: Iterable[Node]) -> int:
+        """Return how many take part at most: those who are there, and the known who may come.
+
+        One that only its id tells comes under another next time.
+        """
+        here = {node.identity for node in there}
+        known = {
+            identity
+            for identity, node in self._by_identity.items()
+            if node.name not in self.erased and not identity.startswith("node:")
+        }
+        return len(here | known)
+
+    def refusal(self, node: Node) -> str | None:
+        """Return why a node must stay out; None if it may take part."""
+        if node.identity in self._by_identity:
+            return "it was erased" if self.named(node).name in self.erased else None
+        if node.name in self._names:
+            return "it has the name of another client: register it under a new one"
+        if self._nameless and node.identity.startswith("node:"):
+            return (
+                "a client with neither name nor key was erased, and this may be it: give nodes "
+                "names or keys"
+            )
+        return None

@@ -5,21 +5,206 @@ A round goes out as ordinary `train` messages, so that the user's own function t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
 
 from flwr.app import Message
 from flwr.serverapp.strategy import FedAvg
 
-from secede.errors import GuardError
-from secede.federation.engine import Update
+from secede import state as states
+from secede.errors import ConfigError, GuardError, SilentError
+from secede.federation.cost import Cost
+from secede.federation.engine import ClientSide, ReplyT, RoundReply, Update
 from secede.flower.client.mod import group
 from secede.flower.protocol import arrays, messages
+from secede.flower.protocol.nodes import Node
+from secede.flower.protocol.waiting import until
 from secede.flower.rounds import supported_strategies
-from secede.flower.rounds.grid import Awaiting, Only
-from secede.flower.rounds.live import Came, LiveEngine
+from secede.flower.rounds.grid import Awaiting, Exchange, Only
+from secede.flower.rounds.questions import Answers, Own, Question, Questions
 from secede.flower.rounds.recording import to_config
+from secede.flower.storage.round_log import Contribution
 from secede.state import State
+from secede.unlearning import client_tasks
+from secede.unlearning.client_tasks import Task
+
+_PAUSES = (1, 10, 100, 600)  # before a client that broke off is asked again, in pauses of a look
+
+Note = Callable[[str, Sequence[Contribution], Sequence[Update]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Came:
+    """What came of a round: updates, their digests by client, and why others sent none, by node."""
+
+    updates: Sequence[Update] = ()
+    digests: Mapping[int, str] = field(default_factory=dict)
+    faults: Mapping[int, str] = field(default_factory=dict)
+    up: int = 0  # bytes
+    down: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveEngine(ABC):
+    """An engine over the nodes of a grid; `clients` gives each its number."""
+
+    exchange: Exchange
+    clients: Mapping[int, Node]
+    like: State  # names, shapes and dtypes of every state
+    home: str = ""  # what the server calls itself to clients
+    config: Mapping[str, object] = field(default_factory=dict)  # for the user's own training
+    own: dict[int, Own] = field(default_factory=dict)
+    remembers: bool = True  # False: rounds leave `own` as it is
+    hidden: frozenset[int] = frozenset()  # clients that take part in no round
+    answer_seconds: Mapping[int, float] = field(default_factory=dict)
+    round_seconds: float = 3600.0  # for a round, and for an answer where nothing else is said
+    gather_seconds: float = 120.0  # for clients that are offline when a round begins
+    first_round: int = 0  # rounds before: users' functions see the numbers go on
+    passes: int = 1  # over its samples that a client makes in a round
+    heaviest: Mapping[int, float] = field(default_factory=dict)  # weight that passes as honest
+    enough: Callable[[Sequence[str]], None] = lambda _names: None  # raises, before a sum is opened
+    note: Note = lambda _start, _clients, _updates: None
+    phases: dict[int, str] = field(default_factory=dict)
+
+    def train_round(
+        self, state: State, clients: Sequence[int], *, phase: str, number: int
+    ) -> RoundReply:
+        """Let `clients` train from `state`; whoever sends no sound update is left out and named."""
+        started = time.monotonic()
+        wanted = [self._known(client) for client in clients]
+        if leavers := self.hidden & set(clients):
+            raise ConfigError(f"{self._known(min(leavers)).name!r} leaves and trains no more")
+        there = self.exchange.gather(wanted, self.gather_seconds)
+        at = {
+            there[node.name].node: n
+            for n, node in zip(clients, wanted, strict=True)
+            if node.name in there
+        }
+        names = {node: self.clients[client].name for node, client in at.items()}
+        came = self._exchanged(state, at, names, phase=phase, number=number) if at else Came()
+        self._tell_missing(wanted, names, came)
+        updates = sorted(came.updates, key=lambda update: clients.index(update.client))
+        if not updates:
+            raise SilentError("no client sent an update: see that they run, then start this again")
+        self._remember(states.digest(state), updates, came.digests, phase)
+        cost = Cost(
+            rounds=1,
+            upload_bytes=came.up,
+            download_bytes=came.down,
+            gradient_samples=self.passes * sum(update.samples for update in updates),
+            seconds=time.monotonic() - started,
+        )
+        return RoundReply(tuple(updates), cost)
+
+    def ask(
+        self,
+        client: int,
+        task: Callable[[ClientSide], ReplyT],
+        *,
+        global_state: State,
+        number: int = 0,
+    ) -> tuple[ReplyT, Cost]:
+        """Let `client` do a task that can travel; SilentError if it does not answer in time.
+
+        One that goes away while it works is asked again when it is back, as long as time is left;
+        one whose app breaks off, for want of memory say, some times with longer and longer pauses.
+        """
+        form, node = client_tasks.sent(task), self._known(client)
+        seconds = self.answer_seconds.get(client, self.round_seconds)
+        cost, crash, pauses = Cost(), None, list(_PAUSES)
+        for left in until(seconds, self.exchange.pause):
+            if left <= 0:
+                break
+            question = Question(cast("Task", task), form, global_state, number)
+            found = self._questions.ask([client], question, seconds=left, gather=left)
+            cost += found.cost
+            if client in found.replies:
+                return cast("ReplyT", found.replies[client]), cost
+            if client in found.failures:
+                crash = found.failures[client]
+                if client not in found.crashed or not pauses:
+                    raise crash
+                time.sleep(max(0.0, min(pauses.pop(0) * self.exchange.pause, left)))
+        how = "did not answer" if cost.download_bytes else "was not online"
+        raise crash or SilentError(f"client {node.name!r} {how} within {seconds:g} seconds")
+
+    def ask_all(
+        self, clients: Sequence[int], task: Task, *, global_state: State, number: int = 0
+    ) -> Answers:
+        """Ask several clients at once; those that do not answer are left out and named."""
+        question = Question(task, client_tasks.sent(task), global_state, number)
+        found = self._questions.ask(
+            clients, question, seconds=self.round_seconds, gather=self.gather_seconds
+        )
+        for failure in found.failures.values():
+            self.exchange.tell(f"left out: {failure}")
+        if silent := [n for n in clients if n not in found.replies and n not in found.failures]:
+            names = ", ".join(self._known(client).name for client in silent)
+            self.exchange.tell(f"left out, no answer came: {names}")
+        return found
+
+    @property
+    def _questions(self) -> Questions:
+        return Questions(
+            exchange=self.exchange,
+            clients=self.clients,
+            own=self.own,
+            like=self.like,
+            home=self.home,
+        )
+
+    @abstractmethod
+    def _exchanged(
+        self,
+        state: State,
+        at: Mapping[int, int],
+        names: Mapping[int, str],
+        *,
+        phase: str,
+        number: int,
+    ) -> Came:
+        """Let the clients `at` some nodes train, and return what came."""
+
+    def _remember(
+        self, start: str, updates: Sequence[Update], digests: Mapping[int, str], phase: str
+    ) -> None:
+        nodes = self.clients
+        contributions = [
+            Contribution(
+                client=nodes[u.client].name,
+                node=str(nodes[u.client].node),
+                key=nodes[u.client].key,
+                weight=u.samples,
+                digest=digests.get(u.client),
+            )
+            for u in updates
+        ]
+        self.note(start, contributions, updates)
+        if not self.remembers:
+            return
+        for client, own in self.own.items():
+            if self.phases.get(client) == phase:
+                self.own[client] = Own(0.0, own.digest)
+        total = sum(update.samples for update in updates)
+        for update, told in zip(updates, contributions, strict=True):
+            self.own[update.client] = Own(update.samples / total, told.digest)
+            self.phases[update.client] = phase
+
+    def _tell_missing(self, wanted: Sequence[Node], names: Mapping[int, str], came: Came) -> None:
+        said = {names[node]: reason for node, reason in came.faults.items()}
+        there = {self.clients[update.client].name for update in came.updates}
+        for node in wanted:
+            if node.name not in there:
+                why = said.get(node.name, "no update came in time")
+                self.exchange.tell(f"left out of the round: client {node.name!r}: {why}")
+
+    def _known(self, client: int) -> Node:
+        if client not in self.clients:
+            raise ConfigError(f"unknown client {client}: there are {sorted(self.clients)}")
+        return self.clients[client]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,12 +14,12 @@ from secede.federation.cost import Cost
 from secede.federation.engine import ClientSide, ReplyT, RoundReply
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node
-from secede.flower.rounds.exchange import Exchange
+from secede.flower.rounds.grid import Exchange
 from secede.state import State
 from secede.unlearning import client_tasks
 from secede.unlearning.client_tasks import Sent, Task
-from secede.unlearning.clients import Reply
 from secede.unlearning.local_step import LocalResult
+from secede.unlearning.method import Reply
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,17 +17,55 @@ from typing import Any, Literal
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
+from torch import Tensor
 
 from secede import state as states
-from secede.errors import ConfigError, GuardError
+from secede.errors import ConfigError, GuardError, StateError
 from secede.flower.protocol import arrays, messages
-from secede.flower.protocol.nodes import Node
-from secede.flower.protocol.roster import Roster
-from secede.flower.rounds import supported_strategies, vetting
-from secede.flower.rounds.exchange import reason
+from secede.flower.protocol.nodes import Node, Roster
+from secede.flower.rounds import supported_strategies
 from secede.flower.rounds.grid import Admitted, Awaiting, prompt
+from secede.flower.rounds.grid import reply_error as reason
 from secede.flower.storage.round_log import Contribution
 from secede.flower.storage.store import Store
+from secede.state import State
+
+
+def vetted_update(reply: Message, found: FedAvg, like: State) -> tuple[dict[str, Tensor], float]:
+    """Return a reply's state and its weight in the mean; GuardError if it cannot be in one."""
+    record = supported_strategies.update_of(reply)
+    if record is None or len(reply.content.metric_records) != 1:
+        raise GuardError("expected one record of arrays and one of metrics")
+    weight = supported_strategies.weight_of(reply, found)
+    if not weight or weight != int(weight):
+        raise GuardError(f"its {found.weighted_by_key!r} is no whole number above 0")
+    state = arrays.to_state(record, like, shared=True)
+    try:
+        states.check_finite(state, "its update")
+    except StateError as error:
+        raise GuardError(str(error)) from error
+    return state, weight
+
+
+def odd_ones(replies: Mapping[int, Message]) -> set[int]:
+    """Return who names its records and metrics otherwise than most: they cannot be averaged."""
+    forms = {node: _form(reply) for node, reply in replies.items()}
+    if not forms:
+        return set()
+    ((usual, _),) = Counter(forms.values()).most_common(1)
+    return {node for node, form in forms.items() if form != usual}
+
+
+def _form(reply: Message) -> Hashable:
+    return (
+        *sorted(reply.content.array_records),
+        *(
+            (key, name, len(value) if isinstance(value, list) else -1)
+            for key, record in sorted(reply.content.metric_records.items())
+            for name, value in sorted(record.items())
+        ),
+    )
+
 
 WAIT_SECONDS = 600.0
 _BYTES = "base64:"
@@ -208,7 +247,7 @@ class Recording(Strategy):
         """Let the strategy average what can be averaged."""
         found = list(replies)
         sound = {r.metadata.src_node_id: r for r in found if not r.has_error()}
-        odd = vetting.odd_ones(sound)
+        odd = odd_ones(sound)
         for node in sorted(odd):
             self.store.tell(f"left out of the evaluation: node {node}: its metrics are other ones")
         found = [r for r in found if r.has_error() or r.metadata.src_node_id not in odd]
@@ -259,14 +298,14 @@ class Recording(Strategy):
     ) -> list[tuple[Message, states.State, float]]:
         """Return the replies that a mean can be made of; the others are left out and named."""
         like = self.store.like
-        looking = [pool.submit(vetting.update, r, self.inner, like) for r in replies]
+        looking = [pool.submit(vetted_update, r, self.inner, like) for r in replies]
         faults, sound = dict[int, str](), list[tuple[Message, states.State, float]]()
         for reply, looked in zip(replies, looking, strict=True):
             try:
                 sound.append((reply, *looked.result()))
             except GuardError as error:
                 faults[reply.metadata.src_node_id] = str(error)
-        odd = vetting.odd_ones({r.metadata.src_node_id: r for r, _, _ in sound})
+        odd = odd_ones({r.metadata.src_node_id: r for r, _, _ in sound})
         faults |= dict.fromkeys(odd, "its records or metrics are named otherwise than others'")
         for node, fault in faults.items():
             self.store.tell(f"left out of the round: client {self._asked[node].name!r}: {fault}")

@@ -22,7 +22,7 @@ from secede import state as states
 from secede.errors import GuardError, SilentError
 from secede.federation.engine import Update
 from secede.flower.client.mod import group
-from secede.flower.rounds.live import Came, LiveEngine
+from secede.flower.rounds.engine import Came, LiveEngine
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.grid import Carried, Carrying, Configured
 from secede.flower.secagg.legacy_api import Masked

@@ -28,8 +28,7 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from secede.errors import GuardError
 from secede.flower.protocol import arrays
 from secede.flower.protocol import messages as wire
-from secede.flower.rounds.exchange import Exchange
-from secede.flower.rounds.grid import Passing
+from secede.flower.rounds.grid import Exchange, Passing
 from secede.flower.secagg.opened_sums import Opened
 from secede.state import State
 

@@ -20,10 +20,8 @@ from flwr.supercore.run import RunNotRunningException
 
 from secede import state as states
 from secede.errors import ConfigError, GuardError, SilentError
-from secede.flower.protocol.nodes import Node
-from secede.flower.protocol.roster import Roster
-from secede.flower.rounds.exchange import Exchange
-from secede.flower.rounds.grid import Admitted, Awaiting, prompt
+from secede.flower.protocol.nodes import Node, Roster
+from secede.flower.rounds.grid import Admitted, Awaiting, Exchange, prompt
 from secede.flower.rounds.recording import told
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.engine import Failures, Results

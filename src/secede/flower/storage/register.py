@@ -16,8 +16,7 @@ from secede.erasure.documents.receipt import Scope
 from secede.erasure.storage.home import Client, Federation, Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Lineage
-from secede.erasure.storage.registry import Candidate, Model
+from secede.erasure.storage.model_registry import Candidate, Lineage, Model
 from secede.erasure.types import moment
 from secede.erasure.workflow.session import NAMES
 from secede.errors import ConfigError, RecordError

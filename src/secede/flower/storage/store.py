@@ -27,12 +27,10 @@ from torch import Tensor, nn
 from secede import files
 from secede import state as states
 from secede.erasure.canonical_json import canonical, parse, read
-from secede.erasure.signing.keys import check_name, is_name
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.locks import Lock
-from secede.erasure.storage.model_registry import Lineage
-from secede.erasure.storage.registry import Model
-from secede.erasure.types import Document, stamp
+from secede.erasure.storage.model_registry import Lineage, Model
+from secede.erasure.types import Document, check_name, is_name, stamp
 from secede.errors import (
     ConfigError,
     GuardError,

@@ -22,8 +22,15 @@ from secede import state as states
 from secede.errors import ConfigError, DataError
 from secede.federation.engine import ClientSide
 from secede.state import State
-from secede.unlearning.clients import Reply, ask_each
-from secede.unlearning.method import Method, Recovered, Server, Start, average_round
+from secede.unlearning.method import (
+    Method,
+    Recovered,
+    Reply,
+    Server,
+    Start,
+    ask_each,
+    average_round,
+)
 from secede.unlearning.steps import norm_channels
 
 _COUNTS = "counts"

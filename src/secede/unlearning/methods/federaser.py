@@ -24,8 +24,7 @@ from secede.federation.cost import Cost
 from secede.federation.engine import Batch, ClientSide
 from secede.federation.training import batch_loss, trainable
 from secede.state import State
-from secede.unlearning.clients import Reply, ask_each
-from secede.unlearning.method import Method, Server, Start
+from secede.unlearning.method import Method, Reply, Server, Start, ask_each
 from secede.unlearning.update_history import History, Kept
 
 

@@ -16,8 +16,7 @@ from functools import partial
 from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import ClientSide, Update, aggregate
-from secede.unlearning.clients import Reply
-from secede.unlearning.method import Method, Server, Start
+from secede.unlearning.method import Method, Reply, Server, Start
 from secede.unlearning.steps.sgd import Descent
 
 _PHASE = "negated-update"  # names the batches of the round

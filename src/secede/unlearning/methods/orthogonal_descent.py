@@ -24,8 +24,15 @@ from secede.federation.cost import Cost
 from secede.federation.engine import ClientSide, Update, aggregate
 from secede.federation.training import Loss
 from secede.state import State
-from secede.unlearning.clients import Reply, ask_each
-from secede.unlearning.method import POST_TRAINING, Method, Recovered, Server, Start
+from secede.unlearning.method import (
+    POST_TRAINING,
+    Method,
+    Recovered,
+    Reply,
+    Server,
+    Start,
+    ask_each,
+)
 
 # Samples, or as many as in training: sums alone matter. A CPU's caches are full with fewer.
 _AT_ONCE = {"cpu": 256, "cuda": 1024}

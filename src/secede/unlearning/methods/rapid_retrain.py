@@ -20,8 +20,7 @@ from secede.errors import ConfigError
 from secede.federation.engine import ClientSide, Update, aggregate
 from secede.federation.training import batch_loss, trainable
 from secede.state import State
-from secede.unlearning.clients import Reply, ask_each
-from secede.unlearning.method import Method, Recovered, Server, Start
+from secede.unlearning.method import Method, Recovered, Reply, Server, Start, ask_each
 from secede.unlearning.steps.fisher import fisher_diagonal
 
 

@@ -47,7 +47,7 @@ def test_options_of_an_erasure_reach_the_run(
     asked: tuple[str, list[dict[str, object]]], tmp_path: Path
 ) -> None:
     from secede.erasure.planning import options as wishing
-    from secede.erasure.planning.options import Wishes
+    from secede.erasure.planning.options import EraseOptions
 
     folder, given = asked
     options = "--trigger objection --gone --method retrain --answer-seconds 60 --least-rounds 2"
@@ -61,8 +61,8 @@ def test_options_of_an_erasure_reach_the_run(
     assert (config["erasure.leaver"], config["erasure.trigger"]) == ("name:a", "objection")
     told = json.loads(str(config["erasure.options"]))
     assert told.keys() == {"wishes", "gone"}
-    wishes = Wishes(methods=("retrain",), answer_seconds=60.0, least_rounds=2, fading=False)
-    assert wishing.read(told["wishes"]) == wishes
+    wishes = EraseOptions(methods=("retrain",), answer_seconds=60.0, least_rounds=2, fading=False)
+    assert wishing.from_json(told["wishes"]) == wishes
     path = tmp_path / "r.json"
     path.write_text("{}")
     no = CliRunner().invoke(app, ["flower", "erase", folder, "name:a", "--request", str(path)])
@@ -178,7 +178,7 @@ def test_a_mistake_leaves_a_training_that_was_cut_as_it_was(
     from flower.test_store import dying
     from harness.flower.small import Federation
     from secede.flower.deploy.scaffold import write_project
-    from secede.flower.storage.training_state import Trainings
+    from secede.flower.storage.training_state import TrainingState
 
     project = write_project(tmp_path / "p", sites=["a", "b"], port=9092)
     federation = Federation(project.folder)
@@ -188,7 +188,7 @@ def test_a_mistake_leaves_a_training_that_was_cut_as_it_was(
     if mistake == "older":
         config.write_text(config.read_text().replace(', trigger = "", options = ""', ""))
     before = {p: p.read_bytes() for p in project.home.rglob("*") if p.is_file()}
-    cut = Trainings(project.home).cut()
+    cut = TrainingState(project.home).cut()
     assert cut is not None
     options = {"trigger": [], "request": ["--request", str(config)], "plan": ["--dry-run"]}
     more = options.get(mistake, ["--trigger", "other"])
@@ -197,7 +197,7 @@ def test_a_mistake_leaves_a_training_that_was_cut_as_it_was(
     assert isinstance(shown.exception, SecedeError)
     assert words in str(shown.exception)
     assert {p: p.read_bytes() for p in project.home.rglob("*") if p.is_file()} == before
-    assert Trainings(project.home).cut() == cut
+    assert TrainingState(project.home).cut() == cut
 
 
 def test_erasing_again_says_when_it_was_done_and_where_the_receipt_is(

@@ -21,7 +21,7 @@ from secede.cli import requests as commands
 from secede.cli.app import app
 from secede.erasure.documents import acknowledgement
 from secede.erasure.documents import request as requests
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.signing import keys
 from secede.erasure.storage.home import Home
 from secede.erasure.workflow import erase as workflow
@@ -101,7 +101,7 @@ def asked(founded: Home, tmp_path: Path) -> tuple[Home, Path]:
 
 def erase(home: Home, path: Path, **changes: Any) -> None:
     options: dict[str, Any] = {"gone": False, "dry_run": False, "as_json": True}
-    options |= {"wishes": Wishes()} | changes
+    options |= {"wishes": EraseOptions()} | changes
     homes.erase(path, home.path, **options)
 
 
@@ -192,7 +192,7 @@ def test_what_a_request_was_not_planned_with_is_not_ignored_in_silence(
     capsys.readouterr()
     erase(home, path, wishes=small.wishes())
     assert "changes nothing" not in capsys.readouterr().err
-    erase(home, path, wishes=Wishes(methods=("retrain",)))
+    erase(home, path, wishes=EraseOptions(methods=("retrain",)))
     assert "request 1 was planned with other wishes (promoted)" in capsys.readouterr().err
 
 
@@ -293,7 +293,7 @@ def test_rounds_of_retraining_are_called_so(
     asked: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     home, path = asked
-    wished = Wishes(distrust=True, server_rounds=0)
+    wished = EraseOptions(distrust=True, server_rounds=0)
     erase(home, path, wishes=wished)
     told = capsys.readouterr().err
     assert "retraining round 4" in told

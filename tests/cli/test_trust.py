@@ -22,7 +22,7 @@ from secede.erasure.receipts import verify
 from secede.erasure.signing import keys
 from secede.erasure.signing.keys import Keyring
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Candidate, Lineage
+from secede.erasure.storage.model_registry import Candidate, ModelRegistry
 from secede.errors import ConfigError, SecedeError, StateError, TrustError
 
 Capture = pytest.CaptureFixture[str]
@@ -210,19 +210,19 @@ def test_a_cut_ledger_and_a_head_that_is_none_are_refused(folder: Path) -> None:
 
 def test_lineage_answers_who_is_still_carried(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "lineage.db"
-    with Lineage(path) as lineage:
+    with ModelRegistry(path) as lineage:
         pass
     trust.lineage(path, as_json=False)
     assert capsys.readouterr().out == "no models yet\n"
     one, two = "1" * 64, "2" * 64
-    with Lineage(path) as lineage:
+    with ModelRegistry(path) as lineage:
         first = Candidate(digest=one, parent=None, run="run", round=1, clients=("a", ":no:"))
         lineage.promote(first, papers.NOW)
     trust.lineage(path, "a", as_json=False)
     said = capsys.readouterr().out
     assert "1 model still carries 'a', and it serves; 'a' was not erased." in said
     assert ":no:" in said
-    with Lineage(path) as lineage:
+    with ModelRegistry(path) as lineage:
         made = Candidate(digest=two, parent=one, run="run", round=2, clients=(":no:",))
         lineage.promote_erased(made, client="a", request=papers.REQUEST, now=papers.NOW)
     trust.lineage(path, "a", as_json=False)
@@ -240,7 +240,7 @@ def test_the_registry_keeps_digests_and_dates_whole_at_80_columns(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     names = tuple(f"clinic-{number:02}" for number in range(20))
-    with Lineage(tmp_path / "lineage.db") as lineage:
+    with ModelRegistry(tmp_path / "lineage.db") as lineage:
         made = Candidate(digest="1" * 64, parent=None, run="north", round=1, clients=names)
         lineage.promote(made, papers.NOW)
     trust.lineage(tmp_path / "lineage.db", as_json=False)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from secede.cli import wishes
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.errors import ConfigError
 
 
@@ -50,7 +50,7 @@ def test_options_that_cannot_be_used_are_named(changes: dict[str, Any], words: s
 def test_options_that_are_not_given_leave_the_usual_wishes() -> None:
     plain: dict[str, Any] = {"methods": (), "settings": (), "distrust": False, "mean": "mean"}
     plain |= dict.fromkeys(("rounds", "least_rounds", "answer_seconds", "backups_until"))
-    assert wishes.of(**plain, wait=timedelta(0)) == Wishes()
+    assert wishes.of(**plain, wait=timedelta(0)) == EraseOptions()
     found = wishes.of(
         **{**plain, "least_rounds": 0},
         wait=timedelta(0),
@@ -62,6 +62,6 @@ def test_options_that_are_not_given_leave_the_usual_wishes() -> None:
     )
     assert (found.least_rounds, found.guard.nearest, found.quorum) == (0, 0.5, 0.9)
     assert (found.retained_seconds, found.measure_at_leaver) == (9.0, True)
-    assert (Wishes().fading, found.fading) == (True, False)
+    assert (EraseOptions().fading, found.fading) == (True, False)
     with pytest.raises(ConfigError, match="--nearest -1 cannot be used"):
         wishes.of(**plain, wait=timedelta(0), nearest=-1)

@@ -16,7 +16,7 @@ from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, TrustError
-from secede.simulation.backend import Simulated
+from secede.simulation.backend import SimulatedBackend
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,12 @@ def test_a_request_that_is_closed_ends_in_a_signed_notice(
 ) -> None:
     entry = small.receive(home)
     erase.close(
-        home, Simulated(home), entry.id, "withdrawn", key=home.server_key(), clock=lambda: NOW
+        home,
+        SimulatedBackend(home),
+        entry.id,
+        "withdrawn",
+        key=home.server_key(),
+        clock=lambda: NOW,
     )
     path = home.acknowledgement(entry.digest)
     told = acknowledgement.verify(path.read_bytes(), home.keyring())
@@ -135,7 +140,7 @@ def test_a_request_that_is_closed_ends_in_a_signed_notice(
 def test_a_roll_back_is_told_to_the_client_even_after_a_kill(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground = Simulated(home)
+    ground = SimulatedBackend(home)
     monkeypatch.setattr(ground, "training", lambda: {"x" * 65: 1})  # no receipt can be made of it
     entry = small.receive(home)
     path = home.acknowledgement(entry.digest)

@@ -15,7 +15,7 @@ from secede.cli import trust
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.model_registry import ModelRegistry
 from secede.errors import RecordError, TrustError
 
 
@@ -175,7 +175,7 @@ def test_a_request_is_in_the_ledger_as_soon_as_it_is_accepted(backup: Home, tmp_
 
 
 def test_the_registry_tells_its_erasures(home: Home) -> None:
-    with Lineage(home.registry) as registry:
+    with ModelRegistry(home.registry) as registry:
         ((client, model, request),) = registry.erasures()
     assert (client, model) == ("site-0", small.serving(home))
     assert request == small.course(home).entry.digest

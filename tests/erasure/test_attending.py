@@ -17,14 +17,14 @@ from harness.erasure.liars import Liars
 from harness.erasure.small import left_out, model, slow
 from secede import state as states
 from secede.erasure.documents.plan import Limits
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.workflow.measurement import STALE
 from secede.errors import DataError, SilentError
 from secede.federation.engine import Update
 from secede.federation.simulator import Simulator
-from secede.simulation.backend import Simulated
+from secede.simulation.backend import SimulatedBackend
 from secede.simulation.sites import Sites
 from secede.state import State
 from secede.unlearning.local_step import LocalResult
@@ -170,14 +170,14 @@ def without_the_last(founded: Home, tmp_path_factory: pytest.TempPathFactory) ->
     for mean in means:
         home = small.copy(founded, tmp_path_factory.mktemp("absent") / mean)
         how = small.wishes(least_rounds=1, rounds=1, mean=mean)
-        absent = Simulated(home, gone=["site-3"])
+        absent = SimulatedBackend(home, gone=["site-3"])
         small.erase(home, small.receive(home).id, ground=absent, how=how)
         found[mean] = small.serving(home)
     return found
 
 
 def test_a_silent_retained_client_is_passed_over_named_and_has_no_share(home: Home) -> None:
-    ground = Simulated(home, gone=["site-1"])
+    ground = SimulatedBackend(home, gone=["site-1"])
     outcome = small.erase(home, small.receive(home).id, ground=ground)
     assert (outcome.state, outcome.rung) == ("promoted", "local-step")
     assert left_out(home) == {("site-1", "silent")}
@@ -193,7 +193,7 @@ def test_a_silent_retained_client_is_passed_over_named_and_has_no_share(home: Ho
 
 
 def test_below_the_quorum_every_rung_is_given_up_and_it_ends(home: Home) -> None:
-    ground = Simulated(home, gone=["site-1", "site-2"])
+    ground = SimulatedBackend(home, gone=["site-1", "site-2"])
     before = small.serving(home)
     outcome = small.erase(home, small.receive(home).id, ground=ground)
     assert outcome.state == "rolled-back"
@@ -204,14 +204,14 @@ def test_below_the_quorum_every_rung_is_given_up_and_it_ends(home: Home) -> None
 
 def test_a_quorum_is_waited_for_as_long_as_the_plan_says(home: Home) -> None:
     entry, how = small.receive(home), small.wishes(wait=timedelta(hours=1))
-    ground = Simulated(home, gone=["site-1", "site-2"])
+    ground = SimulatedBackend(home, gone=["site-1", "site-2"])
     with pytest.raises(SilentError, match="asked again until"):
         small.erase(home, entry.id, ground=ground, how=how)
     assert small.erase(home, entry.id).state == "promoted"
 
 
 def test_a_smaller_quorum_goes_on_with_one_client(home: Home) -> None:
-    ground = Simulated(home, gone=["site-1", "site-2"])
+    ground = SimulatedBackend(home, gone=["site-1", "site-2"])
     how = small.wishes(quorum=0.2)
     assert small.erase(home, small.receive(home).id, ground=ground, how=how).state == "promoted"
 
@@ -224,8 +224,8 @@ def test_a_slow_retained_client_counts_as_silent(home: Home) -> None:
 
 def test_a_replay_goes_on_without_a_client_that_is_gone_or_lies(tmp_path: Path) -> None:
     founded = small.make(tmp_path, small.CONFIG + "situation.history = true\n")
-    grounds: list[Callable[[Home], Simulated]] = [
-        lambda home: Simulated(home, gone=["site-0", "site-1"]),
+    grounds: list[Callable[[Home], SimulatedBackend]] = [
+        lambda home: SimulatedBackend(home, gone=["site-0", "site-1"]),
         lambda home: Liars(
             home, gone=["site-0"], who=(1,), reply=lambda r: swapped(r, samples=10**9)
         ),
@@ -233,7 +233,7 @@ def test_a_replay_goes_on_without_a_client_that_is_gone_or_lies(tmp_path: Path) 
     ]
     for number, make in enumerate(grounds):
         home = small.copy(founded, tmp_path / str(number))
-        outcome = small.erase(home, small.receive(home).id, ground=make(home), how=Wishes())
+        outcome = small.erase(home, small.receive(home).id, ground=make(home), how=EraseOptions())
         assert outcome.method == "federaser"
         assert {client for client, _ in left_out(home)} == {"site-1"}
 

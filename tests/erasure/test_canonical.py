@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secede.erasure.canonical_json import DEPTH, canonical, digest, parse, read
+from secede.erasure.canonical_json import DEPTH, digest, parse, read, to_canonical
 from secede.errors import ConfigError, SecedeError, TrustError
 
 JSON = st.recursive(
@@ -28,19 +28,19 @@ JSON = st.recursive(
 
 
 def test_a_value_has_one_text() -> None:
-    assert canonical({"b": [1, 2.5, None], "a": {"ü": True}}) == (
+    assert to_canonical({"b": [1, 2.5, None], "a": {"ü": True}}) == (
         '{"a":{"ü":true},"b":[1,2.5,null]}'.encode()
     )
-    assert canonical({"a": 1, "b": 2}) == canonical({"b": 2, "a": 1})
+    assert to_canonical({"a": 1, "b": 2}) == to_canonical({"b": 2, "a": 1})
     assert digest({}) == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), JSON))
 def test_what_is_written_is_read_back(value: dict[str, Any]) -> None:
-    data = canonical(value)
+    data = to_canonical(value)
     assert parse(data, len(data)) == value
-    assert canonical(parse(data, len(data))) == data
+    assert to_canonical(parse(data, len(data))) == data
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_is_written_is_read_back(value: dict[str, Any]) -> None:
 )
 def test_a_value_without_a_text_is_refused(value: object) -> None:
     with pytest.raises(TrustError):
-        canonical({"value": value} if not isinstance(value, dict) else value)
+        to_canonical({"value": value} if not isinstance(value, dict) else value)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_size_is_looked_at_before_anything_else() -> None:
 
 def test_depth_is_bounded_and_brackets_in_strings_do_not_count() -> None:
     deepest = b'{"a":' + b"[" * (DEPTH - 1) + b"]" * (DEPTH - 1) + b"}"
-    assert canonical(parse(deepest, 1000)) == deepest
+    assert to_canonical(parse(deepest, 1000)) == deepest
     with pytest.raises(TrustError, match="deep"):
         parse(b'{"a":' + b"[" * DEPTH + b"]" * DEPTH + b"}", 1000)
     with pytest.raises(TrustError, match="deep"):
-        canonical(json.loads("[" * 40 + "]" * 40))
+        to_canonical(json.loads("[" * 40 + "]" * 40))
     assert parse(b'{"a":"\\"[[[[' + b"[{" * 100 + b'"}', 1000)["a"].startswith('"[[[[')
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.erasure import papers
-from secede.erasure.canonical_json import canonical, digest
+from secede.erasure.canonical_json import digest, to_canonical
 from secede.erasure.documents.ledger_rows import (
     BODIES,
     ROW_BYTES,
@@ -58,7 +58,7 @@ def test_a_row_s_hash_is_over_everything_else_in_it() -> None:
         "previous": "0" * 64,
     }
     assert row.hash == digest(told)
-    assert row.line == canonical({**told, "hash": row.hash}) + b"\n"
+    assert row.line == to_canonical({**told, "hash": row.hash}) + b"\n"
 
 
 def test_a_whole_chain_ends_at_its_head(written: tuple[bytes, Head]) -> None:
@@ -124,7 +124,7 @@ def rewritten(data: bytes, at: int) -> bytes:
     head, out = START, b""
     for number, line in enumerate(data.splitlines()):
         row = json.loads(line)
-        body = BODIES[row["kind"]].model_validate_json(canonical(row["body"]))
+        body = BODIES[row["kind"]].model_validate_json(to_canonical(row["body"]))
         if number == at:
             row["at"] = "2026-11-15T13:37:00Z"
         told = {"at": row["at"], "body": body.model_dump(mode="json"), "kind": row["kind"]}
@@ -155,9 +155,9 @@ def test_no_body_takes_anything_that_is_not_its_own(
 ) -> None:
     rows = [json.loads(line) for line in written[0].splitlines()]
     body = next(row["body"] for row in rows if row["kind"] == kind)
-    check_body(kind, canonical(body))  # type: ignore[arg-type]
+    check_body(kind, to_canonical(body))  # type: ignore[arg-type]
     with pytest.raises(TrustError, match="Extra inputs"):
-        check_body(kind, canonical({**body, **extra}))  # type: ignore[arg-type]
+        check_body(kind, to_canonical({**body, **extra}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", ["two words", "a@b.c", "x" * 65, [1], {"a": 1}, 10**400, 1e400])

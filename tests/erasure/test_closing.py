@@ -11,7 +11,7 @@ from harness.erasure import small
 from harness.erasure.small import NOW, later, rows
 from secede import state as states
 from secede.erasure.documents import request as requests
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.receipts import verify
 from secede.erasure.signing import keys
 from secede.erasure.storage.home import Home
@@ -21,7 +21,7 @@ from secede.erasure.storage.ledger import Ledger
 from secede.erasure.workflow import erase, promotion
 from secede.errors import ConfigError, RecordError, RequestError, StorageError
 from secede.experiments.config import Training
-from secede.simulation.backend import Simulated
+from secede.simulation.backend import SimulatedBackend
 from secede.unlearning.methods.projected_ascent import ProjectedAscent
 
 
@@ -54,7 +54,7 @@ def test_no_row_of_the_ledger_is_older_than_the_one_before(home: Home, back: int
 def test_nothing_is_promoted_for_which_no_receipt_can_be_made(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, ground = small.serving(home), Simulated(home)
+    before, ground = small.serving(home), SimulatedBackend(home)
     monkeypatch.setattr(ground, "training", lambda: {"x" * 65: 1})
     outcome = small.erase(home, small.receive(home).id, ground=ground)
     assert outcome.state == "rolled-back"
@@ -125,7 +125,7 @@ def test_a_holder_that_lost_its_lease_promotes_deletes_and_signs_nothing(
     with pytest.raises(RecordError, match=r"process 4711 until|leased by nobody"):
         erase.erase(
             home,
-            Simulated(home),
+            SimulatedBackend(home),
             entry.id,
             key=home.server_key(),
             clock=lambda: now[0],
@@ -155,7 +155,7 @@ def test_a_lease_lost_in_the_middle_of_the_end_stops_it_there(
     with pytest.raises(RecordError, match="worked on by process 4711"):
         erase.erase(
             home,
-            Simulated(home),
+            SimulatedBackend(home),
             entry.id,
             key=home.server_key(),
             clock=lambda: now[0],
@@ -187,8 +187,8 @@ def test_the_receipt_holds_every_parameter(home: Home) -> None:
 
 
 def test_a_rung_without_the_leaver_has_no_guard_to_tell_of(home: Home) -> None:
-    ground = Simulated(home, gone=["site-0"])
-    small.erase(home, small.receive(home).id, ground=ground, how=Wishes())
+    ground = SimulatedBackend(home, gone=["site-0"])
+    small.erase(home, small.receive(home).id, ground=ground, how=EraseOptions())
     assert small.told(home)["method"]["guard"] is None
 
 
@@ -196,7 +196,7 @@ def test_a_key_that_is_not_the_server_s_is_refused_before_any_work(home: Home) -
     entry = small.receive(home)
     other = keys.load_private(home.path / "sites" / "site-1.key")
     with pytest.raises(ConfigError, match="does not belong to"):
-        erase.erase(home, Simulated(home), entry.id, key=other, clock=lambda: NOW)
+        erase.erase(home, SimulatedBackend(home), entry.id, key=other, clock=lambda: NOW)
     assert small.way(home) == ["received"]
 
 
@@ -236,7 +236,7 @@ def test_an_open_request_can_be_closed_with_a_reason(home: Home) -> None:
         small.erase(home, entry.id, tell=tell)
 
     def close(number: int) -> erase.Outcome:
-        key, ground = home.server_key(), Simulated(home)
+        key, ground = home.server_key(), SimulatedBackend(home)
         return erase.close(home, ground, number, "withdrawn", key=key, clock=lambda: NOW)
 
     outcome = close(entry.id)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.erasure.questions import People, people
-from secede.erasure.canonical_json import canonical
+from secede.erasure.canonical_json import to_canonical
 from secede.erasure.signing import dsse
 from secede.errors import SecedeError, TrustError
 
@@ -94,14 +94,14 @@ def test_unknown_keys_other_types_and_borrowed_signatures_are_refused(three: Peo
             ]
         },
     ):
-        forged = canonical({**parts(server), **change})
+        forged = to_canonical({**parts(server), **change})
         with pytest.raises(TrustError, match="does not hold"):
             dsse.verify(forged, parts(forged)["payloadType"], three.ring)
 
 
 def test_every_flipped_byte_fails(three: People) -> None:
     data = dsse.sign(
-        canonical({"some": "document", "of": [1, 2]}),
+        to_canonical({"some": "document", "of": [1, 2]}),
         TYPE,
         three.private["server"],
         three.private["auditor"],
@@ -139,7 +139,7 @@ def test_another_way_to_write_the_same_is_refused(three: People) -> None:
     many = {**found, "signatures": [found["signatures"][0]] * 100}
     for other in (reordered, sloppy, unpadded, extra, noted, doubled, none, many):
         with pytest.raises(TrustError):
-            dsse.verify(canonical(other), TYPE, three.ring)
+            dsse.verify(to_canonical(other), TYPE, three.ring)
     for text in (json.dumps(found), json.dumps(found, indent=1), data.decode() + "\n"):
         with pytest.raises(TrustError):
             dsse.verify(text.encode(), TYPE, three.ring)
@@ -156,7 +156,7 @@ def test_no_second_signature_of_the_same_content_passes(three: People) -> None:
         raw[:32] + other.to_bytes(32, "little")
     ).decode()
     with pytest.raises(TrustError, match="does not hold"):
-        dsse.verify(canonical(found), TYPE, three.ring)
+        dsse.verify(to_canonical(found), TYPE, three.ring)
 
 
 def test_a_long_envelope_is_refused_unread(three: People) -> None:

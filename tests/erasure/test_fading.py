@@ -12,12 +12,14 @@ from torch import Tensor
 
 from secede.erasure.defences import unused_weights
 from secede.erasure.defences.unused_weights import SHARE, fade, too_large
-from secede.erasure.defences.weight_layout import Form
+from secede.erasure.defences.weight_layout import WeightLayout
 
 
-def ridge(weight: Tensor, changes: list[Tensor], form: Form | None = None) -> Tensor:
+def ridge(weight: Tensor, changes: list[Tensor], form: WeightLayout | None = None) -> Tensor:
     """Fade a weight by changes from nothing, so that none of them is weight decay."""
-    return unused_weights.ridge(weight, torch.zeros_like(changes[0]), changes, form or Form())
+    return unused_weights.ridge(
+        weight, torch.zeros_like(changes[0]), changes, form or WeightLayout()
+    )
 
 
 def test_a_weight_that_nobody_uses_vanishes_and_one_that_all_use_hardly_changes() -> None:
@@ -70,8 +72,10 @@ def test_other_values_are_zeroed_only_where_nobody_moved_any_of_an_input_to_the_
 
 
 @pytest.mark.parametrize("single", [False, True])
-@pytest.mark.parametrize("weights", [{}, {"a": Form()}])
-def test_a_layer_that_nobody_trains_stays_as_it_is(weights: dict[str, Form], single: bool) -> None:
+@pytest.mark.parametrize("weights", [{}, {"a": WeightLayout()}])
+def test_a_layer_that_nobody_trains_stays_as_it_is(
+    weights: dict[str, WeightLayout], single: bool
+) -> None:
     start = {"a": torch.tensor([[3.0, 1.0]])}
     found = fade(start, start, [start, start], movable=start.keys(), weights=weights, single=single)
     assert found.state["a"].tolist() == [[3.0, 1.0]]
@@ -88,7 +92,7 @@ def test_weight_decay_is_no_use_of_a_weight() -> None:
     # The client's samples reach the first input alone; its decay shrinks both by a tenth.
     start = {"a": torch.tensor([[4.0, 2.0], [0.0, 2.0]])}
     decayed = {"a": 0.9 * start["a"] + torch.tensor([[0.0, 0.0], [1.0, 0.0]])}
-    found = fade(start, start, [decayed], movable={"a"}, weights={"a": Form()})
+    found = fade(start, start, [decayed], movable={"a"}, weights={"a": WeightLayout()})
     assert found.state["a"][:, 1].abs().max() < 1e-5
     assert found.state["a"][0, 0].item() == pytest.approx(4 / (1 + SHARE / 2))
 
@@ -97,7 +101,7 @@ def test_weight_decay_is_no_use_of_a_weight() -> None:
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 def test_what_it_is_given_stays_as_it_was(kind: torch.dtype, rows: int) -> None:
     draw = torch.Generator().manual_seed(rows)
-    forms = {"a": Form(), "b": Form(transposed=True)}
+    forms = {"a": WeightLayout(), "b": WeightLayout(transposed=True)}
     given = [
         {name: torch.randn(rows, 6, generator=draw, dtype=kind) for name in forms} for _ in range(4)
     ]
@@ -114,7 +118,7 @@ def test_a_layer_that_is_too_large_stays_as_it_is_and_is_named(
 ) -> None:
     start = {"a": torch.ones(2, 2), "b": torch.ones(1, 2)}
     update = {"a": torch.tensor([[1.0, 2.0], [0.0, 1.0]]), "b": torch.tensor([[1.0, 2.0]])}
-    weights = {"a": Form(), "b": Form()}
+    weights = {"a": WeightLayout(), "b": WeightLayout()}
     assert fade(start, start, [update], movable=weights, weights=weights).skipped == ()
     monkeypatch.setattr(unused_weights, limit, value)
     found = fade(start, start, [update], movable=weights, weights=weights)
@@ -168,14 +172,14 @@ def test_a_layer_takes_as_much_memory_as_is_said(rows: int, inputs: int) -> None
 def test_groups_of_a_convolution_fade_each_by_its_own_changes() -> None:
     # The first group's samples reach its first input alone, the second's its second.
     weight = torch.tensor([[3.0, 5.0], [7.0, 11.0]])
-    found = ridge(weight, [torch.tensor([[2.0, 0.0], [0.0, 2.0]])], Form(2))
+    found = ridge(weight, [torch.tensor([[2.0, 0.0], [0.0, 2.0]])], WeightLayout(2))
     kept = 1 + SHARE / 2
     torch.testing.assert_close(found, torch.tensor([[3 / kept, 0.0], [0.0, 11 / kept]]))
 
 
 def test_a_group_that_nobody_trains_stays_as_it_is() -> None:
     change = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
-    found = ridge(torch.tensor([[3.0, 5.0], [7.0, 11.0]]), [change], Form(2))
+    found = ridge(torch.tensor([[3.0, 5.0], [7.0, 11.0]]), [change], WeightLayout(2))
     assert found[0, 1] == 0
     assert found[1].tolist() == [7.0, 11.0]
 
@@ -185,7 +189,7 @@ def test_a_transposed_weight_fades_as_the_weight_itself(rows: int) -> None:
     draw = torch.Generator().manual_seed(rows)
     weight, change = (torch.randn(rows, 6, generator=draw) for _ in range(2))
     plain = ridge(weight, [change])
-    turned = ridge(weight.T, [change.T], Form(transposed=True))
+    turned = ridge(weight.T, [change.T], WeightLayout(transposed=True))
     torch.testing.assert_close(turned, plain.T)
 
 
@@ -193,7 +197,7 @@ def test_an_input_of_a_transposed_convolution_that_nobody_reaches_is_set_to_zero
     start = {"a": torch.ones(2, 1, 3)}
     moved = {"a": torch.ones(2, 1, 3)}
     moved["a"][0] += 1
-    form = Form(transposed=True)
+    form = WeightLayout(transposed=True)
     found = fade(start, start, [moved], movable={"a"}, weights={"a": form})
     assert found.state["a"][1].tolist() == [[0.0, 0.0, 0.0]]
     assert found.zeroed == 3
@@ -208,7 +212,7 @@ def test_tiny_changes_have_a_length_too() -> None:
 def test_the_share_that_is_gone_is_told() -> None:
     start = {"b": torch.tensor([[0.0, 4.0], [3.0, 0.0]])}
     update = {"b": torch.tensor([[0.0, 4.0], [3.0, 0.0]]) + torch.tensor([[1.0, 0.0], [0.0, 0.0]])}
-    found = fade(start, start, [update], movable=start.keys(), weights={"b": Form()})
+    found = fade(start, start, [update], movable=start.keys(), weights={"b": WeightLayout()})
     kept = 3 / (1 + SHARE / 2)
     torch.testing.assert_close(found.state["b"], torch.tensor([[0.0, 0.0], [kept, 0.0]]))
     assert found.share == pytest.approx(1 - kept**2 / 25)

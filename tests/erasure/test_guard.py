@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.erasure import canonical_json
-from secede.erasure.defences.fingerprints import Sketches
-from secede.erasure.defences.guard import Guard, Trace
+from secede.erasure.defences.fingerprints import Fingerprints
+from secede.erasure.defences.guard import Guard, UpdateTrace
 from secede.errors import ConfigError, GuardError
 from secede.federation.engine import OwnState
 from secede.seeding import seeded
@@ -65,7 +65,7 @@ def test_an_honest_state_passes_unchanged_with_a_report_for_the_ledger() -> None
     assert report.distance == pytest.approx(0.5, rel=1e-4)
     assert report.projections == report.restored == 0
     assert report.farthest == pytest.approx(1.25 * report.unit)
-    assert json.loads(canonical_json.canonical(report.as_dict())) == report.as_dict()
+    assert json.loads(canonical_json.to_canonical(report.as_dict())) == report.as_dict()
 
 
 def test_the_unit_is_a_third_of_the_mean_distance_to_ten_fresh_models() -> None:
@@ -146,7 +146,7 @@ def test_a_neighbour_of_any_known_state_is_refused(known: State, words: str) -> 
 def test_a_model_that_served_before_is_refused_by_digest_and_by_sketch(tmp_path: Path) -> None:
     old = states.of(fresh(7))
     near, far = moved(old, 0.001), moved(REFERENCE, 0.5)
-    sketches = Sketches(tmp_path)
+    sketches = Fingerprints(tmp_path)
     sketches.keep(states.digest(old), old, MOVABLE)
     wide: dict[str, Any] = {
         "farthest": 99.0,
@@ -237,10 +237,10 @@ def test_settings_are_checked() -> None:
 HEAVY = 0.8  # the leaver's share: the reference lies four times as far off as its last update
 
 
-def heavy(away: float, seed: int = 3) -> tuple[dict[str, Tensor], dict[str, Tensor], Trace]:
+def heavy(away: float, seed: int = 3) -> tuple[dict[str, Tensor], dict[str, Tensor], UpdateTrace]:
     """Return a leaver's update so far off, its reference, and what a server wrote down."""
     own = moved(GLOBAL, away, seed)
-    trace = Trace(weight=HEAVY, distance=away, digest=states.digest(own))
+    trace = UpdateTrace(weight=HEAVY, distance=away, digest=states.digest(own))
     return own, states.reference(GLOBAL, own, weight=HEAVY), trace
 
 
@@ -248,9 +248,9 @@ def test_a_trace_tells_how_far_off_the_reference_lies() -> None:
     _, reference, trace = heavy(0.5)
     assert trace.to_reference == pytest.approx(2.0)  # 0.8 / 0.2 · 0.5
     assert trace.to_reference == pytest.approx(states.distance(reference, GLOBAL), rel=1e-4)
-    assert Trace(weight=0.0, distance=3.0).to_reference == 0
-    assert Trace(weight=1.0, distance=3.0).to_reference == 0  # nobody else: there is none
-    assert Trace(weight=0.5).to_reference == 0  # not known
+    assert UpdateTrace(weight=0.0, distance=3.0).to_reference == 0
+    assert UpdateTrace(weight=1.0, distance=3.0).to_reference == 0  # nobody else: there is none
+    assert UpdateTrace(weight=0.5).to_reference == 0  # not known
 
 
 def test_an_honest_leaver_with_a_large_share_passes_where_a_trace_is_known() -> None:
@@ -285,5 +285,5 @@ def test_with_a_trace_what_is_too_far_or_too_near_is_refused_all_the_same() -> N
 
 def test_a_trace_changes_nothing_where_the_reference_can_be_recomputed() -> None:
     returned = moved(REFERENCE, 0.5)
-    trace = Trace(weight=HEAVY, distance=9.0, digest=states.digest(returned))
+    trace = UpdateTrace(weight=HEAVY, distance=9.0, digest=states.digest(returned))
     assert guard(trace=trace).check(returned)[1] == guard().check(returned)[1]

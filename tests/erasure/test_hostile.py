@@ -13,7 +13,7 @@ from harness.erasure.hostile import HomeLab, row
 from harness.erasure.lab import PLANTED, SMUGGLED, SMUGGLED_INSIDE
 from harness.erasure.questions import FEDERATION, NOW, people
 from secede.erasure.documents import request as requests
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import AlreadyAccepted
 from secede.errors import RequestError, TrustError
@@ -74,7 +74,7 @@ def test_what_guard_and_gate_let_by_fades(lab: HomeLab) -> None:
 
 @pytest.mark.slow
 def test_distrust_takes_nothing_from_the_leaver(lab: HomeLab) -> None:
-    distrust = Wishes(distrust=True, server_rounds=10)
+    distrust = EraseOptions(distrust=True, server_rounds=10)
     returned = lab.backdoored(SMUGGLED_INSIDE)
     found = row(lab, "distrusting", returned, SMUGGLED_INSIDE, distrust)
     assert found.by == "server-side: weight-negation"

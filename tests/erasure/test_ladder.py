@@ -11,19 +11,19 @@ from harness.erasure import small
 from harness.erasure.small import HAPPY, NOW, Hostile
 from secede import state as states
 from secede.erasure.documents.receipt import WORDS
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.workflow import erase
 from secede.erasure.workflow.measurement import ABSENT, ITSELF, NOT_SENT
 from secede.errors import SilentError
-from secede.simulation.backend import Simulated
+from secede.simulation.backend import SimulatedBackend
 from secede.state import State
 
 
 def test_a_leaver_that_is_gone_is_erased_at_the_server(home: Home) -> None:
-    ground = Simulated(home, gone=["site-0"])
-    outcome = small.erase(home, small.receive(home).id, ground=ground, how=Wishes())
+    ground = SimulatedBackend(home, gone=["site-0"])
+    outcome = small.erase(home, small.receive(home).id, ground=ground, how=EraseOptions())
     assert (outcome.state, outcome.rung, outcome.method) == (
         "promoted",
         "server-side",
@@ -36,7 +36,7 @@ def test_a_leaver_that_is_gone_is_erased_at_the_server(home: Home) -> None:
 
 
 def test_a_leaver_that_is_gone_cannot_measure_in_the_end(home: Home) -> None:
-    ground, how = Simulated(home, gone=["site-0"]), Wishes(measure_at_leaver=True)
+    ground, how = SimulatedBackend(home, gone=["site-0"]), EraseOptions(measure_at_leaver=True)
     small.erase(home, small.receive(home).id, ground=ground, how=how)
     assert ABSENT in small.told(home)["limits"]
 
@@ -96,8 +96,8 @@ def test_a_damaged_history_gives_its_rung_up_and_not_the_erasure(tmp_path: Path)
     home = small.make(tmp_path, small.CONFIG + "situation.history = true\n")
     for path in (home.path / "history").glob("updates-*.safetensors"):
         path.write_bytes(b"spoilt")
-    ground = Simulated(home, gone=["site-0"])
-    outcome = small.erase(home, small.receive(home).id, ground=ground, how=Wishes())
+    ground = SimulatedBackend(home, gone=["site-0"])
+    outcome = small.erase(home, small.receive(home).id, ground=ground, how=EraseOptions())
     assert outcome.rung == "retraining"
     assert (outcome.failures[0]["method"], outcome.failures[0]["outcome"]) == (
         "federaser",
@@ -117,15 +117,15 @@ def test_a_shut_gate_escalates_and_retraining_is_its_own_comparison(home: Home) 
 
 
 def test_retraining_forgets_by_definition_and_nothing_is_compared_with_itself(home: Home) -> None:
-    ground = Simulated(home, gone=["site-0"])
-    small.erase(home, small.receive(home).id, ground=ground, how=Wishes(server_rounds=0))
+    ground = SimulatedBackend(home, gone=["site-0"])
+    small.erase(home, small.receive(home).id, ground=ground, how=EraseOptions(server_rounds=0))
     told = small.told(home)["verification"]
     assert (told["forgotten"], told["by_definition"]) == ("yes", True)
     assert not any(s["reference"]["model"] == "retrained" for s in told["scores"])
 
 
 def test_an_exhausted_ladder_leaves_the_old_model_serving(home: Home) -> None:
-    before, ground = small.serving(home), Simulated(home)
+    before, ground = small.serving(home), SimulatedBackend(home)
     ground.training_rounds = 0
     how = small.wishes(rounds=0, server_rounds=0)
     outcome = small.erase(home, small.receive(home).id, ground=ground, how=how)

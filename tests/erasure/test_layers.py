@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from secede.erasure.defences.weight_layout import Form, last, layers, lookups
+from secede.erasure.defences.weight_layout import WeightLayout, last, layers, lookups
 
 
 class Network(nn.Module):
@@ -28,7 +28,7 @@ class Network(nn.Module):
 
 def test_layers_are_those_whose_rows_act_on_an_input_but_for_the_last() -> None:
     found = layers(Network(), 3)
-    assert found.weights == {"kernel.weight": Form(), "hidden.weight": Form()}
+    assert found.weights == {"kernel.weight": WeightLayout(), "hidden.weight": WeightLayout()}
     assert (found.left_out, found.turned) == (("places",), frozenset())
     assert layers(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 2).weights == {}
 
@@ -112,10 +112,10 @@ def test_a_weight_that_is_made_of_others_is_left_out_by_name(
     assert callable(wrap)
     model = nn.Sequential(wrap(nn.Linear(4, 3)), nn.Linear(3, 3), nn.Linear(3, 2))
     found = layers(model, 2)
-    assert (found.weights, found.left_out) == ({"1.weight": Form()}, names)
+    assert (found.weights, found.left_out) == ({"1.weight": WeightLayout()}, names)
     head = nn.Sequential(nn.Linear(4, 3), wrap(nn.Linear(3, 2)))  # and is the last layer still
     found = layers(head, 2)
-    assert found.weights == {"0.weight": Form()}
+    assert found.weights == {"0.weight": WeightLayout()}
     assert found.left_out == tuple(f"1{name[1:]}" for name in names)
 
 
@@ -135,9 +135,9 @@ def test_convolutions_have_groups_and_transposed_ones_their_inputs_first() -> No
     )
     found = layers(model, 5)
     assert found.weights == {
-        "0.weight": Form(2),
-        "1.weight": Form(transposed=True),
-        "2.weight": Form(2, transposed=True),
+        "0.weight": WeightLayout(2),
+        "1.weight": WeightLayout(transposed=True),
+        "2.weight": WeightLayout(2, transposed=True),
     }
     assert found.left_out == ("3.weight",)  # a row for each input cannot tell
 

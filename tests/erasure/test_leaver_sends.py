@@ -13,7 +13,7 @@ from harness.erasure import small
 from harness.erasure.liars import Liars
 from harness.erasure.small import model, slow
 from secede import state as states
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
 from secede.errors import DataError
@@ -38,7 +38,7 @@ from secede.unlearning.methods.projected_ascent import ProjectedAscent
 def test_odd_states_of_the_leaver_are_refused(
     home: Home, change: Callable[[Any], Any], method: str
 ) -> None:
-    how = small.wishes() if method == "projected-ascent" else Wishes()
+    how = small.wishes() if method == "projected-ascent" else EraseOptions()
     ground = Liars(home, leaver=change)
     outcome = small.erase(home, small.receive(home).id, ground=ground, how=how)
     assert outcome.rung == "server-side"

@@ -13,16 +13,16 @@ from rich.console import Console
 from harness.erasure import small
 from harness.erasure.small import CONFIG, NOW
 from secede import state as states
-from secede.erasure.canonical_json import canonical, digest
+from secede.erasure.canonical_json import digest, to_canonical
 from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import MEAN_LIMITS, Limits, Plan
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.planning.planner import parameters, planned, rung_of
 from secede.erasure.storage.home import Home
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError
 from secede.federation.robust import MEANS
-from secede.simulation.backend import Simulated
+from secede.simulation.backend import SimulatedBackend
 from secede.unlearning.create import create
 from secede.unlearning.registry import METHODS
 
@@ -34,8 +34,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 def plan(home: Home, *, gone: bool = False, **wishes: object) -> Plan:
     request = requests.unverified(small.ask(home))
-    ground = Simulated(home, gone=["site-0"] if gone else [])
-    return erase.foresee(home, ground, request, wishes=Wishes(**wishes), now=NOW)  # type: ignore[arg-type]
+    ground = SimulatedBackend(home, gone=["site-0"] if gone else [])
+    return erase.plan(home, ground, request, wishes=EraseOptions(**wishes), now=NOW)  # type: ignore[arg-type]
 
 
 def test_the_ladder_is_local_step_server_side_retraining(home: Home) -> None:
@@ -152,7 +152,7 @@ def test_under_secure_aggregation_there_is_no_robust_mean(tmp_path: Path) -> Non
     home = small.make(tmp_path, CONFIG + "situation.secure_aggregation = true\n")
     with pytest.raises(ConfigError, match="secure aggregation hides"):
         plan(home, mean="median")
-    assert Simulated(home).last("site-0") is None
+    assert SimulatedBackend(home).last("site-0") is None
     outcome = small.erase(home, small.receive(home).id)
     assert outcome.state == "promoted"
 
@@ -162,8 +162,8 @@ def test_kept_history_makes_the_replay_the_server_side_rung_and_goes_with_the_le
 ) -> None:
     home = small.make(tmp_path, CONFIG + "situation.history = true\n")
     assert plan(home).ladder[1].method == "federaser"
-    ground = Simulated(home, gone=["site-0"])
-    outcome = small.erase(home, small.receive(home).id, ground=ground, how=Wishes())
+    ground = SimulatedBackend(home, gone=["site-0"])
+    outcome = small.erase(home, small.receive(home).id, ground=ground, how=EraseOptions())
     assert outcome.method == "federaser"
     assert not (home.path / "history").exists()
     assert any("kept while training" in d["what"] for d in small.told(home)["destroyed"])
@@ -173,7 +173,7 @@ def test_kept_history_makes_the_replay_the_server_side_rung_and_goes_with_the_le
 
 def plan_for(home: Home, client: str) -> Plan:
     request = requests.unverified(small.ask(home, client))
-    return erase.foresee(home, Simulated(home), request, wishes=Wishes(), now=NOW)
+    return erase.plan(home, SimulatedBackend(home), request, wishes=EraseOptions(), now=NOW)
 
 
 def test_a_plan_is_kept_by_its_digest_and_shown_whole(home: Home) -> None:
@@ -240,8 +240,8 @@ def test_a_plan_from_before_one_could_wish_for_no_fading_keeps_its_digest(home: 
     found = plan(home)
     old = found.model_dump(mode="json")
     del old["fading"], old["single_updates"]
-    assert found.content() == canonical(old)
-    assert Plan.model_validate_json(canonical(old)) == found
+    assert found.content() == to_canonical(old)
+    assert Plan.model_validate_json(to_canonical(old)) == found
     assert found.digest() == digest(old)
 
 

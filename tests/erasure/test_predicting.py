@@ -11,13 +11,13 @@ from harness.erasure import small
 from harness.erasure.small import NOW
 from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Limits
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.planning.planner import rung_of
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Transition
 from secede.erasure.workflow import erase
-from secede.simulation.backend import Simulated
+from secede.simulation.backend import SimulatedBackend
 from secede.unlearning.registry import METHODS as METHODS_BY_NAME
 
 SIZE = 4 * (64 * 3 + 3)
@@ -53,13 +53,13 @@ def test_the_plan_predicts_the_bytes_that_are_counted(
     home = small.copy(founded, tmp_path / "home")
     rung = rung_of(METHODS_BY_NAME[method])
     # The rung comes first, or the one before it fails at once.
-    ground = Simulated(home, gone=[] if rung == "local-step" else ["site-0"])
+    ground = SimulatedBackend(home, gone=[] if rung == "local-step" else ["site-0"])
     entry = small.receive(home)
     with Journal(home.journal, read_only=True) as journal:
         request = journal.request(entry.id)
 
-    def wishes(rounds: int) -> Wishes:
-        return Wishes(
+    def wishes(rounds: int) -> EraseOptions:
+        return EraseOptions(
             methods=("weight-negation", method) if rung == "retraining" else (method,),
             settings={method: SETTINGS[method]} if method in SETTINGS else {},
             rounds=rounds,
@@ -69,7 +69,7 @@ def test_the_plan_predicts_the_bytes_that_are_counted(
         )
 
     def predicted(rounds: int) -> tuple[int, int]:
-        plan = erase.foresee(home, ground, request, wishes=wishes(rounds), now=NOW)
+        plan = erase.plan(home, ground, request, wishes=wishes(rounds), now=NOW)
         (step,) = [step for step in plan.ladder if step.method == method]
         return step.upload_bytes, step.download_bytes
 
@@ -92,8 +92,8 @@ def test_the_plan_predicts_the_bytes_that_are_counted(
 def test_replays_are_predicted_by_hand_arithmetic(founded: Home) -> None:
     # Rounds 1 and 3 of 4 are kept, the first is replayed without asking: one exchange with three.
     request = requests.unverified(small.ask(founded))
-    wishes = Wishes(server_rounds=0)
-    step = erase.foresee(founded, Simulated(founded), request, wishes=wishes, now=NOW).ladder[1]
+    wishes = EraseOptions(server_rounds=0)
+    step = erase.plan(founded, SimulatedBackend(founded), request, wishes=wishes, now=NOW).ladder[1]
     assert step.method == "federaser"
     assert step.upload_bytes == 3 * SIZE + 2 * 3 * (2 * 8 * 3)
     assert step.download_bytes == 3 * SIZE + 2 * 3 * SIZE

@@ -13,10 +13,10 @@ from harness.erasure.liars import Liars
 from harness.erasure.small import left_out, model
 from secede import state as states
 from secede.erasure.storage.home import Home
-from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.workflow.measurement import STALE
 from secede.errors import GuardError
-from secede.simulation.backend import Simulated
+from secede.simulation.backend import SimulatedBackend
 from secede.state import State
 
 
@@ -35,7 +35,7 @@ def test_a_retired_model_does_not_come_back(home: Home, exact: bool) -> None:
 def test_the_engine_takes_no_update_of_an_erased_client_or_from_a_retired_model(home: Home) -> None:
     first = model(home)
     small.erase(home, small.receive(home).id)
-    engine = Simulated(home).engine
+    engine = SimulatedBackend(home).engine
     with pytest.raises(GuardError, match="was erased"):
         engine.train_round(model(home), [0, 1], phase="training", number=9)
     with pytest.raises(GuardError, match="is retired"):
@@ -48,16 +48,16 @@ def test_a_round_asks_the_registry_about_every_update(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[tuple[str, str]]()
-    plain = Lineage.check_update
+    plain = ModelRegistry.check_update
 
-    def spy(self: Lineage, client: str, base: str, **how: Any) -> None:
+    def spy(self: ModelRegistry, client: str, base: str, **how: Any) -> None:
         if how["working"] is not None:  # not the simulator's own look
             asked.append((client, base))
             if client == "site-2":
                 raise GuardError("'site-2' was erased")
         plain(self, client, base, **how)
 
-    monkeypatch.setattr(Lineage, "check_update", spy)
+    monkeypatch.setattr(ModelRegistry, "check_update", spy)
     outcome = small.erase(home, small.receive(home).id, how=small.wishes(rounds=1))
     assert outcome.rung == "local-step"
     (guarded,) = [t for t in small.course(home).way if t.state == "guarded"]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.erasure import papers
-from secede.erasure.canonical_json import canonical
+from secede.erasure.canonical_json import to_canonical
 from secede.erasure.receipts import verify as receipt
 from secede.erasure.signing import dsse
 from secede.errors import SecedeError, TrustError
@@ -86,7 +86,7 @@ def test_a_forger_s_key_does_not_pass_as_the_server_s() -> None:
     told = json.loads(forged)
     told["signatures"][0]["keyid"] = papers.publics(SERVER)[SERVER].keyid
     with pytest.raises(TrustError, match="'server' does not hold"):
-        verify(canonical(told))
+        verify(to_canonical(told))
 
 
 def test_countersignatures_are_demanded_by_name(data: bytes) -> None:
@@ -135,7 +135,7 @@ def test_what_the_server_signed_must_be_a_receipt_too(change: Any, said: str) ->
     told = json.loads(papers.statement().payload())
     change(told)
     with pytest.raises(TrustError, match=said):
-        verify(dsse.sign(canonical(told), receipt.PAYLOAD_TYPE, papers.private(SERVER)))
+        verify(dsse.sign(to_canonical(told), receipt.PAYLOAD_TYPE, papers.private(SERVER)))
 
 
 def test_another_type_of_payload_is_refused() -> None:
@@ -255,7 +255,7 @@ def test_a_signed_bomb_is_refused_too() -> None:
     told = json.loads(ENVELOPE)
     told["payload"] = b64encode(b" " * 10).decode()
     with pytest.raises(TrustError, match="does not hold"):
-        verify(canonical(told))
+        verify(to_canonical(told))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.erasure.questions import FEDERATION, MODEL, NOW, People, later, people
-from secede.erasure.canonical_json import canonical
+from secede.erasure.canonical_json import to_canonical
 from secede.erasure.documents import request as requests
 from secede.erasure.documents.request import LIFETIME, LONGEST, PAYLOAD_TYPE, SKEW, Request
 from secede.erasure.signing import dsse
@@ -39,7 +39,7 @@ def read(two: People, data: bytes, now: datetime = NOW) -> Request:
 
 
 def signed(two: People, document: object, by: str = "north") -> bytes:
-    return dsse.sign(canonical(document), PAYLOAD_TYPE, two.private[by])
+    return dsse.sign(to_canonical(document), PAYLOAD_TYPE, two.private[by])
 
 
 def test_a_request_comes_back_as_it_was_signed(two: People) -> None:
@@ -189,7 +189,7 @@ def test_mutated_documents_are_refused_or_mean_what_they_say(
 ) -> None:
     document = {**made().model_dump(), **changed}
     try:
-        payload = canonical(document)
+        payload = to_canonical(document)
     except TrustError:
         return  # has no text, so it cannot be signed
     try:

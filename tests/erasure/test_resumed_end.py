@@ -16,11 +16,11 @@ from secede.erasure.receipts import verify
 from secede.erasure.signing import keys
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal_entries import Entry
-from secede.erasure.workflow.session import Desk
-from secede.simulation.backend import Simulated
+from secede.erasure.workflow.session import ErasureSession
+from secede.simulation.backend import SimulatedBackend
 
 
-class Elsewhere(Simulated):
+class Elsewhere(SimulatedBackend):
     """The same federation, computed by another version."""
 
     def software(self) -> Software:
@@ -29,15 +29,15 @@ class Elsewhere(Simulated):
 
 def cut_before_promoted(home: Home, monkeypatch: pytest.MonkeyPatch) -> Entry:
     """Receive a request and work on it until its receipt is there and only its end is missing."""
-    entry, genuine = small.receive(home), Desk.move
+    entry, genuine = small.receive(home), ErasureSession.move
 
-    def cut(desk: Desk, state: str, details: Any) -> None:
+    def cut(desk: ErasureSession, state: str, details: Any) -> None:
         if state == "promoted":
             raise KeyboardInterrupt
         genuine(desk, state, details)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Desk, "move", cut)
+        patched.setattr(ErasureSession, "move", cut)
         with pytest.raises(KeyboardInterrupt):
             small.erase(home, entry.id)
     return entry

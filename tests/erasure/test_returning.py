@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from secede import state as states
-from secede.erasure.defences.fingerprints import Returning
+from secede.erasure.defences.fingerprints import ReplayDetector
 from secede.errors import StorageError
 from secede.federation.engine import OwnState, Update
 from secede.state import State
@@ -25,13 +25,13 @@ def updates(*sent: states.State) -> dict[int, Update]:
     return {client: Update(client, state, 1) for client, state in enumerate(sent, start=1)}
 
 
-def returning(folder: Path, *, kept: bool) -> Returning:
+def returning(folder: Path, *, kept: bool) -> ReplayDetector:
     """Return one that knows OLD: by its sketch, or as the update of the client that leaves now."""
-    now = Returning(folder, {"w"}, OwnState(OLD, 0.5), ())
+    now = ReplayDetector(folder, {"w"}, OwnState(OLD, 0.5), ())
     if not kept:
         return now
     now.keep()
-    return Returning(folder, {"w"}, None, ())
+    return ReplayDetector(folder, {"w"}, None, ())
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -51,8 +51,8 @@ def test_where_training_ends_at_one_point_nobody_is_taken_for_another(
 
 
 def test_a_digest_alone_knows_copies(tmp_path: Path) -> None:
-    Returning(tmp_path, {"w"}, None, (states.digest(OLD),)).keep()
-    later = Returning(tmp_path, {"w"}, None, ())
+    ReplayDetector(tmp_path, {"w"}, None, (states.digest(OLD),)).keep()
+    later = ReplayDetector(tmp_path, {"w"}, None, ())
     assert later.old(updates(OLD, drawn(5, OLD, 1e-6)), START) == {1}
 
 

@@ -8,7 +8,7 @@ from secede.erasure.documents.receipt import Scope
 from secede.erasure.receipts import contribution
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.model_registry import Candidate, Lineage
+from secede.erasure.storage.model_registry import Candidate, ModelRegistry
 
 
 def test_a_later_leaver_s_scope_has_the_rounds_after_the_first_erasure(home: Home) -> None:
@@ -43,7 +43,7 @@ def test_training_that_went_on_since_is_not_counted_down(home: Home) -> None:
     small.erase(home, small.receive(home).id, how=small.wishes(least_rounds=3))
     rounds = small.told(home)["method"]["rounds"]
     trained = Scope(first_round=1, last_round=40, rounds=30, weight=0.5)
-    with Journal(home.journal) as journal, Lineage(home.registry) as registry:
+    with Journal(home.journal) as journal, ModelRegistry(home.registry) as registry:
         found = contribution.scope(home, journal, registry, trained, "site-1")
         nobody = contribution.scope(home, journal, registry, trained, "site-9")
     assert (found.last_round, found.rounds, found.weight) == (40, 30 + rounds, 0.5)
@@ -52,7 +52,7 @@ def test_training_that_went_on_since_is_not_counted_down(home: Home) -> None:
 
 def train_on(home: Home, *clients: str, rounds: int) -> None:
     """Register a model that some clients trained from the one that serves."""
-    with Lineage(home.registry) as registry:
+    with ModelRegistry(home.registry) as registry:
         before = registry.serving(small.NAME)
         assert before is not None
         state = states.load(home.model(before.digest))[0]
@@ -70,7 +70,7 @@ def train_on(home: Home, *clients: str, rounds: int) -> None:
 
 def test_a_client_that_trains_again_after_an_erasure_has_all_its_rounds(home: Home) -> None:
     def scope(trained: Scope, client: str) -> Scope:
-        with Journal(home.journal) as journal, Lineage(home.registry) as registry:
+        with Journal(home.journal) as journal, ModelRegistry(home.registry) as registry:
             return contribution.scope(home, journal, registry, trained, client)
 
     # Training 1 to 4; site-0 is erased in 5 and 6; then 7 to 9, which site-3 sits out.
@@ -97,7 +97,7 @@ def test_a_client_that_trains_again_after_an_erasure_has_all_its_rounds(home: Ho
     found = scope(sat_out, "site-3")
     assert (found.first_round, found.last_round, found.rounds) == (1, 11, 8)
     assert found.weight == pytest.approx(1 - share)
-    with Lineage(home.registry, read_only=True) as registry:
+    with ModelRegistry(home.registry, read_only=True) as registry:
         serving = registry.serving(small.NAME)
         assert serving is not None
         assert (serving.round, serving.clients) == (11, ("site-1", "site-3"))

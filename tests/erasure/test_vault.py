@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from secede import state as states
-from secede.erasure.storage.state_files import Vault
+from secede.erasure.storage.state_files import StateFiles
 from secede.errors import StateError
 
 STATE = {"weight": torch.arange(12.0).view(3, 4), "count": torch.tensor([3])}
@@ -18,7 +18,7 @@ CHANGES = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_s
 
 
 def test_a_state_comes_back_with_what_its_method_remembers(tmp_path: Path) -> None:
-    vault = Vault(tmp_path / "work")
+    vault = StateFiles(tmp_path / "work")
     name = vault.put(STATE, MEMORY, digest=DIGEST)
     state, memory = vault.get(name)
     assert states.digest(state) == states.digest(STATE)
@@ -28,7 +28,7 @@ def test_a_state_comes_back_with_what_its_method_remembers(tmp_path: Path) -> No
 
 
 def test_what_is_destroyed_is_gone_with_everything_half_written(tmp_path: Path) -> None:
-    vault = Vault(tmp_path / "work")
+    vault = StateFiles(tmp_path / "work")
     name, other = vault.put(STATE, digest=DIGEST), vault.put(STATE, MEMORY, digest=DIGEST)
     (tmp_path / "work" / ".x.part").write_bytes(b"half")
     vault.drop(name)
@@ -43,11 +43,11 @@ def test_what_is_destroyed_is_gone_with_everything_half_written(tmp_path: Path) 
 
 def test_no_other_file_can_be_named(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="cannot be called"):
-        Vault(tmp_path).get("../../secret")
+        StateFiles(tmp_path).get("../../secret")
 
 
 def spoilt_is_refused(folder: Path, changes: list[tuple[int, int]]) -> None:
-    vault = Vault(folder)
+    vault = StateFiles(folder)
     name = vault.put(STATE, MEMORY, digest=DIGEST)
     (path,) = folder.glob("*.safetensors")
     content = bytearray(path.read_bytes())
@@ -84,7 +84,7 @@ def test_ten_thousand_spoilt_files_are_refused(
 
 
 def test_every_flipped_bit_of_the_values_is_found(tmp_path: Path) -> None:
-    vault = Vault(tmp_path / "work")
+    vault = StateFiles(tmp_path / "work")
     name = vault.put(STATE, digest=DIGEST)
     (path,) = (tmp_path / "work").glob("*.safetensors")
     whole = path.read_bytes()

@@ -11,14 +11,14 @@ from harness.erasure.small import NOW, later
 from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Margins
 from secede.erasure.planning import options
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RequestError
-from secede.simulation.backend import Simulated
+from secede.simulation.backend import SimulatedBackend
 
-WISHES = Wishes(
+WISHES = EraseOptions(
     methods=("projected-ascent", "retrain"),
     settings={"projected-ascent": {"epochs": 3, "radius": 0.5}},
     distrust=True,
@@ -38,18 +38,18 @@ class Way:
         self.way = [type("Planned", (), {"details": {"wishes": one}}) for one in kept]
 
 
-@pytest.mark.parametrize("wishes", [Wishes(), WISHES], ids=["usual", "own"])
-def test_wishes_come_back_as_they_were_kept(wishes: Wishes) -> None:
-    kept = json.loads(json.dumps(options.kept(wishes)))
-    assert kept.keys() == {f.name for f in fields(Wishes)}
-    assert options.asked(Way(kept), Wishes()) == wishes  # type: ignore[arg-type]
+@pytest.mark.parametrize("wishes", [EraseOptions(), WISHES], ids=["usual", "own"])
+def test_wishes_come_back_as_they_were_kept(wishes: EraseOptions) -> None:
+    kept = json.loads(json.dumps(options.as_json(wishes)))
+    assert kept.keys() == {f.name for f in fields(EraseOptions)}
+    assert options.original_options(Way(kept), EraseOptions()) == wishes  # type: ignore[arg-type]
 
 
 def test_wishes_from_before_one_could_wish_for_no_fading_are_for_it() -> None:
-    kept = options.kept(Wishes(rounds=3))
+    kept = options.as_json(EraseOptions(rounds=3))
     del kept["fading"]
-    assert options.asked(Way(kept), Wishes()) == Wishes(rounds=3)  # type: ignore[arg-type]
-    assert options.read({"fading": False}) == Wishes(fading=False)
+    assert options.original_options(Way(kept), EraseOptions()) == EraseOptions(rounds=3)  # type: ignore[arg-type]
+    assert options.from_json({"fading": False}) == EraseOptions(fading=False)
 
 
 @pytest.mark.parametrize(
@@ -66,38 +66,38 @@ def test_what_nobody_should_ask_for_is_refused_where_it_is_given(
     given: dict[str, object], told: str
 ) -> None:
     with pytest.raises(ConfigError, match=told):
-        options.read(given)
+        options.from_json(given)
     # A journal that an earlier version wrote is carried out as it is.
-    kept = {**options.kept(Wishes()), **given}
-    asked = options.asked(Way(kept), Wishes())  # type: ignore[arg-type]
-    assert json.loads(json.dumps(options.kept(asked))) == kept
+    kept = {**options.as_json(EraseOptions()), **given}
+    asked = options.original_options(Way(kept), EraseOptions())  # type: ignore[arg-type]
+    assert json.loads(json.dumps(options.as_json(asked))) == kept
 
 
 def test_what_nobody_should_ask_for_is_refused_before_anything_is_planned(home: Home) -> None:
     entry = small.receive(home)
     with Journal(home.journal, read_only=True) as journal:
         request = journal.request(entry.id)
-    for wrong in (Wishes(rounds=0), Wishes(methods=("fine-tune",))):
+    for wrong in (EraseOptions(rounds=0), EraseOptions(methods=("fine-tune",))):
         with pytest.raises(ConfigError, match=r"at least 1 after|to compare with"):
             small.erase(home, entry.id, how=wrong)
         with pytest.raises(ConfigError, match=r"at least 1 after|to compare with"):
-            erase.foresee(home, Simulated(home), request, wishes=wrong, now=NOW)
+            erase.plan(home, SimulatedBackend(home), request, wishes=wrong, now=NOW)
     assert small.way(home) == ["received"]
 
 
 def test_no_rounds_may_be_wished_for_where_nothing_is_taken_from_the_leaver() -> None:
     given = {"rounds": 0, "distrust": True}
-    assert options.read(given) == Wishes(rounds=0, distrust=True)
-    assert options.read({"rounds": 0, "least_rounds": 0}).rounds == 0
+    assert options.from_json(given) == EraseOptions(rounds=0, distrust=True)
+    assert options.from_json({"rounds": 0, "least_rounds": 0}).rounds == 0
 
 
 def test_the_first_wishes_count_and_others_only_before_them() -> None:
-    kept = [options.kept(Wishes(rounds=rounds)) for rounds in (3, 4)]
-    assert options.asked(Way(*kept), Wishes()).rounds == 3  # type: ignore[arg-type]
-    assert options.asked(Way(), WISHES) is WISHES  # type: ignore[arg-type]
+    kept = [options.as_json(EraseOptions(rounds=rounds)) for rounds in (3, 4)]
+    assert options.original_options(Way(*kept), EraseOptions()).rounds == 3  # type: ignore[arg-type]
+    assert options.original_options(Way(), WISHES) is WISHES  # type: ignore[arg-type]
 
 
-def stopped(home: Home, number: int, how: Wishes) -> None:
+def stopped(home: Home, number: int, how: EraseOptions) -> None:
     def tell(line: str) -> None:
         if line.startswith("planned"):
             raise KeyboardInterrupt
@@ -108,9 +108,9 @@ def stopped(home: Home, number: int, how: Wishes) -> None:
 
 def test_planning_again_keeps_what_was_asked_for(home: Home) -> None:
     entry = small.receive(home)
-    stopped(home, entry.id, Wishes(distrust=True, backups_until=later(days=90)))
+    stopped(home, entry.id, EraseOptions(distrust=True, backups_until=later(days=90)))
     small.erase(home, small.receive(home, "site-1").id)
-    outcome = small.erase(home, entry.id, how=Wishes())
+    outcome = small.erase(home, entry.id, how=EraseOptions())
     assert small.way(home)[:3] == ["received", "planned", "planned"]
     assert "local-step" not in small.way(home)
     assert outcome.rung in ("server-side", "retraining")
@@ -123,24 +123,24 @@ def test_nobody_is_waited_for_beyond_the_due_date(home: Home) -> None:
     with Journal(home.journal, read_only=True) as journal:
         request = journal.request(entry.id)
     how = small.wishes(wait=timedelta(days=365))
-    plan = erase.foresee(home, Simulated(home), request, wishes=how, now=NOW)
+    plan = erase.plan(home, SimulatedBackend(home), request, wishes=how, now=NOW)
     assert plan.asked_until == "2026-12-15T12:00:00Z"
-    overdue = erase.foresee(home, Simulated(home), request, wishes=how, now=later(days=40))
+    overdue = erase.plan(home, SimulatedBackend(home), request, wishes=how, now=later(days=40))
     assert overdue.asked_until is None
 
 
 def test_a_dry_run_refuses_an_expired_request_that_was_never_taken(home: Home) -> None:
     request = requests.unverified(small.ask(home))
-    ground = Simulated(home)
-    erase.foresee(home, ground, request, wishes=Wishes(), now=NOW)
+    ground = SimulatedBackend(home)
+    erase.plan(home, ground, request, wishes=EraseOptions(), now=NOW)
     with pytest.raises(RequestError, match="expired"):
-        erase.foresee(home, ground, request, wishes=Wishes(), now=later(days=8))
+        erase.plan(home, ground, request, wishes=EraseOptions(), now=later(days=8))
 
 
 def test_more_methods_than_a_plan_holds_are_a_plain_error(home: Home) -> None:
     entry = small.receive(home)
     with pytest.raises(ConfigError, match="no plan can be made of these options: ladder"):
-        small.erase(home, entry.id, how=Wishes(methods=("projected-ascent",) * 9))
+        small.erase(home, entry.id, how=EraseOptions(methods=("projected-ascent",) * 9))
     assert small.way(home) == ["received"]
 
 
@@ -148,7 +148,7 @@ def test_a_plan_for_as_many_clients_as_a_federation_may_have_can_be_read(home: H
     entry = small.receive(home)
     with Journal(home.journal, read_only=True) as journal:
         request = journal.request(entry.id)
-    plan = erase.foresee(home, Simulated(home), request, wishes=small.wishes(), now=NOW)
+    plan = erase.plan(home, SimulatedBackend(home), request, wishes=small.wishes(), now=NOW)
     names = tuple(f"hospital-of-the-northern-region-{n:06d}".ljust(64, "x") for n in range(100_000))
     large = plan.model_copy(update={"retained": names})
     assert home.plan(home.keep_plan(large)) == large

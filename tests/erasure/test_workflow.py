@@ -12,17 +12,17 @@ from secede import state as states
 from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Margins
 from secede.erasure.documents.receipt import WORDS
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.receipts import verify
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Candidate, Lineage
+from secede.erasure.storage.model_registry import Candidate, ModelRegistry
 from secede.erasure.workflow import erase
 from secede.erasure.workflow.measurement import NOTHING, RETURNED, SPARED, UNFADED
 from secede.errors import GuardError, RequestError, SilentError
 from secede.federation.engine import Update
-from secede.simulation.backend import Simulated
+from secede.simulation.backend import SimulatedBackend
 from secede.state import State
 from secede.unlearning.methods.projected_ascent import ProjectedAscent
 
@@ -67,7 +67,7 @@ def test_the_old_model_is_retired_and_nothing_of_the_leaver_stays(home: Home) ->
     assert not home.model(before).exists()
     assert not home.work(1).exists()
     assert not (home.path / "sites" / "site-0.safetensors").exists()
-    with Lineage(home.registry, read_only=True) as registry:
+    with ModelRegistry(home.registry, read_only=True) as registry:
         assert registry.carriers("site-0") == ()
         old = next(m for m in registry.models() if m.digest == before)
         assert old.status == "retired"
@@ -105,9 +105,9 @@ def test_the_plan_predicts_the_bytes_that_are_counted(home: Home) -> None:
     entry = small.receive(home)
     with Journal(home.journal, read_only=True) as journal:
         request = journal.request(entry.id)
-    ground = Simulated(home)
+    ground = SimulatedBackend(home)
     plans = [
-        erase.foresee(home, ground, request, wishes=small.wishes(rounds=rounds), now=NOW)
+        erase.plan(home, ground, request, wishes=small.wishes(rounds=rounds), now=NOW)
         for rounds in range(6)
     ]
     small.erase(home, entry.id, ground=ground)
@@ -195,7 +195,7 @@ def test_a_request_for_a_client_that_the_model_lacks_is_refused(home: Home) -> N
         with Journal(home.journal, read_only=True) as journal:
             request = journal.request(entry.id)
         with pytest.raises(RequestError, match=words):
-            erase.foresee(home, Simulated(home), request, wishes=Wishes(), now=NOW)
+            erase.plan(home, SimulatedBackend(home), request, wishes=EraseOptions(), now=NOW)
 
 
 def test_an_erasure_is_planned_again_if_another_one_came_first(home: Home) -> None:
@@ -213,7 +213,7 @@ def test_an_erasure_is_planned_again_if_another_one_came_first(home: Home) -> No
     assert (outcome.state, outcome.rung) == ("promoted", "local-step")
     assert small.way(home)[:4] == ["received", "planned", "planned", "local-step"]
     assert small.told(home)["models"]["before"] == between
-    with Lineage(home.registry, read_only=True) as registry:
+    with ModelRegistry(home.registry, read_only=True) as registry:
         (serving,) = [m for m in registry.models() if m.status == "serving"]
         assert serving.clients == ("site-2", "site-3")
         assert registry.erased() == ("site-0", "site-1")
@@ -222,7 +222,7 @@ def test_an_erasure_is_planned_again_if_another_one_came_first(home: Home) -> No
 def test_a_promotion_that_was_cut_short_ends_whatever_serves_by_then(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry, ground = small.receive(home), Simulated(home)
+    entry, ground = small.receive(home), SimulatedBackend(home)
 
     def cut(client: str, trained_from: str | None) -> None:
         raise KeyboardInterrupt
@@ -232,7 +232,7 @@ def test_a_promotion_that_was_cut_short_ends_whatever_serves_by_then(
         small.erase(home, entry.id, ground=ground)
     erased = small.serving(home)
     others = ("site-1", "site-2", "site-3")
-    with Lineage(home.registry) as registry:  # training goes on meanwhile
+    with ModelRegistry(home.registry) as registry:  # training goes on meanwhile
         trained = Candidate(digest="cd" * 32, parent=erased, run="north", round=9, clients=others)
         registry.promote(trained, NOW)
     outcome = small.erase(home, entry.id)

@@ -13,11 +13,11 @@ from secede.erasure.defences import unused_weights
 from secede.erasure.defences.guard import Guard, Guarded
 from secede.erasure.defences.weight_layout import layers
 from secede.erasure.documents.plan import Margins
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.workflow import post_training as rounds
 from secede.erasure.workflow.measurement import CLEARED, FADED, KEPT, STAYED, UNFADED
-from secede.simulation.backend import Simulated
+from secede.simulation.backend import SimulatedBackend
 from secede.state import State
 
 
@@ -114,8 +114,8 @@ def test_nothing_fades_if_the_leaver_is_trusted_and_the_receipt_says_so(
 def test_after_a_rung_without_the_leaver_values_that_nobody_moves_go_all_the_same(
     deep: Home,
 ) -> None:
-    ground = Simulated(deep, gone=["site-0"])
-    small.erase(deep, small.receive(deep).id, ground=ground, how=Wishes(fading=False))
+    ground = SimulatedBackend(deep, gone=["site-0"])
+    small.erase(deep, small.receive(deep).id, ground=ground, how=EraseOptions(fading=False))
     done = [t.details for t in small.course(deep).way if t.state == "post-training"]
     assert "zeroed" in done[1]["scalars"]
     assert KEPT not in small.told(deep)["limits"]
@@ -166,7 +166,7 @@ def test_the_erasure_after_a_faded_one_takes_the_mean_of_the_others_as_reference
     wide = small.wishes(margins=Margins(overall=0.9, of_class=0.99))
     small.erase(deep, small.receive(deep).id, how=wide)
     assert any(done["scalars"].get("faded") for done in small.course(deep).rounds)
-    ground = Simulated(deep)
+    ground = SimulatedBackend(deep)
     seen = list[State]()
     genuine = Guard.check
 

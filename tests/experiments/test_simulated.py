@@ -13,12 +13,12 @@ from secede.erasure.documents import data_commitment
 from secede.erasure.signing.keys import Keyring, load_private
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.model_registry import ModelRegistry
 from secede.errors import ConfigError, RecordError, SilentError
 from secede.experiments import presets
 from secede.federation.engine import OwnState
-from secede.simulation.backend import Simulated
-from secede.simulation.new_federation import found
+from secede.simulation.backend import SimulatedBackend
+from secede.simulation.new_federation import create_federation as found
 from secede.simulation.sites import Sites
 from secede.unlearning.client_tasks import CountRight
 
@@ -35,7 +35,7 @@ def test_a_home_holds_all_that_an_erasure_needs(home: Home) -> None:
     assert sum(client.scope.weight for client in federation.clients) == pytest.approx(1)
     assert list(Keyring.load(home.keys)) == ["server", *names]
     load_private(home.path / "server.key")
-    with Lineage(home.registry, read_only=True) as registry:
+    with ModelRegistry(home.registry, read_only=True) as registry:
         (model,) = registry.models()
     assert (model.status, model.round, list(model.clients)) == ("serving", 4, names)
     assert states.digest(states.load(home.model(model.digest))[0]) == model.digest
@@ -58,7 +58,7 @@ def test_founding_again_after_a_kill_gives_the_same_home(tmp_path: Path, home: H
 
 
 def test_each_client_can_show_later_what_it_was_trained_on(home: Home) -> None:
-    ground = Simulated(home)
+    ground = SimulatedBackend(home)
     for client in home.federation.clients:
         samples = ground._simulator.clients[client.number]
         rows = [
@@ -71,7 +71,7 @@ def test_each_client_can_show_later_what_it_was_trained_on(home: Home) -> None:
 
 
 def test_the_ground_is_the_same_on_every_start(home: Home) -> None:
-    one, other = Simulated(home), Simulated(home)
+    one, other = SimulatedBackend(home), SimulatedBackend(home)
     for name in one.clients:
         mine, theirs = one.last(name), other.last(name)
         assert mine is not None
@@ -87,13 +87,13 @@ def test_the_ground_is_the_same_on_every_start(home: Home) -> None:
 
 def test_who_is_gone_or_slow_is_silent(home: Home) -> None:
     state = states.load(home.model(small.serving(home)))[0]
-    ground = Simulated(home, gone=["site-0"])
+    ground = SimulatedBackend(home, gone=["site-0"])
     assert not ground.situation("site-0").leaver_online
     assert ground.situation("site-1").leaver_online
     with pytest.raises(SilentError, match="'site-0' does not answer"):
         ground.engine.ask(0, CountRight(), global_state=state)
     assert dict(ground.tally([0], state).left_out) == {0: "silent"}
-    server = Simulated(home).server("site-0", ["site-1"], state, 1e-9)
+    server = SimulatedBackend(home).server("site-0", ["site-1"], state, 1e-9)
     with pytest.raises(SilentError, match="more than 1e-09 seconds"):
         server.engine.ask(0, CountRight(), global_state=state)
     count(server.engine, [1], state)
@@ -104,7 +104,7 @@ def test_who_is_gone_or_slow_is_silent(home: Home) -> None:
 
 
 def test_the_server_counts_on_its_own_samples_by_class(home: Home) -> None:
-    ground = Simulated(home)
+    ground = SimulatedBackend(home)
     state = states.load(home.model(small.serving(home)))[0]
     found = ground.held_out(state)
     assert sum(found.samples) == 60
@@ -120,10 +120,10 @@ def test_a_changed_recipe_is_found(home: Home, tmp_path: Path) -> None:
     recipe["seed"] = 1
     path.write_text(json.dumps(recipe))
     with pytest.raises(RecordError, match="was changed"):
-        Simulated(other)
+        SimulatedBackend(other)
     (other.path / "federation.json").unlink()
     with pytest.raises(ConfigError, match="no federation's home"):
-        Simulated(other)
+        SimulatedBackend(other)
 
 
 def test_a_sites_state_follows_the_model_that_was_promoted(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_servers_key_outlives_the_loss_of_its_public_half(federation: Federati
     before, private = public.read_bytes(), (home(federation) / "server.key").read_bytes()
     public.unlink()
     with federation.store.held():
-        register.found(federation.store)
+        register.register_federation(federation.store)
     assert public.read_bytes() == before
     assert (home(federation) / "server.key").read_bytes() == private
     verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))

@@ -16,13 +16,13 @@ from harness.flower.small import SIZES, Federation, client_app, initial, load_da
 from secede import state as states
 from secede.errors import ConfigError, GuardError, RecordError
 from secede.flower import ClientErasure
-from secede.flower.client.kept_updates import Updates
+from secede.flower.client.kept_updates import KeptUpdates
 from secede.flower.protocol import arrays, messages
 from secede.unlearning import client_tasks
 
 
-def disk(federation: Federation, n: int) -> Updates:
-    return Updates(federation.folder / f"disk-{n}" / f"partition-{n}")
+def disk(federation: Federation, n: int) -> KeptUpdates:
+    return KeptUpdates(federation.folder / f"disk-{n}" / f"partition-{n}")
 
 
 def off_by(federation: Federation) -> float:
@@ -190,13 +190,13 @@ def test_an_unknown_local_step_is_refused_when_the_app_is_written() -> None:
 # What a client keeps
 
 
-def keep(updates: Updates, value: float, **options: Any) -> str:
+def keep(updates: KeptUpdates, value: float, **options: Any) -> str:
     state = {"w": torch.full((3,), value)}
     return str(updates.put(state, run="1", number=int(value), samples=4, **options).digest)
 
 
 def test_the_last_two_updates_stay_and_the_serving_one(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     first = keep(updates, 1)
     for value in (2, 3, 4):
         keep(updates, value, serving=first)
@@ -208,7 +208,7 @@ def test_the_last_two_updates_stay_and_the_serving_one(tmp_path: Path) -> None:
 
 
 def test_what_a_kill_left_half_written_goes(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     kept = keep(updates, 1)
     (tmp_path / ".x.part").write_bytes(b"half")
     (tmp_path / f"{'0' * 64}.safetensors").write_bytes(b"written, but not in the index")
@@ -219,7 +219,7 @@ def test_what_a_kill_left_half_written_goes(tmp_path: Path) -> None:
 
 
 def test_a_damaged_index_or_update_is_named(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     kept = keep(updates, 1)
     states.save({"w": torch.zeros(3)}, tmp_path / f"{kept}.safetensors")
     with pytest.raises(RecordError, match="not those that were written"):
@@ -268,7 +268,7 @@ def test_a_hostile_array_is_refused(array: Array, text: str) -> None:
 
 
 def test_updates_are_for_their_owner_alone(tmp_path: Path) -> None:
-    keep(Updates(tmp_path / "site"), 1)
+    keep(KeptUpdates(tmp_path / "site"), 1)
     assert stat.S_IMODE((tmp_path / "site").stat().st_mode) == 0o700
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "site").iterdir()}
     assert modes == {0o600}

@@ -24,7 +24,7 @@ from secede.erasure.storage.ledger import Ledger
 from secede.flower.deploy import flwr_cli, processes, results, supervisor
 from secede.flower.deploy.certificates import LOOPBACK, write_certificates, write_node_key
 from secede.flower.deploy.project import MARK, Project
-from secede.flower.storage.round_log import Log
+from secede.flower.storage.round_log import RoundLog
 
 LIMIT = 180.0  # seconds, on two idle cores
 
@@ -53,7 +53,7 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
     folder = str(project.folder)
     assert {row["online"] for row in secede("up", folder)["processes"]} == {"yes"}
     secede("train", folder, "--rounds", "2", "--seconds", "240")
-    (first, second) = Log(project.home / "rounds.jsonl").rounds()
+    (first, second) = RoundLog(project.home / "rounds.jsonl").rounds()
     assert {each.client for each in second.clients} == set(project.sites)
     assert all(each.key for each in second.clients)  # known by their keys
     assert first.model == second.start
@@ -69,7 +69,7 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
     erased = results.verified(project.home, "name:site-2")
     assert told["receipt"] == erased.receipt
     assert (erased.client, erased.rung) == ("site-2", "local-step")
-    after = Log(project.home / "rounds.jsonl").rounds()[-1]
+    after = RoundLog(project.home / "rounds.jsonl").rounds()[-1]
     assert (after.erased, after.model) == ("site-2", erased.model)
     assert {each.client for each in after.clients} == {"site-1", "site-3"}
     with Ledger(Home(project.home).ledger, read_only=True) as ledger:

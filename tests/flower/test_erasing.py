@@ -28,7 +28,7 @@ from secede.erasure.storage.ledger import Ledger
 from secede.errors import ConfigError, GuardError
 from secede.federation import engine as engines
 from secede.flower import erase
-from secede.flower.client.kept_updates import Updates
+from secede.flower.client.kept_updates import KeptUpdates
 from secede.flower.storage import register
 from secede.unlearning.client_tasks import LIVE
 from secede.unlearning.registry import METHODS
@@ -91,7 +91,7 @@ def test_the_local_step_is_the_simulators_to_the_bit(federation: Federation) -> 
     federation.train(2)
     model = federation.store.model()
     assert model is not None
-    own = Updates(federation.folder / "disk-1" / "partition-1")
+    own = KeptUpdates(federation.folder / "disk-1" / "partition-1")
     last = own.newest(federation.store.identity)
     assert last is not None
     federation.erase("name:site-1")
@@ -271,7 +271,7 @@ def test_a_leaver_killed_within_its_step_is_asked_again_when_it_is_back(
 
 def test_a_leaver_that_lost_its_update_leads_to_the_next_rung(federation: Federation) -> None:
     federation.train(3)
-    Updates(federation.folder / "disk-1" / "partition-1").forget()
+    KeptUpdates(federation.folder / "disk-1" / "partition-1").forget()
     outcome = federation.erase("name:site-1", wishes=replace(WISHES, server_rounds=8))
     assert outcome.failures[0]["outcome"] == "unable"
     assert "client 'site-1'" in str(outcome.failures[0]["reason"])

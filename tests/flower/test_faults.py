@@ -16,7 +16,7 @@ from harness.flower import deployed, faults
 from harness.flower.faults import PROCESSES, ROUNDS, STAGES, Trial
 from secede.flower.deploy import processes, results, runs, supervisor
 from secede.flower.deploy.project import MARK, Project
-from secede.flower.storage.round_log import Log
+from secede.flower.storage.round_log import RoundLog
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 
@@ -58,11 +58,11 @@ def test_training_goes_on_after_its_last_completed_round(
     trial = Trial(project, home, config)
 
     def ended() -> bool:
-        return len(Log(home / "rounds.jsonl").rounds()) >= ROUNDS
+        return len(RoundLog(home / "rounds.jsonl").rounds()) >= ROUNDS
 
     trial.go(process, "training", delay(process, "training", timing), ended)
     assert trial.killed is not None
-    assert len(Log(home / "rounds.jsonl").rounds()) == ROUNDS  # and none was done twice
+    assert len(RoundLog(home / "rounds.jsonl").rounds()) == ROUNDS  # and none was done twice
     faults.check_rounds(home)
     print(f"RESULT training {process} {timing}: {trial.runs} runs, killed in {trial.killed}")
 
@@ -89,7 +89,7 @@ def test_an_erasure_comes_to_its_end(
     faults.check_rounds(home)
     if told == "promoted":
         erased = results.verified(home, f"name:{faults.LEAVER}")
-        assert Log(home / "rounds.jsonl").rounds()[-1].model == erased.model
+        assert RoundLog(home / "rounds.jsonl").rounds()[-1].model == erased.model
         told += f" by {erased.method}"
     if (process, stage) != ("leaver", "local-step"):  # what the leaver had to do, it did
         assert told == f"promoted by {faults.METHOD}"

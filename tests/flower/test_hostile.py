@@ -9,7 +9,7 @@ import torch
 from flwr.app import ArrayRecord, Message
 
 from harness.flower.small import WISHES, Federation, initial
-from secede.flower.client.kept_updates import Updates
+from secede.flower.client.kept_updates import KeptUpdates
 from secede.flower.protocol.arrays import pack
 
 # What hostile clients send
@@ -146,7 +146,7 @@ def test_killed_at_any_message_the_same_call_ends_it(federation: Federation, at:
 def test_killed_while_it_settles_the_rounds_are_not_lost(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from secede.flower.backend import FlowerGround
+    from secede.flower.backend import FlowerBackend
 
     federation.train(3)
 
@@ -154,7 +154,7 @@ def test_killed_while_it_settles_the_rounds_are_not_lost(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(FlowerGround, "settle", die)
+        patch.setattr(FlowerBackend, "settle", die)
         with pytest.raises(KeyboardInterrupt):
             federation.erase("name:site-1")
     cut = federation.store.last()
@@ -169,7 +169,7 @@ def test_killed_while_it_settles_the_rounds_are_not_lost(
 
 def test_rounds_that_led_nowhere_do_not_cost_a_client_its_update(federation: Federation) -> None:
     federation.train(3)
-    kept = {n: Updates(federation.folder / f"disk-{n}" / f"partition-{n}") for n in (0, 2, 3)}
+    kept = {n: KeptUpdates(federation.folder / f"disk-{n}" / f"partition-{n}") for n in (0, 2, 3)}
     last = federation.store.last()
     assert last is not None
     told = {each.client: str(each.digest) for each in last.clients}

@@ -20,7 +20,7 @@ from secede.erasure.documents.plan import Margins
 from secede.erasure.signing import keys
 from secede.errors import ConfigError, RequestError
 from secede.flower import plan
-from secede.flower.client.kept_updates import Updates
+from secede.flower.client.kept_updates import KeptUpdates
 
 LOOSE = Margins(overall=0.99, of_class=0.99)  # what is tested is the guard
 
@@ -192,7 +192,7 @@ def test_what_is_known_of_an_update_outlives_an_erasure(federation: Federation) 
     assert serving is not None
     for each in last.clients:
         number = each.client.removeprefix("site-")
-        kept = Updates(federation.folder / f"disk-{number}" / f"partition-{number}")
+        kept = KeptUpdates(federation.folder / f"disk-{number}" / f"partition-{number}")
         own = kept.get(str(each.digest))
         assert own is not None
         assert each.distance == pytest.approx(states.distance(own, serving), rel=1e-5)

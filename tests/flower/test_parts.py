@@ -18,7 +18,7 @@ from harness.flower.small import STEP, Told, client_app, initial
 from secede import flower
 from secede.errors import ConfigError, SilentError
 from secede.flower.protocol.nodes import Node, Roster, online, select
-from secede.flower.rounds.grid import Admitted, Awaiting, Exchange
+from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, Exchange
 from secede.unlearning.client_tasks import (
     COUNT,
     LOCAL,
@@ -52,7 +52,7 @@ def test_counting_and_measuring_travel_by_name_alone() -> None:
 def test_a_hidden_node_is_neither_seen_nor_sent_to(tmp_path: Path) -> None:
     grid = InProcess(sites(3, tmp_path), client_app())
     hidden = grid.sites[next(iter(grid.sites))].node
-    shown = Admitted(grid, Roster(online(grid), {"site-0"}))
+    shown = AdmissionGrid(grid, Roster(online(grid), {"site-0"}))
     assert hidden not in shown.get_node_ids()
     message = Message(RecordDict({"a": ArrayRecord(initial())}), hidden, "train")
     for send in (shown.push_messages, shown.send_and_receive):
@@ -64,7 +64,7 @@ def test_a_hidden_node_is_neither_seen_nor_sent_to(tmp_path: Path) -> None:
 def test_flowers_endless_sampling_ends(tmp_path: Path) -> None:
     now = [0.0]
     told = Told()
-    grid = Awaiting(InProcess(sites(2, tmp_path)), 10, told, clock=lambda: now[0])
+    grid = DeadlineGrid(InProcess(sites(2, tmp_path)), 10, told, clock=lambda: now[0])
     assert len(list(grid.get_node_ids())) == 2
     now[0] = 5.0
     list(grid.get_node_ids())

@@ -18,7 +18,7 @@ from secede import state as states
 from secede.errors import ConfigError, GuardError, RecordError, SilentError
 from secede.federation.engine import aggregate
 from secede.flower import Store, recording
-from secede.flower.client.kept_updates import Updates
+from secede.flower.client.kept_updates import KeptUpdates
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +54,7 @@ def test_each_round_tells_who_contributed_with_which_weight_and_digest(
     }
     assert rounds[1].config == {"lr": 0.1}
     for n, size in enumerate(SIZES):
-        updates = Updates(federation.folder / f"disk-{n}" / f"partition-{n}")
+        updates = KeptUpdates(federation.folder / f"disk-{n}" / f"partition-{n}")
         kept = updates.all()
         assert len(kept) == 2
         assert (kept[0].round, kept[0].samples, kept[0].run) == (2, size, "1")

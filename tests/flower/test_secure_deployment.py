@@ -15,7 +15,7 @@ from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
 from secede.flower.deploy import processes, supervisor
 from secede.flower.deploy.project import MARK, Project
-from secede.flower.storage.round_log import Log
+from secede.flower.storage.round_log import RoundLog
 
 APP = Path(__file__).parent / "secureapp"
 LEAVER, OTHERS = "site-2", {"site-1", "site-3"}
@@ -69,7 +69,7 @@ def test_a_hidden_federation_erases_in_a_second_run(project: Project) -> None:
     with up(Project.load(project.folder)) as again:
         erased = deployed.erase(again, f"name:{LEAVER}")
     assert (erased.client, erased.rung) == (LEAVER, "local-step")
-    trained, *_, last = Log(project.home / "rounds.jsonl").rounds()
+    trained, *_, last = RoundLog(project.home / "rounds.jsonl").rounds()
     assert {each.client for each in trained.clients} == {LEAVER, *OTHERS}
     assert (last.erased, last.model) == (LEAVER, erased.model)
     assert {each.client for each in last.clients} == OTHERS

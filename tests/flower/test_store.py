@@ -82,7 +82,7 @@ def test_a_home_under_another_name_stays_as_it_is(federation: Federation) -> Non
     other = Store(federation.store.path, load_model, name="south")
     before = contents(other.path)
     with pytest.raises(RecordError, match="is the home of 'north', not of 'south'"):
-        register.found(other)
+        register.register_federation(other)
     assert contents(other.path) == before
 
 

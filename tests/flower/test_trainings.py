@@ -14,13 +14,13 @@ from secede import files
 from secede import state as states
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Lineage, Model
+from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, GuardError, RecordError
 from secede.flower import FlowerGround, recording
 from secede.flower.rounds.grid import Exchange
 from secede.flower.storage import register
-from secede.flower.storage.training_state import Training, Trainings
+from secede.flower.storage.training_state import Training, TrainingState
 
 
 def start(federation: Federation, rounds: int, **options: Any) -> None:
@@ -30,13 +30,13 @@ def start(federation: Federation, rounds: int, **options: Any) -> None:
 
 
 def models(federation: Federation) -> list[Model]:
-    with Lineage(home(federation) / "models.sqlite", read_only=True) as registry:
+    with ModelRegistry(home(federation) / "models.sqlite", read_only=True) as registry:
         return list(registry.models())
 
 
 def found(federation: Federation) -> None:
     with files.private(), federation.store.held():
-        register.found(federation.store)
+        register.register_federation(federation.store)
 
 
 def retraining(federation: Federation) -> int:
@@ -117,7 +117,7 @@ def test_a_model_from_scratch_has_no_parent_and_its_receipt_counts_its_own_round
     with (
         Journal(home(federation) / "journal.sqlite", read_only=True) as journal,
         Ledger(home(federation) / "ledger.sqlite", read_only=True) as ledger,
-        Lineage(home(federation) / "models.sqlite", read_only=True) as registry,
+        ModelRegistry(home(federation) / "models.sqlite", read_only=True) as registry,
     ):
         consistency.check(federation.store.home, journal, ledger, registry)
         bodies = [row.body for row in ledger.rows() if row.kind == "model"]
@@ -170,7 +170,7 @@ def test_one_from_scratch_without_a_round_hides_no_training_that_was_cut(
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         federation.train(4, grid=dying(federation, 3))
-    trainings = Trainings(home(federation))
+    trainings = TrainingState(home(federation))
     if asked:
         trainings.ask_anew(1)
         assert trainings.length() == 1
@@ -202,7 +202,7 @@ def test_what_was_cut_short_is_finished_by_starting_it_again(federation: Federat
 
 def test_what_was_asked_for_from_scratch_begins_so_and_goes_on_so(federation: Federation) -> None:
     start(federation, 2)
-    Trainings(home(federation)).ask_anew(3)
+    TrainingState(home(federation)).ask_anew(3)
     federation.site("site-0").online = False
     for number in (1, 2):  # after the first kill it has no round, and still is to begin
         with pytest.raises(KeyboardInterrupt):
@@ -218,7 +218,7 @@ def test_what_was_asked_for_from_scratch_begins_so_and_goes_on_so(federation: Fe
 
 
 def test_a_training_that_nobody_knows_of_is_told_by_its_file(federation: Federation) -> None:
-    trainings = Trainings(home(federation))
+    trainings = TrainingState(home(federation))
     assert (trainings.last(), trainings.cut()) == (None, None)
     trainings.write(Training(number=3, rounds=2))
     assert trainings.cut() is None  # no round of it

@@ -20,12 +20,12 @@ from harness.flower.kept import A, B, disk, keep
 from harness.flower.small import Federation
 from secede import state as states
 from secede.errors import ConfigError, RecordError
-from secede.flower.client.kept_updates import Kept, Updates
+from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
 from secede.flower.protocol import messages
 
 
 def test_rounds_for_another_home_evict_nothing(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     mine = [keep(updates, value, home=A) for value in (1, 2)]
     for value in (3, 4, 5):
         keep(updates, value, home=B)
@@ -38,7 +38,7 @@ def test_rounds_for_another_home_evict_nothing(tmp_path: Path) -> None:
 
 
 def test_made_up_homes_do_not_fill_the_disk(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     for value in range(40):
         keep(updates, value, home=f"{value:032x}")
     assert len(updates.all()) == 16
@@ -46,7 +46,7 @@ def test_made_up_homes_do_not_fill_the_disk(tmp_path: Path) -> None:
 
 
 def test_two_clients_in_one_folder_are_refused(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     keep(updates, 1, home=A, node="5")
     with pytest.raises(ConfigError, match="clients 5 and 6 both keep their updates in"):
         keep(updates, 2, home=A, node="6")
@@ -62,7 +62,7 @@ def test_writers_wait_for_each_other(tmp_path: Path) -> None:
         for value in range(start, start + 25):
             try:
                 state = {"w": torch.full((20_000,), float(value))}
-                Updates(tmp_path).put(state, run="1", number=value, samples=1.0, home=A)
+                KeptUpdates(tmp_path).put(state, run="1", number=value, samples=1.0, home=A)
             except Exception as error:
                 faults.append(str(error))
 
@@ -72,7 +72,7 @@ def test_writers_wait_for_each_other(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert faults == []
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     assert len(updates.all()) == 2
     assert all(updates.get(str(kept.digest)) is not None for kept in updates.all())
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
@@ -81,14 +81,14 @@ def test_writers_wait_for_each_other(tmp_path: Path) -> None:
 # Not hashed by the client
 
 
-def keep_unhashed(updates: Updates, value: float, **options: Any) -> str:
+def keep_unhashed(updates: KeptUpdates, value: float, **options: Any) -> str:
     """Keep an update without hashing it; return the digest that a server would find."""
     assert keep(updates, value, home=A, hashed=False, **options) == "None"
     return states.digest({"w": torch.full((3,), float(value))})
 
 
 def test_an_update_that_was_not_hashed_is_found_by_its_digest(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     first, second = (keep_unhashed(updates, value) for value in (1, 2))
     for value, digest in ((1.0, first), (2.0, second)):
         assert (updates.get(digest) or {})["w"].tolist() == [value] * 3
@@ -98,7 +98,7 @@ def test_an_update_that_was_not_hashed_is_found_by_its_digest(tmp_path: Path) ->
 
 
 def test_the_next_round_tells_its_digest_and_it_stays_as_long_as_it_serves(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     first = keep_unhashed(updates, 1)
     for value in (2, 3, 4):  # of rounds that the server never ended
         keep_unhashed(updates, value, serving=first)
@@ -115,7 +115,7 @@ def test_the_next_round_tells_its_digest_and_it_stays_as_long_as_it_serves(tmp_p
 
 
 def test_a_wrong_digest_from_the_server_hides_no_update(tmp_path: Path) -> None:
-    updates, wrong = Updates(tmp_path), "0" * 64  # as where noise comes after what is kept
+    updates, wrong = KeptUpdates(tmp_path), "0" * 64  # as where noise comes after what is kept
     first = keep_unhashed(updates, 1)
     second = keep_unhashed(updates, 2, serving=wrong)
     assert updates.all()[1].digest == wrong
@@ -128,7 +128,7 @@ def test_a_wrong_digest_from_the_server_hides_no_update(tmp_path: Path) -> None:
 
 
 def test_the_newest_is_given_whatever_the_server_calls_it(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     keep_unhashed(updates, 1)
     path = tmp_path / "index.json"
     index = json.loads(path.read_text())
@@ -138,7 +138,7 @@ def test_the_newest_is_given_whatever_the_server_calls_it(tmp_path: Path) -> Non
 
 
 def test_an_update_that_counts_stays_though_the_server_was_silent_about_it(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     first = keep_unhashed(updates, 1)
     second = keep_unhashed(updates, 2, serving=None)
     keep_unhashed(updates, 3, serving=first)
@@ -151,7 +151,7 @@ def test_an_update_that_counts_stays_though_the_server_was_silent_about_it(tmp_p
 
 
 def test_while_none_is_the_serving_one_two_more_stay(tmp_path: Path) -> None:
-    updates, unknown = Updates(tmp_path), "0" * 64
+    updates, unknown = KeptUpdates(tmp_path), "0" * 64
     digests = [keep_unhashed(updates, value) for value in (1, 2)]
     for value in (3, 4, 5, 6):
         digests.append(keep_unhashed(updates, value, serving=unknown))
@@ -162,7 +162,7 @@ def test_while_none_is_the_serving_one_two_more_stay(tmp_path: Path) -> None:
 
 
 def test_a_server_that_never_tells_a_digest_fills_no_disk(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     digests = [keep_unhashed(updates, value) for value in (1, 2, 3, 4, 5, 6)]
     assert [kept.round for kept in updates.all()] == [6, 5, 4, 3]
     assert len(list(tmp_path.glob("*.safetensors"))) == 4
@@ -171,7 +171,7 @@ def test_a_server_that_never_tells_a_digest_fills_no_disk(tmp_path: Path) -> Non
 
 
 def test_a_usual_round_hashes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    updates, hashed = Updates(tmp_path), list[str]()
+    updates, hashed = KeptUpdates(tmp_path), list[str]()
     real, before = states.digest, None
 
     def counted(state: states.State) -> str:
@@ -190,7 +190,7 @@ def test_a_usual_round_hashes_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_no_other_homes_updates_are_looked_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    updates, read = Updates(tmp_path), list[str]()
+    updates, read = KeptUpdates(tmp_path), list[str]()
     mine = keep_unhashed(updates, 1)
     keep(updates, 2, home=B, hashed=False)
     real = states.load
@@ -217,7 +217,7 @@ def test_a_word_that_is_no_digest_is_not_taken_from_a_message(
 
 
 def test_a_word_that_is_no_digest_does_not_get_into_the_index(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     keep_unhashed(updates, 1)
     with pytest.raises(ValidationError):
         keep_unhashed(updates, 2, serving="Z" * 64)
@@ -256,7 +256,7 @@ def damage(path: Path, how: str) -> str:
 @pytest.mark.parametrize("how", ["cut", "changed"])
 @pytest.mark.parametrize("named", [False, True])
 def test_an_update_that_was_damaged_is_not_given_out(tmp_path: Path, how: str, named: bool) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     first = keep_unhashed(updates, 1)
     (path,) = tmp_path.glob("*.safetensors")
     said = damage(path, how)
@@ -270,7 +270,7 @@ def test_an_update_that_was_damaged_is_not_given_out(tmp_path: Path, how: str, n
 @pytest.mark.parametrize("how", ["cut", "changed"])
 @pytest.mark.parametrize("hashed", [False, True])
 def test_the_newest_is_the_last_that_is_not_damaged(tmp_path: Path, how: str, hashed: bool) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     for value in (1, 2):
         keep(updates, value, home=A, hashed=hashed)
     second, first = (tmp_path / f"{kept.stem}.safetensors" for kept in updates.all())
@@ -282,7 +282,7 @@ def test_the_newest_is_the_last_that_is_not_damaged(tmp_path: Path, how: str, ha
 
 
 def test_a_damaged_update_is_told_no_digest(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     first = keep_unhashed(updates, 1)
     (path,) = tmp_path.glob("*.safetensors")
     second = keep_unhashed(updates, 2)
@@ -296,11 +296,11 @@ def test_a_damaged_update_is_told_no_digest(tmp_path: Path) -> None:
 
 def test_an_entry_has_a_digest_or_a_file() -> None:
     with pytest.raises(ValidationError, match="neither digest nor file"):
-        Kept(run="1", round=1, samples=1.0)
+        KeptUpdate(run="1", round=1, samples=1.0)
 
 
 def test_an_index_of_an_older_version_is_read(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     old = keep(updates, 1, home=A)
     path = tmp_path / "index.json"
     index = json.loads(path.read_text())
@@ -317,7 +317,7 @@ def test_an_index_of_an_older_version_is_read(tmp_path: Path) -> None:
 
 
 def test_what_an_older_version_left_unchecked_is_given_by_its_digest_alone(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     first = keep_unhashed(updates, 1)
     path = tmp_path / "index.json"
     index = json.loads(path.read_text())

@@ -15,7 +15,7 @@ from secede.erasure.storage.locks import BusyError
 from secede.errors import SilentError
 from secede.flower import recording
 from secede.flower.protocol.waiting import AGAIN, Rarely
-from secede.flower.rounds.grid import Awaiting
+from secede.flower.rounds.grid import DeadlineGrid
 
 
 def test_a_wait_is_said_at_growing_intervals() -> None:
@@ -33,7 +33,7 @@ def test_flowers_own_line_each_second_is_not_heard(
 ) -> None:
     told, made = Told(), sites(2, tmp_path)
     made[1].online = False
-    grid = Awaiting(InProcess(made), 5, told, enough=2)
+    grid = DeadlineGrid(InProcess(made), 5, told, enough=2)
     threading.Timer(0.3, lambda: setattr(made[1], "online", True)).start()
     messages = list(
         strategy().configure_train(1, ArrayRecord({}), ConfigRecord({}), grid)
@@ -45,7 +45,7 @@ def test_flowers_own_line_each_second_is_not_heard(
 
 def test_a_late_look_at_which_enough_are_there_says_nothing(tmp_path: Path) -> None:
     now, told = [0.0], Told()
-    grid = Awaiting(InProcess(sites(2, tmp_path)), 60, told, enough=2, clock=lambda: now[0])
+    grid = DeadlineGrid(InProcess(sites(2, tmp_path)), 60, told, enough=2, clock=lambda: now[0])
     now[0] = 5.0
     assert len(list(grid.get_nodes())) == 2
     assert told == []

@@ -14,7 +14,7 @@ from secede.federation.simulator import Simulator
 from secede.federation.training import LocalTraining
 from secede.state import State
 from secede.unlearning.method import Method, Server, Start
-from secede.unlearning.update_history import History
+from secede.unlearning.update_history import UpdateHistory
 
 CLASSES = 3
 SHAPE = (1, 6, 6)
@@ -53,7 +53,7 @@ def server(
         training=LocalTraining(learning_rate=0.1, batch_size=8),
         seed=seed,
     )
-    kept = None if history is None else History(history)
+    kept = None if history is None else UpdateHistory(history)
     state: State = engine.initial_state("initial")
     for number in range(1, rounds + 1):
         reply = engine.train_round(

@@ -18,7 +18,7 @@ from secede.federation.engine import Batch
 from secede.unlearning.local_step import LocalResult, LocalTask
 from secede.unlearning.methods.projected_ascent import ProjectedAscent
 from secede.unlearning.steps import leaver_metrics
-from secede.unlearning.steps.ascent import Anchor, Course, Walker
+from secede.unlearning.steps.ascent import Anchor, Ascent, Course
 
 BLOCKS = (1, 3, 8)
 
@@ -145,8 +145,8 @@ def test_a_model_that_a_vain_step_would_change_climbs_as_plain_code_does(
 
 def walker_of(
     task: LocalTask, *, block: int | None = None, radius: float = 0.5
-) -> tuple[Walker, Course]:
-    walker = Walker(
+) -> tuple[Ascent, Course]:
+    walker = Ascent(
         task.model,
         task.reference,
         loss=task.loss,
@@ -179,7 +179,7 @@ def test_blocks_on_the_cpu_hold_one_step() -> None:
     assert walker.block == 1
 
 
-def bits(walker: Walker) -> list[Tensor]:
+def bits(walker: Ascent) -> list[Tensor]:
     return [p.detach().clone() for p in walker.parameters] + [
         velocity.clone() for velocity in walker._momentum.views
     ]

@@ -17,7 +17,7 @@ from secede.federation.training import LocalTraining
 from secede.unlearning import create
 from secede.unlearning.method import Server
 from secede.unlearning.methods.distillation import Distillation
-from secede.unlearning.update_history import History
+from secede.unlearning.update_history import UpdateHistory
 
 
 def linear_server(
@@ -28,7 +28,7 @@ def linear_server(
     engine = Simulator(
         [one, one], lambda: nn.Linear(1, 2, bias=False), training=LocalTraining(), seed=0
     )
-    history, before = History(folder), {"weight": torch.zeros(2, 1)}
+    history, before = UpdateHistory(folder), {"weight": torch.zeros(2, 1)}
     sent = {"weight": torch.tensor(taught)[:, None]}
     history.keep(1, before, [Update(0, sent, 1), Update(1, before, 3)])
     return Server(

@@ -18,7 +18,7 @@ from secede.state import State
 from secede.unlearning import create
 from secede.unlearning.method import Server
 from secede.unlearning.methods.federaser import FedEraser
-from secede.unlearning.update_history import History
+from secede.unlearning.update_history import UpdateHistory
 
 
 def weights(*values: float) -> State:
@@ -44,7 +44,7 @@ def linear_server(folder: Path, *, interval: int = 1) -> Server:
         retained=(1, 2),
         fresh_state=lambda: engine.initial_state("retraining"),
         fresh_model=lambda: engine.fresh_model("template"),
-        history=History(folder, interval=interval),
+        history=UpdateHistory(folder, interval=interval),
     )
 
 
@@ -178,8 +178,8 @@ def test_what_it_lacks_is_said(tmp_path: Path) -> None:
         ConfigError,
         match=r"interval\) is 3, expected a multiple of situation.history_interval, which is 2",
     ):
-        FedEraser(interval=3).check_history(History(tmp_path))
-    FedEraser(interval=4).check_history(History(tmp_path))
+        FedEraser(interval=3).check_history(UpdateHistory(tmp_path))
+    FedEraser(interval=4).check_history(UpdateHistory(tmp_path))
     with pytest.raises(RecordError, match="holds no round to replay"):
         FedEraser().start(server)
 

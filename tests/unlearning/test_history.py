@@ -11,7 +11,7 @@ from secede import state as states
 from secede.errors import ConfigError, RecordError, StorageError
 from secede.federation.engine import Update
 from secede.state import State
-from secede.unlearning.update_history import History
+from secede.unlearning.update_history import UpdateHistory
 
 KILO = 1000
 
@@ -20,7 +20,7 @@ def one(value: float) -> State:
     return {"w": torch.tensor([float(value)])}
 
 
-def teach(history: History, first: int, last: int, *, start: float = 0.0) -> float:
+def teach(history: UpdateHistory, first: int, last: int, *, start: float = 0.0) -> float:
     """Keep rounds in which client 0 (1 sample) adds 4 and client 1 (3 samples) takes 4 away."""
     before = start
     for number in range(first, last + 1):
@@ -30,7 +30,7 @@ def teach(history: History, first: int, last: int, *, start: float = 0.0) -> flo
     return before
 
 
-def checkpoint(history: History) -> None:
+def checkpoint(history: UpdateHistory) -> None:
     """Do what training does around its own checkpoint."""
     history.write(history.sums)
     history.settle(history.sums.round)
@@ -46,13 +46,13 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_round_one_and_every_interval_after_it_are_kept(
     tmp_path: Path, interval: int, expected: tuple[int, ...]
 ) -> None:
-    history = History(tmp_path, interval=interval)
+    history = UpdateHistory(tmp_path, interval=interval)
     teach(history, 1, 5)
     assert history.rounds == expected
 
 
 def test_a_kept_round_holds_the_state_before_it_and_the_clients_updates(tmp_path: Path) -> None:
-    history = History(tmp_path, interval=2)
+    history = UpdateHistory(tmp_path, interval=2)
     teach(history, 1, 3, start=10.0)
     kept = history.round(3)
     assert kept.before["w"].item() == 6.0  # 10 - 2 - 2
@@ -62,7 +62,7 @@ def test_a_kept_round_holds_the_state_before_it_and_the_clients_updates(tmp_path
 
 
 def test_sums_are_weighted_and_run_over_all_rounds_kept_or_not(tmp_path: Path) -> None:
-    history = History(tmp_path, interval=4)
+    history = UpdateHistory(tmp_path, interval=4)
     end = teach(history, 1, 3)
     # Client 0: 3 rounds of 4 / 4; client 1: 3 rounds of -4 * 3 / 4.
     assert history.accumulated(0)["w"].item() == 3.0
@@ -71,7 +71,7 @@ def test_sums_are_weighted_and_run_over_all_rounds_kept_or_not(tmp_path: Path) -
 
 
 def test_a_round_kept_twice_is_kept_once(tmp_path: Path) -> None:
-    history = History(tmp_path)
+    history = UpdateHistory(tmp_path)
     teach(history, 1, 2)
     checkpoint(history)
     teach(history, 3, 3, start=-4.0)
@@ -82,37 +82,37 @@ def test_a_round_kept_twice_is_kept_once(tmp_path: Path) -> None:
 
 
 def test_a_round_costs_one_file_where_due_and_the_sums_cost_none(tmp_path: Path) -> None:
-    history = History(tmp_path, interval=2)
+    history = UpdateHistory(tmp_path, interval=2)
     teach(history, 1, 4)
     assert sorted(files(tmp_path)) == ["updates-00001.safetensors", "updates-00003.safetensors"]
     kept = history.sums
     teach(history, 5, 5, start=-8.0)
     history.write(kept)  # a thread behind writes the sums as they were
-    assert History(tmp_path).accumulated(1)["w"].item() == -12.0
+    assert UpdateHistory(tmp_path).accumulated(1)["w"].item() == -12.0
     assert history.accumulated(1)["w"].item() == -15.0
 
 
 def test_a_kept_round_is_written_by_whoever_is_told_to(tmp_path: Path) -> None:
-    later, jobs = History(tmp_path / "later", interval=1), list[Callable[[], None]]()
+    later, jobs = UpdateHistory(tmp_path / "later", interval=1), list[Callable[[], None]]()
     later.submit = jobs.append
     teach(later, 1, 2)
     assert not (tmp_path / "later").exists()
     for job in jobs:
         job()
-    teach(History(tmp_path / "at-once", interval=1), 1, 2)
+    teach(UpdateHistory(tmp_path / "at-once", interval=1), 1, 2)
     assert files(tmp_path / "later") == files(tmp_path / "at-once")
     assert later.rounds == (1, 2)
 
 
 def test_a_killed_training_goes_on_from_what_was_settled_to_the_same_bytes(tmp_path: Path) -> None:
-    through, killed = History(tmp_path / "through"), History(tmp_path / "killed")
+    through, killed = UpdateHistory(tmp_path / "through"), UpdateHistory(tmp_path / "killed")
     teach(through, 1, 6)
     checkpoint(through)
     teach(killed, 1, 2)
     checkpoint(killed)
     teach(killed, 3, 4, start=-4.0)
     killed.write(killed.sums)  # but the checkpoint did not come: rounds 3 and 4 come again
-    again = History(tmp_path / "killed")
+    again = UpdateHistory(tmp_path / "killed")
     teach(again, 3, 3, start=-4.0)
     assert len(list((tmp_path / "killed").glob("sums-*"))) == 1
     teach(again, 4, 6, start=-6.0)
@@ -123,17 +123,17 @@ def test_a_killed_training_goes_on_from_what_was_settled_to_the_same_bytes(tmp_p
 def test_a_training_killed_before_its_first_checkpoint_leaves_no_sums_behind(
     tmp_path: Path,
 ) -> None:
-    killed = History(tmp_path)
+    killed = UpdateHistory(tmp_path)
     teach(killed, 1, 4)
     killed.write(killed.sums)
-    again = History(tmp_path)
+    again = UpdateHistory(tmp_path)
     teach(again, 1, 3)
     checkpoint(again)
     assert [path.name for path in tmp_path.glob("sums-*")] == ["sums-00003.safetensors"]
 
 
 def test_settling_leaves_the_sums_it_names_and_every_kept_round(tmp_path: Path) -> None:
-    history = History(tmp_path, interval=1)
+    history = UpdateHistory(tmp_path, interval=1)
     for number in range(1, 5):
         teach(history, number, number)
         history.write(history.sums)
@@ -141,11 +141,11 @@ def test_settling_leaves_the_sums_it_names_and_every_kept_round(tmp_path: Path) 
     assert [path.name for path in tmp_path.glob("sums-*")] == ["sums-00003.safetensors"]
     assert history.rounds == (1, 2, 3, 4)
     assert history.accumulated(0)["w"].item() == 4.0
-    assert History(tmp_path, interval=1).accumulated(0)["w"].item() == 3.0
+    assert UpdateHistory(tmp_path, interval=1).accumulated(0)["w"].item() == 3.0
 
 
 def test_going_on_without_the_round_before_is_refused_and_writes_nothing(tmp_path: Path) -> None:
-    history = History(tmp_path, interval=1)
+    history = UpdateHistory(tmp_path, interval=1)
     teach(history, 1, 2)
     with pytest.raises(RecordError, match=r"lacks the sums after round 4.*train again"):
         teach(history, 5, 5)
@@ -153,7 +153,7 @@ def test_going_on_without_the_round_before_is_refused_and_writes_nothing(tmp_pat
 
 
 def test_a_client_that_missed_rounds_keeps_its_sum_and_is_in_no_such_round(tmp_path: Path) -> None:
-    history = History(tmp_path, interval=1)
+    history = UpdateHistory(tmp_path, interval=1)
     history.keep(1, one(0), [Update(0, one(2), 5), Update(1, one(4), 5)])
     history.keep(2, one(3), [Update(1, one(7), 5)])  # alone, so with weight 1
     history.keep(3, one(7), [Update(0, one(9), 5), Update(2, one(7), 15)])
@@ -169,7 +169,7 @@ def test_a_client_that_missed_rounds_keeps_its_sum_and_is_in_no_such_round(tmp_p
 def test_integer_buffers_are_neither_scaled_nor_summed(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     before = states.of(model)
-    history = History(tmp_path, interval=1)
+    history = UpdateHistory(tmp_path, interval=1)
     for number in (1, 2):
         model.train()
         model(torch.randn(4, 2, generator=torch.Generator().manual_seed(number)))
@@ -192,16 +192,16 @@ def test_integer_buffers_are_neither_scaled_nor_summed(tmp_path: Path) -> None:
 def test_the_limit_is_checked_to_the_byte(
     tmp_path: Path, interval: int, rounds: int, kilobytes: int
 ) -> None:
-    fits = History(tmp_path, interval=interval, limit_bytes=kilobytes * KILO)
+    fits = UpdateHistory(tmp_path, interval=interval, limit_bytes=kilobytes * KILO)
     fits.check_fits(state_bytes=KILO, clients=4, rounds=rounds)
-    tight = History(tmp_path, interval=interval, limit_bytes=kilobytes * KILO - 1)
+    tight = UpdateHistory(tmp_path, interval=interval, limit_bytes=kilobytes * KILO - 1)
     with pytest.raises(ConfigError, match=r"the history would take .* situation\.history_limit_gb"):
         tight.check_fits(state_bytes=KILO, clients=4, rounds=rounds)
 
 
 def test_what_is_kept_takes_no_more_than_was_checked(tmp_path: Path) -> None:
     state = {"w": torch.zeros(5000)}
-    history = History(tmp_path, interval=2)
+    history = UpdateHistory(tmp_path, interval=2)
     for number in range(1, 6):
         history.keep(number, state, [Update(client, state, 1) for client in range(3)])
         checkpoint(history)
@@ -211,7 +211,7 @@ def test_what_is_kept_takes_no_more_than_was_checked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04evil", None], ids=["empty", "alien", "cut"])
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes | None) -> None:
-    history = History(tmp_path, interval=1)
+    history = UpdateHistory(tmp_path, interval=1)
     teach(history, 1, 2)
     history.write(history.sums)
     for name in ("updates-00002.safetensors", "sums-00002.safetensors"):
@@ -220,40 +220,40 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes | None) -> None:
     with pytest.raises(RecordError, match=r"history is damaged: .*updates-00002.*train again"):
         history.round(2)
     with pytest.raises(RecordError, match=r"history is damaged: .*sums-00002.*train again"):
-        History(tmp_path, interval=1).accumulated(0)
+        UpdateHistory(tmp_path, interval=1).accumulated(0)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     states.save(one(1), tmp_path / "updates-00001.safetensors")
     with pytest.raises(RecordError, match="not a round of a history"):
-        History(tmp_path).round(1)
+        UpdateHistory(tmp_path).round(1)
     states.save(one(1), tmp_path / "updates-last.safetensors")
     with pytest.raises(RecordError, match="not a file of a history"):
-        _ = History(tmp_path).rounds
+        _ = UpdateHistory(tmp_path).rounds
     states.save({"x/w": torch.zeros(1)}, tmp_path / "sums-00001.safetensors")
     with pytest.raises(RecordError, match="not sums of a history"):
-        History(tmp_path).accumulated(0)
+        UpdateHistory(tmp_path).accumulated(0)
 
 
 def test_a_round_that_was_not_kept_is_refused(tmp_path: Path) -> None:
-    history = History(tmp_path, interval=2)
+    history = UpdateHistory(tmp_path, interval=2)
     teach(history, 1, 3)
     with pytest.raises(RecordError, match="lacks round 2"):
         history.round(2)
 
 
 def test_another_interval_and_missing_rounds_are_noticed(tmp_path: Path) -> None:
-    teach(History(tmp_path, interval=2), 1, 5)
+    teach(UpdateHistory(tmp_path, interval=2), 1, 5)
     with pytest.raises(RecordError, match="holds rounds 1, 3, 5, not round 1 and every 4"):
-        _ = History(tmp_path, interval=4).rounds
+        _ = UpdateHistory(tmp_path, interval=4).rounds
     (tmp_path / "updates-00001.safetensors").unlink()
     with pytest.raises(RecordError, match="holds rounds 3, 5"):
-        _ = History(tmp_path, interval=2).rounds
+        _ = UpdateHistory(tmp_path, interval=2).rounds
 
 
 def test_deleting_leaves_nothing_not_even_half_a_file(tmp_path: Path) -> None:
     folder = tmp_path / "history"
-    history = History(folder)
+    history = UpdateHistory(folder)
     teach(history, 1, 3)
     (folder / ".sums-00004.safetensors.0a1b2c3d.part").touch()
     history.delete()
@@ -265,7 +265,7 @@ def test_deleting_leaves_nothing_not_even_half_a_file(tmp_path: Path) -> None:
 
 
 def test_deleting_spares_what_is_not_a_histories(tmp_path: Path) -> None:
-    history = History(tmp_path)
+    history = UpdateHistory(tmp_path)
     teach(history, 1, 1)
     (tmp_path / "notes.txt").touch()
     with pytest.raises(StorageError, match="cannot delete the history"):
@@ -275,4 +275,4 @@ def test_deleting_spares_what_is_not_a_histories(tmp_path: Path) -> None:
 
 def test_an_impossible_interval_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="interval is 0, expected 1 or more"):
-        History(tmp_path, interval=0)
+        UpdateHistory(tmp_path, interval=0)

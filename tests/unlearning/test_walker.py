@@ -6,11 +6,11 @@ from torch import nn
 
 from secede import state as states
 from secede.state import State
-from secede.unlearning.steps.ascent import Anchor, Walker
+from secede.unlearning.steps.ascent import Anchor, Ascent
 
 
-def walker(model: nn.Module) -> Walker:
-    return Walker(
+def walker(model: nn.Module) -> Ascent:
+    return Ascent(
         model,
         states.of(model),
         loss=nn.functional.cross_entropy,

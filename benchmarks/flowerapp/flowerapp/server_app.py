@@ -16,10 +16,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from flowerapp.task import load_model
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.flower import Store, erase, recording
 from secede.flower.protocol.arrays import size_bytes
-from secede.flower.rounds.grid import Passing
+from secede.flower.rounds.grid import ForwardingGrid
 
 app = ServerApp()
 
@@ -47,7 +47,7 @@ class Clock:
         return {name: self.wall / rounds, f"{name}-cpu": self.cpu / rounds}
 
 
-class Counting(Passing):
+class Counting(ForwardingGrid):
     """A grid that counts the bytes of the records that cross it."""
 
     def __init__(self, inner: Grid) -> None:
@@ -138,7 +138,7 @@ def main(grid: Grid, context: Context) -> None:
             rows.append(row)
         start = ArrayRecord(store.model() or {})
     counting = Counting(grid)
-    wishes = Wishes(rounds=5, least_rounds=1)
+    wishes = EraseOptions(rounds=5, least_rounds=1)
     last = store.last()
     assert last is not None
     leaver = last.clients[0].client

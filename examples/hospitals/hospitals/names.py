@@ -6,10 +6,10 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from secede.flower.rounds.grid import Passing
+from secede.flower.rounds.grid import ForwardingGrid
 
 
-class Named(Passing):
+class Named(ForwardingGrid):
     """A grid whose nodes have the names that they tell; those with a name keep it."""
 
     def __init__(self, inner: Grid) -> None:

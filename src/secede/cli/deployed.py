@@ -21,8 +21,8 @@ from secede.flower.deploy.project import SUPERLINK, Project
 from secede.flower.deploy.scaffold import write_project
 
 if TYPE_CHECKING:
-    from secede.erasure.planning.options import Wishes
-    from secede.flower.deploy.results import Erased
+    from secede.erasure.planning.options import EraseOptions
+    from secede.flower.deploy.results import ErasureResult
 
 _ASKED = 15.0  # seconds that a SuperLink which is to be stopped has to tell its runs
 
@@ -146,7 +146,7 @@ def erase(
     *,
     trigger: str | None,
     request: Path | None,
-    wishes: Wishes,
+    wishes: EraseOptions,
     gone: bool,
     as_it_is: bool,
     dry_run: bool,
@@ -156,7 +156,8 @@ def erase(
     """Erase with the project's app, and verify the receipt that came of it; or show the plan."""
     from secede.cli.requests import signed
     from secede.erasure.documents.request import TRIGGERS, check_trigger
-    from secede.erasure.planning.options import Wishes, kept
+    from secede.erasure.planning.options import EraseOptions
+    from secede.erasure.planning.options import as_json as kept
     from secede.flower.deploy import preflight, results
 
     if dry_run and as_it_is:
@@ -170,7 +171,7 @@ def erase(
         config["erasure.trigger"] = check_trigger(trigger)
     earlier = None if dry_run else results.already(project.home, leaver)
     options = {
-        "wishes": {} if wishes == Wishes() else kept(wishes),
+        "wishes": {} if wishes == EraseOptions() else kept(wishes),
         "gone": gone,
         "request": str(request.absolute()) if request and earlier is None else "",
         "dry_run": dry_run,
@@ -210,7 +211,7 @@ def erase(
     _show(erased, number, again=erased == earlier, as_json=as_json)
 
 
-def _show(erased: Erased, run: str | None, *, again: bool, as_json: bool) -> None:
+def _show(erased: ErasureResult, run: str | None, *, again: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"run": run, "already": again, **erased.as_dict()}, indent=2))
         return
@@ -220,7 +221,7 @@ def _show(erased: Erased, run: str | None, *, again: bool, as_json: bool) -> Non
     print(f"{erased.page}  its page")
 
 
-def _already(erased: Erased) -> str:
+def _already(erased: ErasureResult) -> str:
     return f"{erased.client} was erased already, at {erased.promoted}"
 
 

@@ -16,15 +16,15 @@ from secede.cli.progress import telling
 from secede.cli.requests import signed
 from secede.cli.trust import about
 from secede.erasure.documents import request as requests
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
-from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome
 from secede.errors import RecordError, RequestError, RolledBackError, StoppedError
 from secede.experiments.config import Config
-from secede.simulation.backend import Recipe, Simulated
-from secede.simulation.new_federation import found
+from secede.simulation.backend import Recipe, SimulatedBackend
+from secede.simulation.new_federation import create_federation
 
 
 def federation_init(
@@ -33,7 +33,9 @@ def federation_init(
     """Train a simulated federation and set up its home."""
     now, there_before = datetime.now(UTC), path.exists()
     try:
-        home = found(path, config, name=name, seed=seed, search=search, now=now, tell=say)
+        home = create_federation(
+            path, config, name=name, seed=seed, search=search, now=now, tell=say
+        )
     except KeyboardInterrupt:
         raise StoppedError(_given_up(path, there_before=there_before)) from None
     federation, model = home.federation, serving(home)
@@ -68,7 +70,7 @@ def name_of(config: Config) -> str:
 def serving(home: Home) -> str:
     """Return the digest of the model that serves."""
     run = home.federation.run
-    with Lineage(home.registry, read_only=True) as registry:
+    with ModelRegistry(home.registry, read_only=True) as registry:
         model = registry.serving(run)
     if model is None:
         raise RecordError(f"run {run!r} has no serving model in {home.registry}")
@@ -76,7 +78,7 @@ def serving(home: Home) -> str:
 
 
 def erase(
-    path: Path, folder: Path, *, wishes: Wishes, gone: bool, dry_run: bool, as_json: bool
+    path: Path, folder: Path, *, wishes: EraseOptions, gone: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Carry a signed request to its end; the same command again goes on after a kill."""
     home, now = Home(folder), datetime.now(UTC)
@@ -85,7 +87,9 @@ def erase(
         asked = requests.verify(data, home.client_keys(), federation=name)
     absent = (asked.client,) if gone else ()
     if dry_run:
-        plan = workflow.foresee(home, Simulated(home, gone=absent), asked, wishes=wishes, now=now)
+        plan = workflow.plan(
+            home, SimulatedBackend(home, gone=absent), asked, wishes=wishes, now=now
+        )
         if as_json:
             print(plan.model_dump_json(indent=2))
         else:
@@ -100,7 +104,7 @@ def erase(
         with telling(say) as tell:
             outcome = workflow.erase(
                 home,
-                Simulated(home, gone=absent),
+                SimulatedBackend(home, gone=absent),
                 entry.id,
                 key=key,
                 clock=lambda: datetime.now(UTC),
@@ -117,7 +121,7 @@ def close(folder: Path, number: int, reason: str, *, as_json: bool) -> None:
     home = Home(folder)
     outcome = workflow.close(
         home,
-        Simulated(home),
+        SimulatedBackend(home),
         number,
         reason,
         key=home.server_key(),

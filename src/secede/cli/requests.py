@@ -18,7 +18,7 @@ from secede.erasure.documents import request as erasure_requests
 from secede.erasure.signing import dsse, keys
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Listed
-from secede.erasure.types import stamp
+from secede.erasure.types import format_time
 from secede.errors import ConfigError, RequestError, TrustError
 from secede.files import write_new
 
@@ -105,11 +105,11 @@ def addressed(home: Path | None, federation: str | None, model: str | None) -> t
             raise ConfigError("give --federation and --model, or --home for both")
         return federation, model
     from secede.erasure.storage.home import Home
-    from secede.erasure.storage.model_registry import Lineage
+    from secede.erasure.storage.model_registry import ModelRegistry
 
     found = Home(home)
     known = found.federation
-    with Lineage(found.registry, read_only=True) as registry:
+    with ModelRegistry(found.registry, read_only=True) as registry:
         serving = registry.serving(known.run)
     if serving is None and model is None:
         raise ConfigError(f"no model serves in {home}: give --model")
@@ -119,11 +119,11 @@ def addressed(home: Path | None, federation: str | None, model: str | None) -> t
 def check_known(folder: Path, client: str, key: Path) -> None:
     """Raise if the home knows that it would refuse a request of `client` signed with `key`."""
     from secede.erasure.storage.home import Home
-    from secede.erasure.storage.model_registry import Lineage
+    from secede.erasure.storage.model_registry import ModelRegistry
 
     home = Home(folder)
     home.federation.client(client)
-    with Lineage(home.registry, read_only=True) as registry:
+    with ModelRegistry(home.registry, read_only=True) as registry:
         if client in registry.erased():
             raise RequestError(f"{client!r} was erased already: there is nothing to ask for")
     ring, identity = home.keyring(), keys.key_id(keys.load_private(key).public_key)
@@ -142,19 +142,21 @@ def extend(
 ) -> None:
     """Put a request's due date off, and sign for its client that it was."""
     from secede.erasure.storage.home import Home
-    from secede.erasure.workflow.intake import enter, make_out
+    from secede.erasure.workflow.intake import enter_into_ledger, write_acknowledgement
 
     home = Home(folder)
     home.server_key()  # before anything is changed
     home.check_journal()
     with Journal(home.journal) as journal:
-        entry = make_out(home, journal, journal.extend(number, months, reason, now), now)
-        enter(home, journal, entry, now)
+        entry = write_acknowledgement(
+            home, journal, journal.extend(number, months, reason, now), now
+        )
+        enter_into_ledger(home, journal, entry, now)
     told = home.acknowledgement(entry.digest)
     if as_json:
         print(json.dumps({**_row(Listed(entry, None)), "acknowledgement": str(told)}, indent=2))
         return
-    print(f"request {number} of {entry.client} is due {stamp(entry.due)[:10]}")
+    print(f"request {number} of {entry.client} is due {format_time(entry.due)[:10]}")
     print(f"{told}  give it to {entry.client}")
 
 
@@ -194,9 +196,9 @@ def _row(listed: Listed) -> dict[str, object]:
         "client": entry.client,
         "state": entry.state,
         "open": entry.open,
-        "received": stamp(entry.received),
-        "acknowledged": entry.acknowledged and stamp(entry.acknowledged),
-        "due": stamp(entry.due),
+        "received": format_time(entry.received),
+        "acknowledged": entry.acknowledged and format_time(entry.acknowledged),
+        "due": format_time(entry.due),
         "extended_months": entry.extended,
         "reason": entry.reason,
         "days_left": listed.days_left,
@@ -222,8 +224,8 @@ def _table(listed: list[Listed]) -> Table:
             str(entry.id),
             entry.client,
             entry.state,
-            stamp(entry.received)[:10],
-            stamp(entry.due)[:10] + ("*" if entry.extended else ""),
+            format_time(entry.received)[:10],
+            format_time(entry.due)[:10] + ("*" if entry.extended else ""),
             _days(found.days_left),
         )
         table.add_row(*(Text(cell) for cell in cells))

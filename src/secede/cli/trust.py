@@ -28,7 +28,7 @@ from secede.erasure.signing.keys import Signers, key_id, load_private
 from secede.erasure.storage import ledger
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.model_registry import Lineage, Model
+from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, TrustError, did_you_mean
 
@@ -173,7 +173,7 @@ def _check_entitled(path: Path, identity: str, signers: Signers, held: Verified)
 def lineage(path: Path, client: str | None = None, *, as_json: bool) -> None:
     """Print a registry's, or a home's, models; with `client`, those that still carry it."""
     path = Home(path).registry if path.is_dir() else path
-    with Lineage(path, read_only=True) as registry:
+    with ModelRegistry(path, read_only=True) as registry:
         models = registry.models() if client is None else registry.carriers(client)
         erased, known = registry.erased(), registry.clients()
     if client is not None and client not in known:
@@ -312,7 +312,7 @@ def _agrees(file: Path) -> bool:
     with (
         Journal(home.journal, read_only=True) as journal,
         ledger.Ledger(file, read_only=True) as opened,
-        Lineage(home.registry, read_only=True) as registry,
+        ModelRegistry(home.registry, read_only=True) as registry,
     ):
         consistency.check(home, journal, opened, registry)
     return True

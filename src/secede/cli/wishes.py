@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from secede.erasure.documents.plan import Limits, Mean
 from secede.erasure.planning import options
-from secede.erasure.planning.options import Wishes
-from secede.erasure.types import faults
+from secede.erasure.planning.options import EraseOptions
+from secede.erasure.types import describe_errors
 from secede.errors import ConfigError
 from secede.unlearning.create import create
 
@@ -33,7 +33,7 @@ def of(
     retained_seconds: float | None = None,
     measure_at_leaver: bool = False,
     fading: bool = True,
-) -> Wishes:
+) -> EraseOptions:
     """Return what the options ask for."""
     if backups_until is not None and backups_until.date() < datetime.now(UTC).date():
         raise ConfigError(f"--backups-until {backups_until:%Y-%m-%d} is past: give the last day")
@@ -43,8 +43,8 @@ def of(
     for name in dict.fromkeys([*methods, *chosen_settings]):
         create(name, chosen_settings.get(name))  # before any work is done
     chosen: Mean = mean  # type: ignore[assignment]  # checked above
-    plain = Wishes()
-    found = Wishes(
+    plain = EraseOptions()
+    found = EraseOptions(
         methods=tuple(methods),
         settings=chosen_settings,
         distrust=distrust,
@@ -61,7 +61,7 @@ def of(
         fading=fading,
         backups_until=backups_until and backups_until.replace(tzinfo=UTC),
     )
-    options.check(found)
+    options.check_options(found)
     return found
 
 
@@ -69,7 +69,9 @@ def _limits(nearest: float) -> Limits:
     try:
         return Limits(nearest=nearest, nearest_line=min(nearest, Limits().nearest_line))
     except ValidationError as error:
-        raise ConfigError(f"--nearest {nearest} cannot be used: {faults(error)}") from error
+        raise ConfigError(
+            f"--nearest {nearest} cannot be used: {describe_errors(error)}"
+        ) from error
 
 
 def _settings(given: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -14,7 +14,7 @@ from torch import nn
 
 from secede.erasure.defences import gate
 from secede.erasure.defences.gate import Counts, Tally
-from secede.erasure.defences.guard import Trace
+from secede.erasure.defences.guard import UpdateTrace
 from secede.erasure.documents.receipt import Scope, Score, Setting, Software
 from secede.federation.engine import Engine, OwnState
 from secede.state import State
@@ -22,7 +22,7 @@ from secede.unlearning.method import Server
 from secede.unlearning.registry import Situation
 
 
-class Ground(Protocol):
+class FederationBackend(Protocol):
     """A federation that can be erased from. Whatever is random in it hangs on a fixed seed."""
 
     engine: Engine
@@ -49,7 +49,7 @@ class Ground(Protocol):
         """Return the client's last update, if the server has it: not under secure aggregation."""
         ...
 
-    def trace(self, client: str) -> Trace | None:
+    def trace(self, client: str) -> UpdateTrace | None:
         """Return what the server knows of that update where it has it not; None: nothing."""
         return None
 

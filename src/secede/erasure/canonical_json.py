@@ -24,7 +24,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def canonical(value: object) -> bytes:
+def to_canonical(value: object) -> bytes:
     """Return the one UTF-8 text that stands for `value`."""
     _check_keys(value, DEPTH)
     try:
@@ -38,7 +38,7 @@ def canonical(value: object) -> bytes:
 
 def digest(value: object) -> str:
     """Return the SHA-256 of `value`'s canonical JSON, in hexadecimal."""
-    return hashlib.sha256(canonical(value)).hexdigest()
+    return hashlib.sha256(to_canonical(value)).hexdigest()
 
 
 def parse(data: bytes, limit: int) -> dict[str, Any]:

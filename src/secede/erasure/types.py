@@ -25,30 +25,30 @@ LARGEST = 2**53 - 1  # the largest whole number that every JSON reader keeps exa
 FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def stamp(now: datetime) -> str:
+def format_time(now: datetime) -> str:
     """Return a moment as RFC 3339 in UTC with seconds; a time without a zone is refused."""
     if now.tzinfo is None:
         raise ValueError("a moment needs a time zone, such as datetime.UTC")
     return now.astimezone(UTC).strftime(FORMAT)
 
 
-def moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Return the moment that `stamp` wrote."""
     return datetime.strptime(text, FORMAT).replace(tzinfo=UTC)
 
 
-def _is_moment(text: str) -> str:
-    if stamp(moment(text)) != text:
+def _is_time(text: str) -> str:
+    if format_time(parse_time(text)) != text:
         raise ValueError("expected a moment such as 2026-11-15T12:00:00Z")
     return text
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Moment = Annotated[
+Timestamp = Annotated[
     str,
     StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"),
-    AfterValidator(_is_moment),
+    AfterValidator(_is_time),
 ]
 # Without control characters and those that turn the direction of writing, which could make a
 # terminal or a page show something else than was signed.
@@ -80,7 +80,7 @@ class Document(BaseModel):
     )
 
 
-def faults(error: ValidationError) -> str:
+def describe_errors(error: ValidationError) -> str:
     """Say what is wrong where, in one printable line, without repeating what was found there."""
     found = error.errors(include_input=False, include_url=False, include_context=False)
     told = []

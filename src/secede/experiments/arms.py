@@ -15,7 +15,7 @@ from secede.unlearning import registry
 from secede.unlearning.create import create
 from secede.unlearning.method import Method, Recovered, Server, Start, started
 from secede.unlearning.methods.retrain import Retrain
-from secede.unlearning.update_history import History
+from secede.unlearning.update_history import UpdateHistory
 
 FEDAVG, RETRAIN = "fedavg", "retrain"
 TRAINING = "training"  # names the batches of everybody's rounds
@@ -37,14 +37,16 @@ def arms(
     config: Config,
     federation: Federation,
     *,
-    history: History | None = None,
+    history: UpdateHistory | None = None,
     search: Path | None = None,
 ) -> tuple[Arm, ...]:
     """Return all arms in the order they run; FedAvg comes first, for the others need it."""
     rounds, after = config.training.rounds, config.post_training.rounds
     engine = federation.engine
 
-    def averaging(phase: str, clients: tuple[int, ...], history: History | None = None) -> Advance:
+    def averaging(
+        phase: str, clients: tuple[int, ...], history: UpdateHistory | None = None
+    ) -> Advance:
         def advance(_: State, state: State, memory: State, number: int) -> Recovered:
             reply = engine.train_round(state, clients, phase=phase, number=number)
             if history is not None:

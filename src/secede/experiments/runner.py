@@ -46,7 +46,7 @@ from secede.experiments.setup import (
 )
 from secede.federation.executors import AUTO
 from secede.federation.executors.choose import MINIMUM_STACKED, Choice
-from secede.unlearning.update_history import History
+from secede.unlearning.update_history import UpdateHistory
 
 
 def run(
@@ -168,11 +168,11 @@ class _Workshop:
         return federation
 
 
-def _history(config: Config, federation: Federation, folder: Path) -> History | None:
+def _history(config: Config, federation: Federation, folder: Path) -> UpdateHistory | None:
     how = config.situation
     if not how.history:
         return None
-    history = History(
+    history = UpdateHistory(
         folder / "history",
         interval=how.history_interval,
         limit_bytes=int(how.history_limit_gb * 1e9),

@@ -36,7 +36,7 @@ from secede.experiments.setup import (
 from secede.federation.engine import OwnState
 from secede.state import State
 from secede.unlearning import update_history as histories
-from secede.unlearning.update_history import History
+from secede.unlearning.update_history import UpdateHistory
 
 CHECKPOINT_SECONDS = 5.0
 _OWN = "leaver-own"
@@ -53,7 +53,7 @@ class SeedRun:
         config_digest: str,
         seed: int,
         federation: Federation,
-        history: History | None,
+        history: UpdateHistory | None,
         records: SeedFolder,
         recorder: Recorder,
         progress: TurnProgress,

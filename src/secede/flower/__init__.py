@@ -19,7 +19,7 @@ if find_spec("flwr") is None:
     )
 
 if TYPE_CHECKING:
-    from secede.flower.backend import FlowerGround as FlowerGround
+    from secede.flower.backend import FlowerBackend as FlowerGround
     from secede.flower.client.mod import ClientErasure as ClientErasure
     from secede.flower.erase import erase as erase
     from secede.flower.erase import erase_if_asked as erase_if_asked

@@ -19,10 +19,10 @@ from torch import nn
 
 from secede import __version__
 from secede import state as states
-from secede.erasure.backend import Ground
+from secede.erasure.backend import FederationBackend
 from secede.erasure.defences import gate, weight_layout
 from secede.erasure.defences.gate import Tally
-from secede.erasure.defences.guard import Trace
+from secede.erasure.defences.guard import UpdateTrace
 from secede.erasure.defences.reply_checks import SAMPLES
 from secede.erasure.documents.receipt import BY_OPERATOR, Scope, Setting, Software
 from secede.erasure.types import is_name
@@ -30,10 +30,10 @@ from secede.errors import ConfigError
 from secede.federation.engine import OwnState, Update
 from secede.flower.rounds.engine import FlowerEngine, LiveEngine
 from secede.flower.rounds.grid import Exchange
-from secede.flower.rounds.questions import Given, Own
+from secede.flower.rounds.questions import Given, OwnTask
 from secede.flower.secagg.engine import SecureEngine
-from secede.flower.secagg.legacy_api import Masked
-from secede.flower.secagg.opened_sums import Opened
+from secede.flower.secagg.legacy_api import SecAggSettings
+from secede.flower.secagg.opened_sums import OpenedSums
 from secede.flower.storage import register
 from secede.flower.storage.round_log import Contribution
 from secede.flower.storage.store import Store
@@ -56,7 +56,7 @@ RETURNED_OPENLY = (
 GROWTH = 10.0  # times the weight that was recorded: nobody's data grows more between two rounds
 
 
-class FlowerGround(Ground):
+class FlowerBackend(FederationBackend):
     """The federation that a store remembers, over a grid."""
 
     scenario = ""
@@ -64,7 +64,7 @@ class FlowerGround(Ground):
     def __init__(
         self,
         exchange: Exchange,
-        strategy: FedAvg | Masked,
+        strategy: FedAvg | SecAggSettings,
         store: Store,
         *,
         round_seconds: float = 3600.0,
@@ -78,9 +78,9 @@ class FlowerGround(Ground):
         self._by_operator, self._gone, self._hidden = (
             by_operator,
             gone,
-            isinstance(strategy, Masked),
+            isinstance(strategy, SecAggSettings),
         )
-        used = strategy.strategy if isinstance(strategy, Masked) else strategy
+        used = strategy.strategy if isinstance(strategy, SecAggSettings) else strategy
         self._strategy = type(used).__name__
         self.device = torch.device("cpu")
         known, rounds = store.clients(), store.log.rounds()
@@ -93,8 +93,8 @@ class FlowerGround(Ground):
         self._round: tuple[str, Sequence[Contribution], Sequence[Update]] = ("", (), ())
         digests = {each.client: each.digest for r in rounds for each in r.clients}
         engine: Callable[..., LiveEngine] = (
-            partial(SecureEngine, masked=strategy, opened=Opened(store.path))
-            if isinstance(strategy, Masked)
+            partial(SecureEngine, masked=strategy, opened=OpenedSums(store.path))
+            if isinstance(strategy, SecAggSettings)
             else partial(FlowerEngine, strategy=strategy)
         )
         self.engine = engine(
@@ -103,7 +103,7 @@ class FlowerGround(Ground):
             like=store.like,
             home=store.identity,
             config=next((r.config for r in reversed(rounds) if not r.erased), {}),
-            own={n: Own(last.share(c.name), digests[c.name]) for n, c in enumerate(known)},
+            own={n: OwnTask(last.share(c.name), digests[c.name]) for n, c in enumerate(known)},
             remembers=False,  # what belongs to the serving model stays until one is settled on
             round_seconds=round_seconds,
             gather_seconds=gather_seconds,
@@ -148,13 +148,13 @@ class FlowerGround(Ground):
         """Return nothing: the server keeps no update."""
         return None
 
-    def trace(self, client: str) -> Trace | None:
+    def trace(self, client: str) -> UpdateTrace | None:
         """Return what was written down of the client's update in the last mean."""
         found = self._store.last()
         for each in found.clients if found else ():
             if found and each.client == client:
                 share = found.share(client)
-                return Trace(weight=share, distance=each.distance, digest=each.digest)
+                return UpdateTrace(weight=share, distance=each.distance, digest=each.digest)
         return None
 
     def seen(self, client: str) -> tuple[str, ...]:

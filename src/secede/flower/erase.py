@@ -20,24 +20,24 @@ from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.request import Request
 from secede.erasure.planning import options as wishing
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.signing import keys
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.progress import PLANNED, PROMOTED, RECEIVED
-from secede.erasure.types import Document, faults, stamp
+from secede.erasure.types import Document, describe_errors, format_time
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome
 from secede.errors import ConfigError, GuardError, RequestError
-from secede.flower.backend import FlowerGround
+from secede.flower.backend import FlowerBackend
 from secede.flower.protocol import messages
 from secede.flower.protocol.nodes import Node, online, select
 from secede.flower.rounds import supported_strategies
 from secede.flower.rounds.grid import Exchange
 from secede.flower.rounds.recording import Recording
 from secede.flower.secagg import legacy_api
-from secede.flower.secagg.legacy_api import Masked
+from secede.flower.secagg.legacy_api import SecAggSettings
 from secede.flower.secagg.recording import Secure, SecureRecording
 from secede.flower.storage import register
 from secede.flower.storage.store import Store
@@ -56,7 +56,7 @@ def erase(
     leaver: str,
     request: bytes | Path | None = None,
     trigger: str | None = None,
-    wishes: Wishes | None = None,
+    wishes: EraseOptions | None = None,
     gone: bool = False,
     round_seconds: float = 3600.0,
     gather_seconds: float = 120.0,
@@ -77,20 +77,20 @@ def erase(
     Under secure aggregation `strategy` is the one that LegacyContext has, and rounds run in the
     workflow `secure`, so that no other client's update is seen.
     """
-    wishes = wishes or Wishes()
+    wishes = wishes or EraseOptions()
     _check_live(wishes)
     found = _strategy(strategy, secure)
     register.check(store)
     _check_hidden(found, store)
     # Nobody trains between what is read and done.
     with files.private(), store.held(doing="an erasure") as lock:
-        home = register.found(store)
+        home = register.register_federation(store)
         client = chosen(grid, store, leaver)
         store.tell(f"leaver {leaver} is client {client.name!r} ({client.words()})")
         _check_enough(found, store, client.name, asked=not (gone or wishes.distrust))
         entry, by_operator = _entry(store, home, client.name, request, trigger)
         exchange = Exchange(grid=grid, tell=store.tell, pause=pause, now=store.clock)
-        ground = FlowerGround(
+        ground = FlowerBackend(
             exchange,
             found,
             store,
@@ -128,26 +128,26 @@ def plan(
     store: Store,
     *,
     leaver: str,
-    wishes: Wishes | None = None,
+    wishes: EraseOptions | None = None,
     gone: bool = False,
     secure: Secure | None = None,
 ) -> Plan:
     """Return what `erase` would do, without asking anybody for anything."""
-    wishes = wishes or Wishes()
+    wishes = wishes or EraseOptions()
     _check_live(wishes)
     found = _strategy(strategy, secure)
     register.check(store)
     _check_hidden(found, store)
     with files.private(), store.held(doing="planning an erasure"):
-        home = register.found(store)
+        home = register.register_federation(store)
         client = chosen(grid, store, leaver)
         _check_enough(found, store, client.name, asked=not (gone or wishes.distrust))
         exchange = Exchange(grid=grid, tell=store.tell)
-        ground = FlowerGround(exchange, found, store, gone=gone)
+        ground = FlowerBackend(exchange, found, store, gone=gone)
         with Journal(home.journal) as journal:
             known = _known(store, journal, client.name)
             asked = journal.request(known.id) if known else _request(store, client.name, "other")
-        return workflow.foresee(home, ground, asked, wishes=wishes, now=store.clock())
+        return workflow.plan(home, ground, asked, wishes=wishes, now=store.clock())
 
 
 def chosen(grid: Grid, store: Store, leaver: str) -> Node:
@@ -192,7 +192,9 @@ def _say_goodbye(exchange: Exchange, store: Store, client: Node, seconds: float)
     )
 
 
-def _strategy(strategy: Strategy | legacy_api.Strategy, secure: Secure | None) -> FedAvg | Masked:
+def _strategy(
+    strategy: Strategy | legacy_api.Strategy, secure: Secure | None
+) -> FedAvg | SecAggSettings:
     if secure is not None:
         workflow = secure.workflow if isinstance(secure, SecureRecording) else secure
         return legacy_api.check(strategy, workflow)
@@ -201,9 +203,9 @@ def _strategy(strategy: Strategy | legacy_api.Strategy, secure: Secure | None) -
     )
 
 
-def _check_hidden(found: FedAvg | Masked, store: Store) -> None:
+def _check_hidden(found: FedAvg | SecAggSettings, store: Store) -> None:
     """Raise if the rounds of an erasure would show what training hid, or the other way round."""
-    last, masked = store.last(), isinstance(found, Masked)
+    last, masked = store.last(), isinstance(found, SecAggSettings)
     if last is None or last.secure == masked:
         return
     if last.secure:
@@ -217,10 +219,12 @@ def _check_hidden(found: FedAvg | Masked, store: Store) -> None:
     )
 
 
-def _check_enough(found: FedAvg | Masked, store: Store, leaver: str, *, asked: bool) -> None:
+def _check_enough(
+    found: FedAvg | SecAggSettings, store: Store, leaver: str, *, asked: bool
+) -> None:
     """Raise if too few would be left to hide among each other, or were in the last mean."""
     served, last = store.served(), store.last()
-    if not isinstance(found, Masked) or served is None or last is None:
+    if not isinstance(found, SecAggSettings) or served is None or last is None:
         return
     found.check_enough(len({*served.clients} - {leaver}))
     others = {each.client for each in last.clients} - {leaver}
@@ -232,7 +236,7 @@ def _check_enough(found: FedAvg | Masked, store: Store, leaver: str, *, asked: b
         )
 
 
-def _check_live(wishes: Wishes) -> None:
+def _check_live(wishes: EraseOptions) -> None:
     for name in wishes.methods:
         entry, _ = create(name, wishes.settings.get(name))
         if entry.name not in LIVE:
@@ -294,7 +298,7 @@ def _told_again(outcome: Outcome, home: Home) -> str:
     with Journal(home.journal, read_only=True) as journal:
         at = journal.transitions(outcome.request)[-1].at
     return (
-        f"{outcome.client} was erased already, at {stamp(at)}, and is not erased again; receipt "
+        f"{outcome.client} was erased already, at {format_time(at)}, and is not erased again; receipt "
         f"{outcome.receipt}"
     )
 
@@ -335,7 +339,7 @@ def erase_if_asked(
     if not leaver:
         return False
     options = _options(str(config.get("erasure.options", "") or "{}"))
-    wishes = wishing.read(options.wishes)
+    wishes = wishing.from_json(options.wishes)
     if options.dry_run:
         found = plan(
             grid, strategy, store, leaver=leaver, wishes=wishes, gone=options.gone, secure=secure
@@ -360,4 +364,4 @@ def _options(text: str) -> Options:
     try:
         return Options.model_validate_json(text)
     except ValidationError as error:
-        raise ConfigError(f"erasure.options: {faults(error)}") from error
+        raise ConfigError(f"erasure.options: {describe_errors(error)}") from error

@@ -19,7 +19,7 @@ from torch import nn
 from secede.erasure.types import check_name
 from secede.errors import ConfigError
 from secede.federation.training import LocalTraining, Loss
-from secede.flower.client.kept_updates import Updates
+from secede.flower.client.kept_updates import KeptUpdates
 from secede.flower.client.mod import ClientErasure as FlowerErasure
 from secede.flower.client.tasks import Keys
 from secede.flower.protocol import messages
@@ -88,10 +88,10 @@ class ClientErasure(FlowerErasure):
             self._keep(record, reply, message, _context(message), home=home, serving=serving)
         flare.send(model)
 
-    def updates(self, context: Context) -> Updates:
+    def updates(self, context: Context) -> KeptUpdates:
         """Return where this site keeps its updates: a folder of its own on its own disk."""
         site = check_name(str(flare.get_site_name()), "client")
-        return Updates(super().updates(context).folder.parent / site)
+        return KeptUpdates(super().updates(context).folder.parent / site)
 
 
 def _context(message: Message) -> Context:

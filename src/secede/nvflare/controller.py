@@ -34,7 +34,7 @@ class FederationController(Controller):
     """Trains for `rounds` rounds by weighted means; with a `leaver`, erases that client instead.
 
     `model` names what makes the network, `package.module:factory`, and `home` the federation's
-    folder. `wishes` are fields of `secede.erasure.planning.options.Wishes`, `request` the file that the
+    folder. `wishes` are fields of `secede.erasure.planning.options.EraseOptions`, `request` the file that the
     client signed, `trigger` why it leaves where the operator asks for it. All waits are in
     seconds: `wait` for clients before a round of training, `gather` for those
     that are offline during an erasure, `round` for each exchange. `classes` is how many the network
@@ -110,7 +110,7 @@ class FederationController(Controller):
             leaver=self.leaver,
             request=Path(self.request) if self.request else None,
             trigger=self.trigger or None,
-            wishes=options.read(self.wishes or {}),
+            wishes=options.from_json(self.wishes or {}),
             round_seconds=self.round_seconds,
             gather_seconds=self.gather_seconds,
             seed=self.seed,

@@ -18,11 +18,11 @@ from torch import nn
 
 from secede import __version__, files
 from secede import state as states
-from secede.erasure.backend import Ground
+from secede.erasure.backend import FederationBackend
 from secede.erasure.defences.gate import Counts
 from secede.erasure.documents.receipt import Scope, Score, Setting, Software
 from secede.erasure.storage.home import Home
-from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.workflow.measurement import score
 from secede.errors import ConfigError, RecordError
 from secede.experiments.config import Config
@@ -32,7 +32,7 @@ from secede.simulation.sites import HomeEngine, Sites
 from secede.state import State
 from secede.unlearning.method import Server
 from secede.unlearning.registry import Situation
-from secede.unlearning.update_history import History
+from secede.unlearning.update_history import UpdateHistory
 from secede.verification.accuracy import evaluate
 
 LEVEL = 0.95  # of the intervals of held-out scores
@@ -70,17 +70,17 @@ class Recipe(BaseModel):
         search = None if self.search is None else Path(self.search)
         return federate(self.config, load_dataset(self.config), self.seed, search=search)
 
-    def history(self, home: Home) -> History | None:
+    def history(self, home: Home) -> UpdateHistory | None:
         """Return what the server keeps while it trains, if it does."""
         how = self.config.situation
         limit = int(how.history_limit_gb * 1e9)
         folder = home.path / "history"
         if not how.history:
             return None
-        return History(folder, interval=how.history_interval, limit_bytes=limit)
+        return UpdateHistory(folder, interval=how.history_interval, limit_bytes=limit)
 
 
-class Simulated(Ground):
+class SimulatedBackend(FederationBackend):
     """The ground that a home's recipe describes; `gone` names clients that do not answer."""
 
     def __init__(
@@ -232,7 +232,7 @@ class Simulated(Ground):
 
     def _check(self, client: str, base: str) -> None:
         """Refuse an update of an erased client, or from a retired model."""
-        with Lineage(self._home.registry, read_only=True) as registry:
+        with ModelRegistry(self._home.registry, read_only=True) as registry:
             registry.check_update(client, base, working=None)
 
     def _score(

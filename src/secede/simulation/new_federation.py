@@ -23,7 +23,7 @@ from secede.erasure.storage.home import Client, Home
 from secede.erasure.storage.home import Federation as Record
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Candidate, Lineage
+from secede.erasure.storage.model_registry import Candidate, ModelRegistry
 from secede.erasure.types import check_name
 from secede.errors import ConfigError, StorageError
 from secede.experiments import config as configs
@@ -39,7 +39,7 @@ from secede.state import State
 Tell = Callable[[str], None]
 
 
-def found(
+def create_federation(
     path: Path,
     config: Config,
     *,
@@ -185,7 +185,7 @@ def _register(
     """Put the trained model into service, and into the ledger who received it."""
     digest = states.digest(state)
     states.save(state, home.model(digest))
-    with Journal(home.journal), Lineage(home.registry) as registry:
+    with Journal(home.journal), ModelRegistry(home.registry) as registry:
         registry.promote(
             Candidate(digest=digest, parent=None, run=run, round=rounds, clients=names), now
         )

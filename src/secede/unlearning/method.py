@@ -19,7 +19,7 @@ from secede.federation.engine import ClientSide, Engine, aggregate
 from secede.federation.robust import Mean
 from secede.state import State
 from secede.unlearning.local_step import LocalResult, LocalStep, LocalTask
-from secede.unlearning.update_history import History
+from secede.unlearning.update_history import UpdateHistory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Server:
     retained: tuple[int, ...]
     fresh_state: Callable[[], State]  # freshly initialised, the same on every call
     fresh_model: Callable[[], nn.Module]  # the architecture, on the engine's device
-    history: History | None = None  # what the server kept while training, if anything
+    history: UpdateHistory | None = None  # what the server kept while training, if anything
     unlabelled: Tensor | None = None  # the server's own inputs, if it has any
     mean: Mean = aggregate  # of a plain round's updates
     weight: float | None = None  # the leaver's share in the last mean, where the server knows it
@@ -96,7 +96,7 @@ class Method(Protocol):
         """Return the state that the retained clients train from."""
         ...
 
-    def check_history(self, history: History | None) -> None:
+    def check_history(self, history: UpdateHistory | None) -> None:
         """Raise, before anything is trained, if the method could not work with this history."""
         return
 

@@ -61,7 +61,7 @@ def _at_once(job: Callable[[], None]) -> None:
     job()
 
 
-class History:
+class UpdateHistory:
     """A folder of kept rounds, and the sums after the last one.
 
     Training that is to survive a kill writes the sums before each checkpoint (`write`) and forgets

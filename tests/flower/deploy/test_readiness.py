@@ -12,7 +12,7 @@ from harness.flower.small import Federation, Told, initial
 from secede.errors import ConfigError
 from secede.flower.deploy import preflight
 from secede.flower.deploy.scaffold import write_project
-from secede.flower.storage.training_state import Trainings
+from secede.flower.storage.training_state import TrainingState
 
 
 def cut(federation: Federation) -> Path:
@@ -75,7 +75,7 @@ def test_a_training_that_was_cut_is_taken_as_it_is_when_asked(federation: Federa
         preflight.erasure(folder, "name:site-1", as_it_is=False, tell=told)
     preflight.erasure(folder, "name:site-1", as_it_is=True, tell=told)
     assert told == ["the training that was cut short is taken as it is, 2 of 4 rounds"]
-    assert Trainings(folder).cut() is None
+    assert TrainingState(folder).cut() is None
     preflight.erasure(folder, "name:site-1", as_it_is=True, tell=told)
     assert len(told) == 1
 
@@ -106,10 +106,10 @@ def test_a_training_from_scratch_can_be_taken_back(federation: Federation, times
 
 
 def test_what_was_cut_short_before_the_wish_goes_on_where_it_was(federation: Federation) -> None:
-    before = Trainings(cut(federation)).last()
+    before = TrainingState(cut(federation)).last()
     wish(federation)
     assert federation.store.go_on()
-    assert Trainings(home(federation)).last() == before
+    assert TrainingState(home(federation)).last() == before
     asked = preflight.training(home(federation), None, from_scratch=False, tell=Told())
     assert asked.words == "training goes on after round 2 of 4"
 

@@ -25,11 +25,11 @@ from harness.flower.small import SIZES, WISHES, initial
 from secede import state as states
 from secede.errors import ConfigError, RecordError, SilentError
 from secede.flower import plan, secure_recording
-from secede.flower.backend import FlowerGround
-from secede.flower.client.kept_updates import Updates
+from secede.flower.backend import FlowerBackend
+from secede.flower.client.kept_updates import KeptUpdates
 from secede.flower.rounds.grid import Exchange
 from secede.flower.secagg import legacy_api
-from secede.flower.secagg.opened_sums import Opened
+from secede.flower.secagg.opened_sums import OpenedSums
 
 INNER = small.load_model
 ALL = {f"site-{n}" for n in range(len(SIZES))}
@@ -179,7 +179,7 @@ def test_every_retraining_starts_elsewhere_and_the_same_one_does_not(
 ) -> None:
     federation.train(1)
     exchange = Exchange(grid=federation.grid(), tell=federation.told, pause=0.01)
-    ground = FlowerGround(
+    ground = FlowerBackend(
         exchange,
         legacy_api.check(strategy(), federation.secure),
         federation.store,
@@ -199,7 +199,7 @@ def test_in_an_erasure_too_a_start_has_one_set_of_clients(federation: SecureFede
     assert model is not None
     federation.secure = SecAggPlusWorkflow(1.0, 0.5, max_weight=8000)
     exchange = Exchange(grid=federation.grid(), tell=federation.told, pause=0.01)
-    ground = FlowerGround(
+    ground = FlowerBackend(
         exchange,
         legacy_api.check(strategy(), federation.secure),
         store,
@@ -218,7 +218,7 @@ def test_in_an_erasure_too_a_start_has_one_set_of_clients(federation: SecureFede
 
 
 def test_a_line_that_a_kill_cut_off_was_never_opened(tmp_path: Path) -> None:
-    log, start = Opened(tmp_path), "a" * 64
+    log, start = OpenedSums(tmp_path), "a" * 64
     log.add(start, ["b", "a"])
     path = tmp_path / "opened.jsonl"
     whole = path.read_bytes()
@@ -323,7 +323,7 @@ def test_more_clients_than_the_modulus_has_room_for_are_refused(
 
 
 def test_the_same_update_is_told_under_another_digest_each_time(tmp_path: Path) -> None:
-    updates = Updates(tmp_path)
+    updates = KeptUpdates(tmp_path)
     how: dict[str, Any] = {"run": "1", "number": 1, "samples": 3.0, "home": "a"}
     kept = [updates.put(initial(), hidden=True, **how) for _ in range(2)]
     plain = states.digest(initial())

@@ -29,13 +29,13 @@ from harness.erasure.lab import (
 )
 from secede import state as states
 from secede.data import catalog, partition
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.workflow.erase import Outcome
 from secede.experiments.config import parse
 from secede.scenarios.backdoor import Backdoor
 from secede.seeding import generator
-from secede.simulation.backend import Simulated
-from secede.simulation.new_federation import found
+from secede.simulation.backend import SimulatedBackend
+from secede.simulation.new_federation import create_federation
 from secede.state import State
 
 CONFIG = f"""
@@ -48,7 +48,7 @@ clients = {{ count = {CLIENTS}, leaver = {LEAVER}, partition = "sizes",
 scenario = {{ name = "backdoor", share = {PLANTED.share}, target = {PLANTED.target} }}
 training = {{ rounds = {ROUNDS}, learning_rate = 0.05, batch_size = 32 }}
 """.replace("\n            sizes", " sizes")
-WISHES = Wishes(rounds=AFTERWARDS, server_rounds=ROUNDS_OF_NEXT_RUNG)
+WISHES = EraseOptions(rounds=AFTERWARDS, server_rounds=ROUNDS_OF_NEXT_RUNG)
 
 
 def build(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -61,7 +61,7 @@ class HomeLab(Lab):
 
     def __init__(self, folder: Path, seed: int = 0) -> None:
         self.seed, self._folder, self.planted, self.build = seed, folder, PLANTED, network
-        self.home = found(
+        self.home = create_federation(
             folder / "home",
             parse(CONFIG, name="hostile"),
             name=small.NAME,
@@ -69,7 +69,7 @@ class HomeLab(Lab):
             now=small.NOW,
         )
         small.receive(self.home)
-        ground = Simulated(self.home)
+        ground = SimulatedBackend(self.home)
         dataset = catalog.load("mnist-10k")
         sizes = [IMAGES] * CLIENTS
         parts = partition.by_sizes(len(dataset.train), sizes, generator(seed, "partition"))
@@ -84,7 +84,7 @@ class HomeLab(Lab):
         self._erasures, self._rounds = 0, small.Rounds()
 
     def carried_through(
-        self, returned: State | None, wishes: Wishes = WISHES
+        self, returned: State | None, wishes: EraseOptions = WISHES
     ) -> tuple[Outcome, State]:
         """Erase with a leaver that returns something else; return what is served then."""
         self._erasures += 1
@@ -100,7 +100,7 @@ def row(
     threat: str,
     returned: State | None,
     backdoor: Backdoor | None = None,
-    wishes: Wishes = WISHES,
+    wishes: EraseOptions = WISHES,
 ) -> attacks.Row:
     """Measure one attack: test accuracy, or a backdoor's success, without and with the workflow."""
     outcome, served = lab.carried_through(returned, wishes)
@@ -125,7 +125,7 @@ def table(lab: HomeLab) -> Iterable[attacks.Row]:
     yield row(lab, "lazy state: the global model", lab.global_state, PLANTED)
     yield row(lab, "lazy state: the reference", lab.reference, PLANTED)
     yield row(lab, "lazy state: half of each", mixture, PLANTED)
-    distrust = Wishes(distrust=True, server_rounds=ROUNDS_OF_NEXT_RUNG)
+    distrust = EraseOptions(distrust=True, server_rounds=ROUNDS_OF_NEXT_RUNG)
     yield row(lab, "lazy state with noise", noisy, PLANTED)
     yield row(lab, "lazy state with noise, `--distrust`", noisy, PLANTED, distrust)
     smuggled = lab.backdoored()
@@ -136,7 +136,9 @@ def table(lab: HomeLab) -> Iterable[attacks.Row]:
     yield row(lab, threat, inside, SMUGGLED_INSIDE)
     yield row(lab, "the same, boosted to the guard's limit", lab.boosted(), SMUGGLED_INSIDE)
     yield row(lab, f"{threat}, `--distrust`", inside, SMUGGLED_INSIDE, distrust)
-    enough = Wishes(server_rounds=ROUNDS_OF_NEXT_RUNG)  # rounds as by default: three may be too few
+    enough = EraseOptions(
+        server_rounds=ROUNDS_OF_NEXT_RUNG
+    )  # rounds as by default: three may be too few
     yield row(lab, "nothing: an honest leaver", None, wishes=enough)
 
 

@@ -36,7 +36,7 @@ from secede.erasure.documents.plan import Margins
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.workflow import erase
-from secede.simulation.backend import Simulated
+from secede.simulation.backend import SimulatedBackend
 
 # Wide, so that two rounds are enough; what is tested is the way, not the model.
 WISHES = small.wishes(rounds=2, server_rounds=2, margins=Margins(overall=0.9, of_class=0.99))
@@ -58,7 +58,7 @@ def lazy(home: Home) -> None:
 
 def hopeless(home: Home) -> None:
     """No rung gets a round: the gate fails on each of them, and the old model stays."""
-    ground = Simulated(home)
+    ground = SimulatedBackend(home)
     ground.training_rounds = 0
     small.erase(home, 1, ground=ground, how=small.wishes(rounds=0, server_rounds=0))
 
@@ -295,7 +295,7 @@ def prepare(folder: Path) -> Home:
     template = small.make(folder, small.DEEP)
     erase.receive(template, small.ask(template), small.NOW)
     small.erase(small.copy(template, folder / "warm"), 1, how=WISHES)
-    Simulated(template)
+    SimulatedBackend(template)
     return template
 
 

@@ -18,22 +18,22 @@ from torch.nn.utils.parametrizations import weight_norm
 from harness import tiny
 from secede import state as states
 from secede.erasure.documents import request as requests
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.receipts.verify import PAYLOAD_TYPE
 from secede.erasure.signing import keys
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Lineage
-from secede.erasure.storage.progress import Course
+from secede.erasure.storage.model_registry import ModelRegistry
+from secede.erasure.storage.progress import Progress
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome
 from secede.experiments import presets
 from secede.federation.cost import Cost
 from secede.federation.engine import ClientSide, ReplyT, RoundReply, Update
-from secede.simulation.backend import Simulated
-from secede.simulation.new_federation import found
+from secede.simulation.backend import SimulatedBackend
+from secede.simulation.new_federation import create_federation as found
 from secede.state import State
 from secede.unlearning.local_step import LocalResult
 from secede.unlearning.method import Server
@@ -57,11 +57,13 @@ Rounds = dict[tuple[str, tuple[int, ...], str, int], RoundReply]  # by what went
 STEP = {"epochs": 1, "batch_size": 16, "learning_rate": 0.1, "stop_distance": 100.0}
 
 
-def wishes(**changes: Any) -> Wishes:
+def wishes(**changes: Any) -> EraseOptions:
     """Return wishes with that local step; where no rounds are wished for, none must be taken."""
     if changes.get("rounds") == 0:
         changes = {"least_rounds": 0, **changes}
-    return Wishes(methods=("projected-ascent",), settings={"projected-ascent": STEP}, **changes)
+    return EraseOptions(
+        methods=("projected-ascent",), settings={"projected-ascent": STEP}, **changes
+    )
 
 
 def build(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -111,7 +113,7 @@ def copy(home: Home, to: Path) -> Home:
 
 
 def serving(home: Home) -> str:
-    with Lineage(home.registry, read_only=True) as registry:
+    with ModelRegistry(home.registry, read_only=True) as registry:
         model = registry.serving(NAME)
     assert model is not None
     return model.digest
@@ -137,14 +139,14 @@ def erase(
     home: Home,
     number: int,
     *,
-    ground: Simulated | None = None,
-    how: Wishes | None = None,
+    ground: SimulatedBackend | None = None,
+    how: EraseOptions | None = None,
     now: datetime = NOW,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     return workflow.erase(
         home,
-        ground or Simulated(home),
+        ground or SimulatedBackend(home),
         number,
         key=home.server_key(),
         clock=lambda: now,
@@ -153,9 +155,9 @@ def erase(
     )
 
 
-def course(home: Home, number: int = 1) -> Course:
+def course(home: Home, number: int = 1) -> Progress:
     with Journal(home.journal, read_only=True) as journal:
-        return Course(journal.entry(number), tuple(journal.transitions(number)))
+        return Progress(journal.entry(number), tuple(journal.transitions(number)))
 
 
 def way(home: Home, number: int = 1) -> list[str]:
@@ -204,7 +206,7 @@ def timeless(home: Home, number: int = 1) -> dict[str, Any]:
     }
 
 
-class Hostile(Simulated):
+class Hostile(SimulatedBackend):
     """A federation whose leaver, or whose last retained clients, send something else.
 
     Several that share `rounds` train each round once.

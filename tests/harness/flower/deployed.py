@@ -15,7 +15,7 @@ from harness.flower import forkserver
 from secede.flower.deploy import flwr_cli as programs
 from secede.flower.deploy import processes, results, runs
 from secede.flower.deploy.project import SUPERLINK, Project
-from secede.flower.deploy.results import Erased
+from secede.flower.deploy.results import ErasureResult
 from secede.flower.deploy.scaffold import write_project
 
 APP = Path(__file__).parent / "app"
@@ -52,7 +52,7 @@ def train(project: Project, *, rounds: int, seconds: float = 240.0) -> None:
     runs.run(project, config, seconds=seconds, tell=print)
 
 
-def erase(project: Project, leaver: str, *, seconds: float = 300.0) -> Erased:
+def erase(project: Project, leaver: str, *, seconds: float = 300.0) -> ErasureResult:
     config: runs.Config = {"erasure.home": str(project.home), "erasure.leaver": leaver}
     runs.run(project, config, seconds=seconds, tell=print)
     return results.verified(project.home, leaver)

@@ -20,7 +20,7 @@ from secede.erasure.storage.ledger import Ledger
 from secede.errors import SecedeError
 from secede.flower.deploy import processes, runs, supervisor
 from secede.flower.deploy.project import MARK, SUPERLINK, Project
-from secede.flower.storage.round_log import Log
+from secede.flower.storage.round_log import RoundLog
 
 LEAVER, RETAINED, ROUNDS = "site-2", "site-1", 3
 METHOD = "projected-ascent"  # the first rung of the app's ladder
@@ -56,14 +56,14 @@ def state(home: Path) -> str:
 def has_begun(stage: str, home: Path) -> bool:
     """Return whether a stage has been reached."""
     if stage == "training":
-        return len(Log(home / "rounds.jsonl").rounds()) >= 1
+        return len(RoundLog(home / "rounds.jsonl").rounds()) >= 1
     return state(home) in _BEGUN[stage]
 
 
 def has_ended(home: Path) -> bool:
     """Return whether an erasure has come to its end, with all that belongs to it."""
     if state(home) == "promoted":
-        settled = Log(home / "rounds.jsonl").rounds()[-1].erased == LEAVER
+        settled = RoundLog(home / "rounds.jsonl").rounds()[-1].erased == LEAVER
         return settled and bool(list(Home(home).receipts.glob("*.html")))
     return state(home) == "rolled-back"
 
@@ -150,7 +150,7 @@ class Trial:
 
 def check_rounds(home: Path) -> None:
     """Raise unless every round began where the one before ended, and none is there twice."""
-    found = Log(home / "rounds.jsonl").rounds()
+    found = RoundLog(home / "rounds.jsonl").rounds()
     trained = [each for each in found if not each.erased]
     assert [each.number for each in trained] == list(range(1, len(trained) + 1))
     assert all(a.number < b.number for a, b in itertools.pairwise(found))  # an erasure takes some

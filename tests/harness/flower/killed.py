@@ -19,7 +19,7 @@ import torch
 
 from harness.erasure.killed import Tell, Worker, die
 from secede import state as states
-from secede.flower.client.kept_updates import Updates
+from secede.flower.client.kept_updates import KeptUpdates
 from secede.flower.storage import state_writer
 
 HOME = "a" * 32
@@ -30,12 +30,12 @@ def state(value: int) -> dict[str, torch.Tensor]:
     return {"w": torch.full((3,), float(value))}
 
 
-def keep(updates: Updates, value: int, serving: str | None = None) -> None:
+def keep(updates: KeptUpdates, value: int, serving: str | None = None) -> None:
     told = {"run": "1", "samples": 4.0, "home": HOME, "serving": serving}
     updates.put(state(value), number=value, hashed=False, **told)  # type: ignore[arg-type]
 
 
-def kept_until(updates: Updates, last: int, serving: str, tell: Tell) -> None:
+def kept_until(updates: KeptUpdates, last: int, serving: str, tell: Tell) -> None:
     """Keep the third update, and die before step number `last`."""
     steps = itertools.count()
 
@@ -57,7 +57,7 @@ def kept_until(updates: Updates, last: int, serving: str, tell: Tell) -> None:
 
 def look(folder: Path, last: int) -> dict[str, Any]:
     """Return what a kill before step number `last` leaves, and what the next update makes of it."""
-    updates, serving = Updates(folder), states.digest(state(2))
+    updates, serving = KeptUpdates(folder), states.digest(state(2))
     for value in (1, 2):
         keep(updates, value)
     killed, steps = Worker(lambda tell: kept_until(updates, last, serving, tell)).ended()

@@ -46,7 +46,7 @@ from secede.erasure.workflow.erase import Outcome
 from secede.errors import SecedeError
 from secede.federation.training import orders, train
 from secede.flower import ClientErasure, erase, secure_recording
-from secede.flower.client.kept_updates import Updates
+from secede.flower.client.kept_updates import KeptUpdates
 from secede.flower.secagg import legacy_api as legacy
 from secede.unlearning import client_tasks
 
@@ -274,9 +274,9 @@ def one_line(error: pytest.ExceptionInfo[SecedeError], *words: str) -> None:
     assert all(word in text for word in words), text
 
 
-def disk(federation: Federation, client: int) -> Updates:
+def disk(federation: Federation, client: int) -> KeptUpdates:
     """Return what a client keeps on its own disk."""
-    return Updates(federation.folder / f"disk-{client}" / f"partition-{client}")
+    return KeptUpdates(federation.folder / f"disk-{client}" / f"partition-{client}")
 
 
 def reference_error(federation: SecureFederation, client: int, others: tuple[int, ...]) -> float:

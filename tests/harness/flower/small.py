@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from harness.flower.inprocess import InProcess, Site, sites
 from secede import state as states
 from secede.data.samples import Samples
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.workflow.erase import Outcome
 from secede.federation.simulator import Simulator
 from secede.federation.training import LocalTraining, orders, train
@@ -35,7 +35,7 @@ TRAINING = LocalTraining(learning_rate=0.1, momentum=0.9, batch_size=16, epochs=
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
 # A step that moves little: what is tested is the way, not the method.
 STEP = {"epochs": 1, "batch_size": 16, "learning_rate": 0.1, "stop_distance": 100.0}
-WISHES = Wishes(
+WISHES = EraseOptions(
     methods=("projected-ascent",),
     settings={"projected-ascent": STEP},
     answer_seconds=0.3,

@@ -33,7 +33,7 @@ VALUES_PER_SUM = 16
 _SEED_BYTES = 32
 
 
-class Sketches:
+class Fingerprints:
     """A folder of sketches, one file for each model, and the seed that they were made with."""
 
     def __init__(self, folder: Path) -> None:
@@ -103,7 +103,7 @@ FEWEST = 8  # sums of a sketch: fewer may be near each other by chance
 NOTED = 64  # digests of a client's older updates that stay
 
 
-class Returning:
+class ReplayDetector:
     """The old updates that a home knows again, and those of the client that leaves now.
 
     `last` is its last update, where the server has it, `seen` are the digests of those that it once
@@ -114,7 +114,7 @@ class Returning:
         self, home: Path, movable: Collection[str], last: OwnState | None, seen: Sequence[str]
     ) -> None:
         self._folder, self._movable = home / "sketches" / "updates", movable
-        self._sketches, self._last, self._seen = Sketches(self._folder), last, seen
+        self._sketches, self._last, self._seen = Fingerprints(self._folder), last, seen
 
     def keep(self) -> None:
         """Remember the updates of the client that leaves, before they are destroyed."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from secede import state as states
-from secede.erasure.defences.fingerprints import Sketches
+from secede.erasure.defences.fingerprints import Fingerprints
 from secede.erasure.documents.plan import Limits
 from secede.errors import ConfigError, GuardError, StateError
 from secede.federation.engine import OwnState
@@ -25,7 +25,7 @@ from secede.unlearning.steps.radius import third_of_distance_to_fresh
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class UpdateTrace:
     """What a server knows of an update that it has not: its share, and what it wrote down then."""
 
     weight: float  # in the mean that the global model is
@@ -92,14 +92,14 @@ class Guard:
     global_state: State
     fresh_model: Callable[[int], nn.Module]  # the n-th freshly initialised model
     last: OwnState | None = None  # the leaver's last update and its share in the mean
-    trace: Trace | None = None  # of that update, where the server has it no more
+    trace: UpdateTrace | None = None  # of that update, where the server has it no more
     radius: float | None = None  # plain L2, the method's own; None: the guard's ball
     ball: float | None = None  # in units, as are the next three; None: no ball of the guard's
     farthest: float = FARTHEST
     nearest: float = NEAREST
     nearest_line: float = NEAREST_LINE
     registered: Collection[str] = ()  # digests of all models that ever served
-    sketches: Sketches | None = None  # of those whose files may be gone
+    sketches: Fingerprints | None = None  # of those whose files may be gone
 
     def __post_init__(self) -> None:
         for name in ("radius", "ball"):

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secede.erasure.defences.weight_layout import EXACT, Form
+from secede.erasure.defences.weight_layout import EXACT, WeightLayout
 from secede.errors import StateError
 from secede.state import State
 
 SHARE = 0.1  # of a direction's mean energy: what moves by less, squared, loses half or more
 _LARGEST = 4096  # of a layer's inputs or all updates' rows, the fewer: more takes minutes to solve
 _BYTES = 2 << 30  # that one layer may take while it is solved, besides the updates themselves
-_PLAIN = Form()
+_PLAIN = WeightLayout()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ def fade(
     updates: Sequence[State],
     *,
     movable: Collection[str],
-    weights: Mapping[str, Form],
+    weights: Mapping[str, WeightLayout],
     single: bool = False,
 ) -> Faded:
     """Return `state` without what the `updates` trained from `start` do not use.
@@ -70,14 +70,14 @@ def fade(
     return Faded(state=found, zeroed=zeroed, share=share, skipped=tuple(skipped))
 
 
-def too_large(weight: Tensor, count: int, form: Form = _PLAIN) -> bool:
+def too_large(weight: Tensor, count: int, form: WeightLayout = _PLAIN) -> bool:
     """Return whether `ridge` would take too long with `count` updates, or too much memory."""
     _, rows, inputs = _shape(weight, form)
     fewer = min(count * rows, inputs)
     return fewer > _LARGEST or peak_bytes(weight, count, form) > _BYTES
 
 
-def peak_bytes(weight: Tensor, count: int, form: Form = _PLAIN) -> int:
+def peak_bytes(weight: Tensor, count: int, form: WeightLayout = _PLAIN) -> int:
     """Return how much memory `ridge` takes at most besides what it is given.
 
     That is ten times the layer in doubles, the updates once if they have fewer rows than the layer
@@ -89,11 +89,13 @@ def peak_bytes(weight: Tensor, count: int, form: Form = _PLAIN) -> int:
     return 8 * groups * doubles
 
 
-def _shape(weight: Tensor, form: Form) -> torch.Size:
+def _shape(weight: Tensor, form: WeightLayout) -> torch.Size:
     return form.blocks(torch.empty(weight.shape, device="meta")).shape
 
 
-def ridge(weight: Tensor, start: Tensor, updates: Sequence[Tensor], form: Form = _PLAIN) -> Tensor:
+def ridge(
+    weight: Tensor, start: Tensor, updates: Sequence[Tensor], form: WeightLayout = _PLAIN
+) -> Tensor:
     """Return the weight that answers as before along what updates change, and else is small.
 
     λ is `SHARE` of the mean over all directions of the energy ΣD², of changes of unit length. It is
@@ -151,7 +153,7 @@ def changed(update: Tensor, start: Tensor) -> Tensor:
 
 
 def unmoved(
-    start: Tensor, updates: Sequence[Tensor], *, single: bool, form: Form = _PLAIN
+    start: Tensor, updates: Sequence[Tensor], *, single: bool, form: WeightLayout = _PLAIN
 ) -> Tensor:
     """Return which values no update moved, to the bit: `single` ones, or those of whole inputs.
 

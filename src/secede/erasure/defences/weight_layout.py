@@ -21,7 +21,7 @@ _HIDDEN = ("_g", "_v", "_orig")  # what weight_norm, spectral_norm and pruning c
 
 
 @dataclass(frozen=True)
-class Form:
+class WeightLayout:
     """How a weight's values act on an input: in groups, each of them rows by inputs."""
 
     groups: int = 1
@@ -42,7 +42,7 @@ class Form:
 class Layers:
     """The trainable weights of a model's layers, but for the last one's."""
 
-    weights: Mapping[str, Form]  # that fade
+    weights: Mapping[str, WeightLayout]  # that fade
     left_out: tuple[str, ...]  # of two dimensions or more, and no layer that can be told
     turned: frozenset[str]  # of these, those whose first axis is the input's
 
@@ -56,13 +56,13 @@ def layers(model: nn.Module, classes: int | None = None) -> Layers:
     the last layer is told by the widths of the others.
     """
     final, known = last(model, classes), lookups(model)
-    weights, left_out = dict[str, Form](), list[str]()
+    weights, left_out = dict[str, WeightLayout](), list[str]()
     for prefix, module in model.named_modules():
         for name, value in module.named_parameters(prefix, recurse=False):
             if not value.requires_grad or value.ndim < 2 or name in known:
                 continue
             form = _form(module, name.rpartition(".")[2], value)
-            if form is None or (module is final and form != Form()):
+            if form is None or (module is final and form != WeightLayout()):
                 left_out.append(name)
             elif module is not final:
                 weights[name] = form
@@ -80,16 +80,16 @@ def lookups(model: nn.Module) -> frozenset[str]:
     )
 
 
-def _form(module: nn.Module, name: str, value: Tensor) -> Form | None:
+def _form(module: nn.Module, name: str, value: Tensor) -> WeightLayout | None:
     """Return how a module's parameter acts on its input; None: it cannot be told."""
     if value.dtype not in EXACT or name.endswith(_HIDDEN):
         return None
     if isinstance(module, _LAYERS):
-        return Form() if value.ndim == 2 else None
+        return WeightLayout() if value.ndim == 2 else None
     if isinstance(module, (*_FORWARD, *_TRANSPOSED)):
         if module.groups > 1 and module.groups == module.in_channels:
             return None
-        return Form(module.groups, isinstance(module, _TRANSPOSED))
+        return WeightLayout(module.groups, isinstance(module, _TRANSPOSED))
     return None
 
 

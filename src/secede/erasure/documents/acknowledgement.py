@@ -12,13 +12,21 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from secede.erasure.canonical_json import canonical, parse
+from secede.erasure.canonical_json import parse, to_canonical
 from secede.erasure.documents import request as deadline
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import PrivateKey, PublicKey
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.journal_entries import Entry, Transition
-from secede.erasure.types import Digest, Document, Moment, Name, Text, faults, stamp
+from secede.erasure.types import (
+    Digest,
+    Document,
+    Name,
+    Text,
+    Timestamp,
+    describe_errors,
+    format_time,
+)
 from secede.errors import TrustError
 
 PAYLOAD_TYPE = "application/vnd.secede.erasure-acknowledgement+json"
@@ -34,7 +42,7 @@ class Ended(Document):
     """That a request ended and nothing was erased."""
 
     state: Literal["refused", "rolled-back"]
-    at: Moment
+    at: Timestamp
     reason: Text
     remedies: Text = REMEDIES
 
@@ -46,9 +54,9 @@ class Acknowledgement(Document):
     request: Digest
     federation: Name
     client: Name
-    received: Moment
-    due: Moment
-    extended_to: Moment | None
+    received: Timestamp
+    due: Timestamp
+    extended_to: Timestamp | None
     reason: Text | None  # for putting it off
     ended: Ended | None
 
@@ -59,9 +67,9 @@ def of(entry: Entry, federation: str, last: Transition) -> Acknowledgement:
         request=entry.digest,
         federation=federation,
         client=entry.client,
-        received=stamp(entry.received),
-        due=stamp(deadline.due_date(entry.received)),
-        extended_to=stamp(entry.due) if entry.extended else None,
+        received=format_time(entry.received),
+        due=format_time(deadline.due_date(entry.received)),
+        extended_to=format_time(entry.due) if entry.extended else None,
         reason=entry.reason,
         ended=_ended(last),
     )
@@ -72,13 +80,13 @@ def _ended(last: Transition) -> Ended | None:
         return None
     reason = "".join(c if c.isprintable() else "?" for c in str(last.details["reason"]))
     return Ended.model_validate(
-        {"state": last.state, "at": stamp(last.at), "reason": reason[:_LONGEST]}
+        {"state": last.state, "at": format_time(last.at), "reason": reason[:_LONGEST]}
     )
 
 
 def sign(told: Acknowledgement, key: PrivateKey) -> bytes:
     """Return it signed by the server."""
-    return dsse.sign(canonical(told.model_dump()), PAYLOAD_TYPE, key)
+    return dsse.sign(to_canonical(told.model_dump()), PAYLOAD_TYPE, key)
 
 
 def verify(
@@ -92,4 +100,4 @@ def verify(
     try:
         return Acknowledgement.model_validate_json(payload)
     except ValidationError as error:
-        raise TrustError(f"not an acknowledgement: {faults(error)}") from None
+        raise TrustError(f"not an acknowledgement: {describe_errors(error)}") from None

@@ -16,8 +16,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from secede.erasure.canonical_json import canonical, parse
-from secede.erasure.types import LARGEST, Count, Digest, Document, Name, faults
+from secede.erasure.canonical_json import parse, to_canonical
+from secede.erasure.types import LARGEST, Count, Digest, Document, Name, describe_errors
 from secede.errors import ConfigError, TrustError
 
 SCHEME: Literal["sha256-merkle-v1"] = "sha256-merkle-v1"
@@ -52,15 +52,15 @@ class Shown(Document):
 
     def content(self) -> bytes:
         """Return the file's bytes; there is one way to write it."""
-        return canonical(self.model_dump(mode="json"))
+        return to_canonical(self.model_dump(mode="json"))
 
     @classmethod
     def read(cls, data: bytes) -> Shown:
         """Return what a file says; TrustError if it is no proof, or not written in the one way."""
         try:
-            found = cls.model_validate_json(canonical(parse(data, PROOF_LIMIT)))
+            found = cls.model_validate_json(to_canonical(parse(data, PROOF_LIMIT)))
         except ValidationError as error:
-            raise TrustError(f"not a proof of a sample: {faults(error)}") from None
+            raise TrustError(f"not a proof of a sample: {describe_errors(error)}") from None
         if found.content() != data:
             raise TrustError("the proof is not written in its one canonical form")
         return found

@@ -13,18 +13,18 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import Field, ValidationError
 
-from secede.erasure.canonical_json import canonical, digest, parse
+from secede.erasure.canonical_json import digest, parse, to_canonical
 from secede.erasure.documents.request import Trigger
 from secede.erasure.types import (
     LARGEST,
     Count,
     Digest,
     Document,
-    Moment,
     Name,
     Scalars,
-    faults,
-    stamp,
+    Timestamp,
+    describe_errors,
+    format_time,
 )
 from secede.errors import TrustError
 
@@ -41,16 +41,16 @@ class RequestBody(Document):
     client: Name
     trigger: Trigger
     model: Digest
-    issued: Moment
-    expires: Moment
-    due: Moment
+    issued: Timestamp
+    expires: Timestamp
+    due: Timestamp
 
 
 class ExtendedBody(Document):
     """A request whose due date was put off; the reason is in the notice that its client got."""
 
     request: Digest
-    extended_to: Moment
+    extended_to: Timestamp
 
 
 class PlanBody(Document):
@@ -104,7 +104,7 @@ class DestroyedBody(Document):
     request: Digest
     what: Name
     digest: Digest | None = None
-    backups_until: Moment | None = None
+    backups_until: Timestamp | None = None
 
 
 class ReceiptBody(Document):
@@ -141,7 +141,9 @@ def check_body(kind: Kind, text: bytes) -> Document:
     try:
         return BODIES[kind].model_validate_json(text)
     except ValidationError as error:
-        raise TrustError(f"a body of kind {kind} that is not one ({faults(error)})") from error
+        raise TrustError(
+            f"a body of kind {kind} that is not one ({describe_errors(error)})"
+        ) from error
 
 
 ROW_BYTES = 1 << 20
@@ -161,7 +163,7 @@ class Row(Document):
     """One row; `hash` is over the canonical form of all the rest."""
 
     number: Annotated[int, Field(ge=1, le=LARGEST)]
-    at: Moment
+    at: Timestamp
     kind: Kind
     body: dict[str, Any]
     previous: Digest
@@ -175,14 +177,14 @@ class Row(Document):
     @property
     def line(self) -> bytes:
         """The row as a line of an exported ledger."""
-        return canonical(self.model_dump()) + b"\n"
+        return to_canonical(self.model_dump()) + b"\n"
 
 
 def link_row(head: Head, kind: Kind, body: Document, now: datetime) -> Row:
     """Return the row that continues a ledger which ends at `head`."""
     row = {
         "number": head.number + 1,
-        "at": stamp(now),
+        "at": format_time(now),
         "kind": kind,
         "body": body.model_dump(mode="json"),
         "previous": head.hash,
@@ -195,8 +197,8 @@ def checked_row(value: dict[str, Any]) -> Row:
     try:
         row = Row.model_validate(value)
     except ValidationError as error:
-        raise TrustError(f"not a row of a ledger ({faults(error)})") from error
-    check_body(row.kind, canonical(row.body))
+        raise TrustError(f"not a row of a ledger ({describe_errors(error)})") from error
+    check_body(row.kind, to_canonical(row.body))
     if digest({key: part for key, part in value.items() if key != "hash"}) != row.hash:
         raise TrustError(f"row {row.number} was altered: its hash does not fit what it holds")
     return row
@@ -211,7 +213,7 @@ def chain_lines(file: BinaryIO) -> Iterator[Row]:
             if not line.endswith(b"\n"):
                 raise TrustError("too long or cut off: a row ends with a newline")
             value = parse(line[:-1], ROW_BYTES)
-            if canonical(value) != line[:-1]:
+            if to_canonical(value) != line[:-1]:
                 raise TrustError("not in canonical form, as rows are written")
             row = checked_row(value)
         except TrustError as error:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text as Plain
 
-from secede.erasure.canonical_json import canonical, digest
+from secede.erasure.canonical_json import digest, to_canonical
 from secede.erasure.documents.ledger_rows import PlanBody, Rung
 from secede.erasure.documents.receipt import Setting
 from secede.erasure.receipts.page import in_bytes
@@ -23,13 +23,13 @@ from secede.erasure.types import (
     Count,
     Digest,
     Document,
-    Moment,
     Name,
     Number,
     Scalar,
     Share,
     Text,
-    faults,
+    Timestamp,
+    describe_errors,
     is_name,
 )
 from secede.errors import RecordError
@@ -122,14 +122,14 @@ class Plan(Document):
     retained_seconds: Annotated[Number, Field(gt=0)]  # that a retained client has for one answer
     measure_at_leaver: bool  # in the end: how many of its own samples does the new model get right?
     answer_seconds: Annotated[Number, Field(gt=0)]  # that the leaver has for one answer
-    asked_until: Moment | None  # silence before is waited out; None: the next rung at once
-    backups_until: Moment | None
+    asked_until: Timestamp | None  # silence before is waited out; None: the next rung at once
+    backups_until: Timestamp | None
     single_updates: bool = True  # False: secure aggregation hides them
     fading: bool = True  # after a local step, of what the retained clients' training does not use
 
     def content(self) -> bytes:
         """Return the plan as it is written down and hashed."""
-        return canonical(self._written())
+        return to_canonical(self._written())
 
     def digest(self) -> str:
         """Return what tells this plan from every other."""
@@ -147,7 +147,7 @@ class Plan(Document):
         try:
             return cls.model_validate_json(line.removeprefix(_LINE))
         except ValidationError as error:
-            raise RecordError(f"a plan that cannot be read: {faults(error)}") from error
+            raise RecordError(f"a plan that cannot be read: {describe_errors(error)}") from error
 
     def body(self, rung: int) -> PlanBody:
         """Return the ledger's row for a rung."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secede.erasure.canonical_json import canonical
+from secede.erasure.canonical_json import to_canonical
 from secede.erasure.documents.data_commitment import Commitment
 from secede.erasure.documents.ledger_rows import Head, Reply, Rung
 from secede.erasure.documents.request import Trigger
@@ -20,13 +20,13 @@ from secede.erasure.types import (
     Count,
     Digest,
     Document,
-    Moment,
     Name,
     Number,
     Share,
     Text,
+    Timestamp,
     Whole,
-    moment,
+    parse_time,
 )
 
 
@@ -103,17 +103,17 @@ class RequestPart(Document):
     federation: Name
     client: Name
     trigger: Trigger
-    issued: Moment
-    received: Moment
-    acknowledged: Moment | None = None
-    due: Moment
-    extended_to: Moment | None = None
-    promoted: Moment  # the new model went into service
-    completed: Moment  # after the last thing was destroyed, the receipt was made out
+    issued: Timestamp
+    received: Timestamp
+    acknowledged: Timestamp | None = None
+    due: Timestamp
+    extended_to: Timestamp | None = None
+    promoted: Timestamp  # the new model went into service
+    completed: Timestamp  # after the last thing was destroyed, the receipt was made out
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if not moment(self.received) <= moment(self.promoted) <= moment(self.completed):
+        if not parse_time(self.received) <= parse_time(self.promoted) <= parse_time(self.completed):
             raise ValueError("received, promoted and completed are not in this order")
         return self
 
@@ -125,7 +125,7 @@ class RequestPart(Document):
     @property
     def in_time(self) -> bool:
         """Whether it was completed by then."""
-        return moment(self.completed) <= moment(self.deadline)
+        return parse_time(self.completed) <= parse_time(self.deadline)
 
 
 class Scope(Document):
@@ -208,7 +208,7 @@ class Destroyed(Document):
     """Something that was deleted."""
 
     what: Text
-    at: Moment
+    at: Timestamp
     digest: Digest | None = None
 
 
@@ -216,7 +216,7 @@ class Remaining(Document):
     """Something that backups hold until a date."""
 
     what: Text
-    until: Moment
+    until: Timestamp
     digest: Digest | None = None
 
 
@@ -341,7 +341,7 @@ class Statement(Document):
 
     def payload(self) -> bytes:
         """Return the bytes that are signed."""
-        return canonical(self.model_dump(mode="json", by_alias=True))
+        return to_canonical(self.model_dump(mode="json", by_alias=True))
 
 
 def schema_text() -> str:

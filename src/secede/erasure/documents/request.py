@@ -14,10 +14,18 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from secede.erasure.canonical_json import canonical, digest, parse
+from secede.erasure.canonical_json import digest, parse, to_canonical
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import PrivateKey, PublicKey, key_id
-from secede.erasure.types import Digest, Document, Moment, Name, faults, moment, stamp
+from secede.erasure.types import (
+    Digest,
+    Document,
+    Name,
+    Timestamp,
+    describe_errors,
+    format_time,
+    parse_time,
+)
 from secede.errors import ConfigError, RequestError, TrustError, did_you_mean
 
 PAYLOAD_TYPE = "application/vnd.secede.erasure-request+json"
@@ -39,19 +47,19 @@ class Request(Document):
     trigger: Trigger
     model: Digest  # of the model that is to forget the client
     nonce: Annotated[Digest, Field(repr=False)]  # 32 random bytes
-    issued: Moment
-    expires: Moment
+    issued: Timestamp
+    expires: Timestamp
 
     @model_validator(mode="after")
     def _lasts(self) -> Request:
-        lasts = moment(self.expires) - moment(self.issued)
+        lasts = parse_time(self.expires) - parse_time(self.issued)
         if not timedelta(0) < lasts <= LONGEST:
             raise ValueError(f"expected to expire after issued, by at most {LONGEST.days} days")
         return self
 
     def payload(self) -> bytes:
         """Return the bytes that are signed."""
-        return canonical(self.model_dump())
+        return to_canonical(self.model_dump())
 
     def digest(self) -> str:
         """Return what tells this request from every other, whoever carries it how often."""
@@ -87,8 +95,8 @@ def new(
                 "trigger": trigger,
                 "model": model,
                 "nonce": secrets.token_hex(32),
-                "issued": stamp(now),
-                "expires": stamp(now + lifetime),
+                "issued": format_time(now),
+                "expires": format_time(now + lifetime),
             }
         )
     except ValidationError as error:
@@ -128,15 +136,15 @@ def verify(data: bytes, keyring: Mapping[str, PublicKey], *, federation: str) ->
 
 def check_times(request: Request, now: datetime) -> None:
     """Raise unless the request counts at `now`: not expired, not from the future."""
-    if now >= moment(request.expires):
+    if now >= parse_time(request.expires):
         raise RequestError(
-            f"the request of {request.client!r} expired at {request.expires}, it is {stamp(now)}: "
+            f"the request of {request.client!r} expired at {request.expires}, it is {format_time(now)}: "
             "sign a new one"
         )
-    if moment(request.issued) > now + SKEW:
+    if parse_time(request.issued) > now + SKEW:
         raise RequestError(
             f"the request of {request.client!r} was issued at {request.issued}, but it is "
-            f"{stamp(now)}: set the client's clock, at most {SKEW.seconds // 60} minutes ahead pass"
+            f"{format_time(now)}: set the client's clock, at most {SKEW.seconds // 60} minutes ahead pass"
         )
 
 
@@ -163,7 +171,7 @@ def unverified(data: bytes) -> Request:
 
 def _told(error: ValidationError) -> str:
     """Return what is wrong, in characters that a terminal may show."""
-    return "".join(c if c.isprintable() else "?" for c in faults(error))
+    return "".join(c if c.isprintable() else "?" for c in describe_errors(error))
 
 
 MONTHS = 1

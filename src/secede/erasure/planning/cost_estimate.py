@@ -20,7 +20,7 @@ from secede.unlearning.methods.class_pruning import prunable
 from secede.unlearning.methods.federaser import FedEraser
 from secede.unlearning.methods.orthogonal_descent import OrthogonalDescent
 from secede.unlearning.registry import Entry
-from secede.unlearning.update_history import History
+from secede.unlearning.update_history import UpdateHistory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Size:
     classes: int
     measured: bool  # the leaver counts, too, in the end
     network: Callable[[], nn.Module]
-    history: Callable[[], History | None]
+    history: Callable[[], UpdateHistory | None]
 
     def predict(self, entry: Entry, method: Method, rounds: int, *, whole: bool) -> tuple[int, int]:
         """Return the bytes up and down for the start and all of a rung's rounds."""

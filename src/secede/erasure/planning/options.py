@@ -10,17 +10,17 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from secede.erasure.canonical_json import canonical
+from secede.erasure.canonical_json import to_canonical
 from secede.erasure.documents.plan import Limits, Margins, Mean
 from secede.erasure.planning.planner import ANSWER_SECONDS
-from secede.erasure.storage.progress import Course
-from secede.erasure.types import faults
+from secede.erasure.storage.progress import Progress
+from secede.erasure.types import describe_errors
 from secede.errors import ConfigError, RecordError
 from secede.unlearning.registry import METHODS, plain
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class EraseOptions:
     """What whoever runs the erasure asks for; the defaults suit most."""
 
     methods: tuple[str, ...] = ()  # each instead of its rung's usual one
@@ -41,19 +41,19 @@ class Wishes:
     fading: bool = True  # of what the retained clients' training does not use; no: it is trusted
 
 
-_WISHES = TypeAdapter(Wishes)
+_OPTIONS = TypeAdapter(EraseOptions)
 
 
-def kept(wishes: Wishes) -> dict[str, Any]:
+def as_json(wishes: EraseOptions) -> dict[str, Any]:
     """Return wishes by name, fit for JSON."""
     try:
-        found: dict[str, Any] = _WISHES.dump_python(wishes, mode="json", warnings="error")
+        found: dict[str, Any] = _OPTIONS.dump_python(wishes, mode="json", warnings="error")
     except ValueError as error:
         raise ConfigError(f"these wishes cannot be written down: {error}") from error
     return found
 
 
-def check(wishes: Wishes) -> None:
+def check_options(wishes: EraseOptions) -> None:
     """Raise if nobody should ask for this; what a journal has is carried out as it is."""
     for name in wishes.methods:
         entry = METHODS.get(plain(name))
@@ -70,33 +70,33 @@ def check(wishes: Wishes) -> None:
         )
 
 
-def read(given: Mapping[str, Any]) -> Wishes:
+def from_json(given: Mapping[str, Any]) -> EraseOptions:
     """Return wishes from some of their fields, as JSON has them; the others are as usual."""
-    if unknown := given.keys() - {each.name for each in fields(Wishes)}:
+    if unknown := given.keys() - {each.name for each in fields(EraseOptions)}:
         raise ConfigError(f"wishes: unknown {str(min(unknown))[:40]!r}")
     try:
-        wishes = _WISHES.validate_json(json.dumps(given))
+        wishes = _OPTIONS.validate_json(json.dumps(given))
     except (ValidationError, TypeError) as error:
-        told = faults(error) if isinstance(error, ValidationError) else error
+        told = describe_errors(error) if isinstance(error, ValidationError) else error
         raise ConfigError(f"wishes: {told}") from error
-    check(wishes)
+    check_options(wishes)
     return wishes
 
 
-def asked(course: Course, otherwise: Wishes) -> Wishes:
+def original_options(course: Progress, otherwise: EraseOptions) -> EraseOptions:
     """Return the wishes that a request was planned with; `otherwise` before its first plan."""
     known = [t.details["wishes"] for t in course.way if "wishes" in t.details]
     if not known:
         return otherwise
     try:
-        return _WISHES.validate_json(canonical(known[0]))
+        return _OPTIONS.validate_json(to_canonical(known[0]))
     except ValidationError as error:
         raise RecordError(
-            f"the wishes of request {course.entry.id} are damaged ({faults(error)})"
+            f"the wishes of request {course.entry.id} are damaged ({describe_errors(error)})"
         ) from error
 
 
-def ignored(course: Course, wishes: Wishes) -> bool:
+def are_ignored(course: Progress, wishes: EraseOptions) -> bool:
     """Return whether these are wishes for a request that was planned with others."""
-    known = kept(asked(course, wishes))
-    return wishes != Wishes() and kept(wishes) != known
+    known = as_json(original_options(course, wishes))
+    return wishes != EraseOptions() and as_json(wishes) != known

@@ -13,14 +13,14 @@ from datetime import datetime
 from typing import Any
 
 from secede import state as states
-from secede.erasure.backend import Ground
+from secede.erasure.backend import FederationBackend
 from secede.erasure.documents.ledger_rows import Rung
 from secede.erasure.documents.plan import Mean, Omitted, Plan, Step
 from secede.erasure.documents.receipt import Setting
 from secede.erasure.documents.request import Request
 from secede.erasure.planning.cost_estimate import Size
-from secede.erasure.planning.options import Wishes
-from secede.erasure.types import check_name, stamp
+from secede.erasure.planning.options import EraseOptions
+from secede.erasure.types import check_name, format_time
 from secede.errors import ConfigError, RequestError
 from secede.state import State
 from secede.unlearning import registry as methods
@@ -36,12 +36,12 @@ ANSWER_SECONDS = 3600.0
 
 
 def make(
-    ground: Ground,
+    ground: FederationBackend,
     request: Request,
     *,
     model: State,
     retained: Sequence[str],
-    wishes: Wishes,
+    wishes: EraseOptions,
     now: datetime,
 ) -> Plan:
     """Return the plan for `request`; with no rung possible it is refused."""
@@ -97,8 +97,8 @@ def make(
         retained_seconds=wishes.retained_seconds,
         measure_at_leaver=wishes.measure_at_leaver,
         answer_seconds=wishes.answer_seconds,
-        asked_until=stamp(now + wishes.wait) if wishes.wait else None,
-        backups_until=stamp(wishes.backups_until) if wishes.backups_until else None,
+        asked_until=format_time(now + wishes.wait) if wishes.wait else None,
+        backups_until=format_time(wishes.backups_until) if wishes.backups_until else None,
         single_updates=situation.single_updates,
         fading=wishes.fading,
     )
@@ -134,7 +134,7 @@ def planned(step: Step) -> Method:
     return method
 
 
-def _least(rung: Rung, rounds: int, wishes: Wishes) -> int:
+def _least(rung: Rung, rounds: int, wishes: EraseOptions) -> int:
     """Return the rounds to take however good the model is before them."""
     if rung == "retraining":
         return rounds
@@ -142,7 +142,7 @@ def _least(rung: Rung, rounds: int, wishes: Wishes) -> int:
 
 
 def _ladder(
-    situation: Situation, wishes: Wishes, scenario: str
+    situation: Situation, wishes: EraseOptions, scenario: str
 ) -> tuple[list[tuple[Rung, Entry, Method]], list[Omitted]]:
     named: dict[Rung, list[str]] = {rung: [] for rung in RUNGS}
     for name in wishes.methods:

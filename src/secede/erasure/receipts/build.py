@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from secede.erasure.canonical_json import canonical
+from secede.erasure.canonical_json import to_canonical
 from secede.erasure.documents import request as deadline
 from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.documents.plan import Plan, Step
@@ -37,9 +37,9 @@ from secede.erasure.documents.receipt import (
     summarise,
 )
 from secede.erasure.storage import progress
-from secede.erasure.storage.progress import Course
-from secede.erasure.types import faults, stamp
-from secede.erasure.workflow.session import Desk
+from secede.erasure.storage.progress import Progress
+from secede.erasure.types import describe_errors, format_time
+from secede.erasure.workflow.session import ErasureSession
 from secede.errors import TrustError
 
 MEANS = {"mean": "weighted-mean", "trimmed": "trimmed-mean", "median": "median"}
@@ -50,7 +50,12 @@ _OF_STEP = {"rung", "method", "settings", "parameters", "needs", "upload_bytes",
 
 
 def statement(
-    desk: Desk, *, promoted: str, completed: str, gone: Sequence[DestroyedItem], head: Head
+    desk: ErasureSession,
+    *,
+    promoted: str,
+    completed: str,
+    gone: Sequence[DestroyedItem],
+    head: Head,
 ) -> Statement:
     """Return what the receipt says; TrustError if its parts contradict each other."""
     course, plan, step = desk.course, desk.plan, desk.step
@@ -58,19 +63,19 @@ def statement(
     try:
         return build(
             request=_request(desk, course, promoted, completed),
-            scope=Scope.model_validate_json(canonical(done["scope"])),
+            scope=Scope.model_validate_json(to_canonical(done["scope"])),
             method=_method(course, plan, step),
             software=_software(course),
             models=Models(before=plan.model, after=done["model"]),
             destroyed=summarise(gone),
             remaining=_remaining(plan),
             costs=Costs.model_validate(course.cost.as_dict()),
-            verification=Verification.model_validate_json(canonical(done["verification"])),
+            verification=Verification.model_validate_json(to_canonical(done["verification"])),
             ledger=head,
             further_limits=(*done["limits"], *_further(course)),
         )
     except ValidationError as error:
-        raise TrustError(f"a receipt cannot be made of this: {faults(error)}") from error
+        raise TrustError(f"a receipt cannot be made of this: {describe_errors(error)}") from error
 
 
 def settings_of(plan: Plan, step: Step) -> dict[str, Setting]:
@@ -87,7 +92,7 @@ def settings_of(plan: Plan, step: Step) -> dict[str, Setting]:
     return flat
 
 
-def _request(desk: Desk, course: Course, promoted: str, completed: str) -> RequestPart:
+def _request(desk: ErasureSession, course: Progress, promoted: str, completed: str) -> RequestPart:
     entry, request = course.entry, desk.request
     return RequestPart(
         digest=entry.digest,
@@ -95,16 +100,16 @@ def _request(desk: Desk, course: Course, promoted: str, completed: str) -> Reque
         client=request.client,
         trigger=request.trigger,
         issued=request.issued,
-        received=stamp(entry.received),
-        acknowledged=None if entry.acknowledged is None else stamp(entry.acknowledged),
-        due=stamp(deadline.due_date(entry.received)),
-        extended_to=stamp(entry.due) if entry.extended else None,
+        received=format_time(entry.received),
+        acknowledged=None if entry.acknowledged is None else format_time(entry.acknowledged),
+        due=format_time(deadline.due_date(entry.received)),
+        extended_to=format_time(entry.due) if entry.extended else None,
         promoted=promoted,
         completed=completed,
     )
 
 
-def _method(course: Course, plan: Plan, step: Step) -> MethodPart:
+def _method(course: Progress, plan: Plan, step: Step) -> MethodPart:
     tried = [
         Attempt(rung=failed["rung"], method=failed["method"], outcome=failed["outcome"])
         for failed in course.failures[-16:]
@@ -127,14 +132,14 @@ def _method(course: Course, plan: Plan, step: Step) -> MethodPart:
     )
 
 
-def _software(course: Course) -> list[Computed]:
+def _software(course: Progress) -> list[Computed]:
     """Return what computed this rung: more than one if it went on with other software."""
     found: dict[bytes, tuple[dict[str, Any], list[str]]] = {}
     for transition in course.this_rung:
         told = transition.details.get("software")
         if told is None:
             continue
-        steps = found.setdefault(canonical(told), (told, []))[1]
+        steps = found.setdefault(to_canonical(told), (told, []))[1]
         if transition.state not in steps:
             steps.append(transition.state)
     return [Computed.model_validate({**told, "steps": tuple(s)}) for told, s in found.values()]
@@ -147,7 +152,7 @@ def _remaining(plan: Plan) -> list[Remaining]:
     return [Remaining(what=words, until=plan.backups_until, digest=plan.model)]
 
 
-def _further(course: Course) -> list[str]:
+def _further(course: Progress) -> list[str]:
     more = len(progress.left_out(course.way)) - NAMED
     return [f"{more} more retained clients were left out than are named here."] if more > 0 else []
 
@@ -184,4 +189,4 @@ def build(
         subject = Subject(digest=Sha256(sha256=models.after))
         return Statement(subject=(subject,), predicate=predicate)
     except ValidationError as error:
-        raise TrustError(f"a receipt cannot be made of this: {faults(error)}") from error
+        raise TrustError(f"a receipt cannot be made of this: {describe_errors(error)}") from error

@@ -16,11 +16,13 @@ from secede.erasure.documents.receipt import Scope
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.model_registry import Lineage, Model
-from secede.erasure.storage.progress import Course
+from secede.erasure.storage.model_registry import Model, ModelRegistry
+from secede.erasure.storage.progress import Progress
 
 
-def scope(home: Home, journal: Journal, registry: Lineage, trained: Scope, client: str) -> Scope:
+def scope(
+    home: Home, journal: Journal, registry: ModelRegistry, trained: Scope, client: str
+) -> Scope:
     """Return the scope of `client`: `trained`, and the post-training that it joined in between.
 
     `trained` is all of its training, and its share of the mean that ended it.
@@ -43,7 +45,7 @@ def scope(home: Home, journal: Journal, registry: Lineage, trained: Scope, clien
     return found
 
 
-def _ancestry(registry: Lineage, run: str) -> list[Model]:
+def _ancestry(registry: ModelRegistry, run: str) -> list[Model]:
     """Return the models that the serving one comes from, and itself, the oldest first."""
     known, found = {model.digest: model for model in registry.models()}, list[Model]()
     model = registry.serving(run)
@@ -55,7 +57,7 @@ def _ancestry(registry: Lineage, run: str) -> list[Model]:
 
 def _with(
     before: Scope,
-    course: Course,
+    course: Progress,
     plan: Plan,
     last: int,
     client: str,
@@ -83,5 +85,5 @@ def _with(
     )
 
 
-def _course(journal: Journal, number: int) -> Course:
-    return Course(journal.entry(number), tuple(journal.transitions(number)))
+def _course(journal: Journal, number: int) -> Progress:
+    return Progress(journal.entry(number), tuple(journal.transitions(number)))

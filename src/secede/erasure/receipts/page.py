@@ -26,7 +26,7 @@ from secede.erasure.documents.receipt import (
     Score,
 )
 from secede.erasure.receipts.verify import Verified
-from secede.erasure.types import moment
+from secede.erasure.types import parse_time
 from secede.errors import ConfigError
 
 SCORES, PARAMETERS, KINDS, ITEMS, TEXT = 4, 4, 3, 1, 60  # what fits on the sheet
@@ -161,7 +161,7 @@ def compare(score: Score) -> str:
 def clock(request: RequestPart) -> str:
     """Say how long it took and how that stands to the law's month."""
     received, completed, deadline = (
-        moment(when).date() for when in (request.received, request.completed, request.deadline)
+        parse_time(when).date() for when in (request.received, request.completed, request.deadline)
     )
     taken, left = (completed - received).days, (deadline - completed).days
     took = "on the day of receipt" if taken == 0 else f"{plural(taken, 'day')} after receipt"
@@ -185,7 +185,7 @@ def in_bytes(count: int) -> str:
 
 def day(text: str) -> str:
     """Return a moment's day, as in 15 November 2026."""
-    found = moment(text)
+    found = parse_time(text)
     return f"{found.day} {found:%B %Y}"
 
 

@@ -27,7 +27,7 @@ from secede.erasure.documents.receipt import (
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import PrivateKey, PublicKey
 from secede.erasure.storage.ledger import rows_of
-from secede.erasure.types import faults
+from secede.erasure.types import describe_errors
 from secede.errors import TrustError
 
 _STARTS = ("local-step", "server-step")
@@ -221,7 +221,7 @@ def read(payload: bytes) -> Statement:
     try:
         statement = Statement.model_validate_json(payload)
     except ValidationError as error:
-        raise TrustError(f"not a receipt of an erasure: {faults(error)}") from None
+        raise TrustError(f"not a receipt of an erasure: {describe_errors(error)}") from None
     if statement.payload() != payload:
         raise TrustError("the receipt is not written in its one canonical form")
     return statement

@@ -15,9 +15,9 @@ from pydantic import Field, StringConstraints, ValidationError
 from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import UnverifiedSignatureError, VerificationError
 
-from secede.erasure.canonical_json import canonical, parse
+from secede.erasure.canonical_json import parse, to_canonical
 from secede.erasure.signing.keys import PrivateKey, PublicKey, key_id
-from secede.erasure.types import Digest, Document, faults
+from secede.erasure.types import Digest, Document, describe_errors
 from secede.errors import TrustError
 
 LIMIT = 1 << 20  # bytes of an envelope
@@ -144,7 +144,7 @@ def _read(data: bytes, limit: int) -> Envelope:
     try:
         form = _Form.model_validate(found)
     except ValidationError as error:
-        raise TrustError(f"not a DSSE envelope: {faults(error)}") from None
+        raise TrustError(f"not a DSSE envelope: {describe_errors(error)}") from None
     try:
         envelope = Envelope.from_dict(form.model_dump())
     except ValueError as error:
@@ -160,7 +160,7 @@ def _read(data: bytes, limit: int) -> Envelope:
 def _write(envelope: Envelope) -> bytes:
     content: dict[str, Any] = envelope.to_dict()
     content["signatures"].sort(key=lambda signature: signature["keyid"])
-    return canonical(content)
+    return to_canonical(content)
 
 
 def _checked(data: bytes) -> bytes:

@@ -20,13 +20,13 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from secede import files
-from secede.erasure.canonical_json import canonical, parse, read
+from secede.erasure.canonical_json import parse, read, to_canonical
 from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Scope
 from secede.erasure.receipts.verify import LIMIT, SERVER, verify
 from secede.erasure.signing.keys import Keyring, PrivateKey, PublicKey, Signers, load_private, pair
-from secede.erasure.types import Count, Digest, Document, Name, faults
+from secede.erasure.types import Count, Digest, Document, Name, describe_errors
 from secede.errors import ConfigError, RecordError, StorageError, TrustError, did_you_mean
 
 _LIMIT = 64 << 20
@@ -87,14 +87,14 @@ class Home:
                 "`secede federation init` made"
             )
         try:
-            return Federation.model_validate_json(canonical(parse(read(path, _LIMIT), _LIMIT)))
+            return Federation.model_validate_json(to_canonical(parse(read(path, _LIMIT), _LIMIT)))
         except (TrustError, ValidationError) as error:
-            told = faults(error) if isinstance(error, ValidationError) else error
+            told = describe_errors(error) if isinstance(error, ValidationError) else error
             raise RecordError(f"{path}: damaged ({told}); restore it from a backup") from error
 
     def describe(self, federation: Federation) -> None:
         """Write down who takes part; it makes the folder a home, so it comes last."""
-        content = canonical(federation.model_dump(mode="json"))
+        content = to_canonical(federation.model_dump(mode="json"))
         files.write_bytes(self.path / "federation.json", content + b"\n")
 
     def check_journal(self) -> None:
@@ -181,7 +181,9 @@ class Home:
         """Return a plan that was written down."""
         path = self._plan(digest)
         try:
-            plan = Plan.model_validate_json(canonical(parse(read(path, _PLAN_LIMIT), _PLAN_LIMIT)))
+            plan = Plan.model_validate_json(
+                to_canonical(parse(read(path, _PLAN_LIMIT), _PLAN_LIMIT))
+            )
         except (TrustError, ConfigError, ValidationError) as error:
             raise RecordError(f"{path}: the plan is missing or damaged") from error
         if plan.digest() != digest:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from secede.erasure.canonical_json import canonical, parse
+from secede.erasure.canonical_json import parse, to_canonical
 from secede.erasure.documents import request as requests
 from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.documents.request import Request
@@ -33,7 +33,7 @@ from secede.erasure.storage.journal_entries import (
     sound_moment,
 )
 from secede.erasure.storage.sqlite import Database, Migration
-from secede.erasure.types import check_name, moment, stamp
+from secede.erasure.types import check_name, format_time, parse_time
 from secede.errors import ConfigError, RecordError, SecedeError
 
 VERSION = 1
@@ -284,7 +284,7 @@ class Journal:
 
 
 def _add(connection: sqlite3.Connection, request: Request, data: bytes, now: datetime) -> int:
-    received = moment(stamp(now))
+    received = parse_time(format_time(now))
     number = connection.execute(
         "INSERT INTO requests (client, digest, nonce, envelope, received, due, status) "
         "VALUES (?, ?, ?, ?, ?, ?, 'open') RETURNING id",
@@ -293,8 +293,8 @@ def _add(connection: sqlite3.Connection, request: Request, data: bytes, now: dat
             request.digest(),
             request.nonce,
             data,
-            stamp(received),
-            stamp(requests.due_date(received)),
+            format_time(received),
+            format_time(requests.due_date(received)),
         ),
     ).fetchone()[0]
     insert_received(connection, number, received)
@@ -328,7 +328,7 @@ def insert_transition(
     check_name(state, "state")
     if state not in allowed:
         raise ConfigError(f"no state {state!r}: expected one of {', '.join(sorted(allowed))}")
-    content = canonical(dict(details))
+    content = to_canonical(dict(details))
     if len(content) > _DETAILS_BYTES:
         raise ConfigError(f"details of {len(content):,} bytes, at most {_DETAILS_BYTES:,} are kept")
     last, before, at = connection.execute(
@@ -347,7 +347,7 @@ def insert_transition(
         request=number,
         number=last + 1,
         state=state,
-        at=moment(stamp(now)),
+        at=parse_time(format_time(now)),
         details=parse(content, _DETAILS_BYTES),
     )
 
@@ -366,7 +366,7 @@ def read_transitions(connection: sqlite3.Connection, number: int) -> list[Transi
                 request=number,
                 number=place,
                 state=check_name(state),
-                at=moment(at),
+                at=parse_time(at),
                 details=parse(details.encode(), _DETAILS_BYTES),
             )
             for place, state, at, details in rows
@@ -385,5 +385,5 @@ def _insert(
 ) -> None:
     connection.execute(
         "INSERT INTO transitions VALUES (?, ?, ?, ?, ?)",
-        (number, place, state, stamp(now), content.decode()),
+        (number, place, state, format_time(now), content.decode()),
     )

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from secede.erasure.documents.request import days_left
-from secede.erasure.types import check_name, moment
+from secede.erasure.types import check_name, parse_time
 from secede.errors import RecordError, RequestError, SecedeError
 
 COLUMNS = """id, client, digest, received, acknowledged, due, extended, reason, status,
@@ -95,9 +95,9 @@ def read(row: tuple[Any, ...]) -> Entry:
             id=int(row[0]),
             client=check_name(row[1]),
             digest=str(row[2]),
-            received=moment(row[3]),
-            acknowledged=None if row[4] is None else moment(row[4]),
-            due=moment(row[5]),
+            received=parse_time(row[3]),
+            acknowledged=None if row[4] is None else parse_time(row[4]),
+            due=parse_time(row[5]),
             extended=int(row[6]),
             reason=row[7],
             open=row[8] == "open",
@@ -123,7 +123,7 @@ def unknown(number: int) -> RequestError:
 def sound_moment(number: int, text: str) -> datetime:
     """Return the time that a row of request `number` says."""
     try:
-        return moment(text)
+        return parse_time(text)
     except (ValueError, TypeError) as error:
         raise damaged(number) from error
 

@@ -9,7 +9,7 @@ from secede.erasure.documents import request
 from secede.erasure.documents.request import Request
 from secede.erasure.storage import journal_entries
 from secede.erasure.storage.journal_entries import Entry, Holder, Lease, sound_moment
-from secede.erasure.types import check_name, moment, stamp
+from secede.erasure.types import check_name, format_time, parse_time
 from secede.errors import ConfigError, RecordError, RequestError
 
 QUOTA = 3  # requests of a client within PERIOD
@@ -44,13 +44,13 @@ def _check_quota(connection: sqlite3.Connection, client: str, now: datetime, quo
     most = own[0] if own else quota
     recent = connection.execute(
         "SELECT received FROM requests WHERE client = ? AND received > ? ORDER BY received",
-        (client, stamp(now - PERIOD)),
+        (client, format_time(now - PERIOD)),
     ).fetchall()
     if len(recent) < most:
         return
     told = f"{client!r} made {len(recent)} requests within {PERIOD.days} days, at most {most} pass"
     if most:
-        told += f"; the next one can come at {stamp(moment(recent[-most][0]) + PERIOD)}"
+        told += f"; the next one can come at {format_time(parse_time(recent[-most][0]) + PERIOD)}"
     raise RequestError(told)
 
 
@@ -69,7 +69,7 @@ def acknowledge(connection: sqlite3.Connection, number: int, now: datetime) -> E
     entry = journal_entries.of(connection, number)
     connection.execute(
         "UPDATE requests SET acknowledged = ? WHERE id = ? AND acknowledged IS NULL",
-        (stamp(max(now, entry.received)), number),
+        (format_time(max(now, entry.received)), number),
     )
     return journal_entries.of(connection, number)
 
@@ -94,13 +94,13 @@ def extend(
         raise RequestError(f"request {number} is being completed: nothing is left to put off")
     if now > first:
         raise RequestError(
-            f"request {number} could be extended until {stamp(first)}, it is {stamp(now)}"
+            f"request {number} could be extended until {format_time(first)}, it is {format_time(now)}"
         )
     if months <= entry.extended:
         raise RequestError(f"request {number} is extended by {entry.extended} already")
     connection.execute(
         "UPDATE requests SET due = ?, extended = ?, reason = ? WHERE id = ?",
-        (stamp(request.due_date(entry.received, months)), months, reason, number),
+        (format_time(request.due_date(entry.received, months)), months, reason, number),
     )
     return journal_entries.of(connection, number)
 
@@ -127,12 +127,12 @@ def acquire_lease(
             f"request {number} is worked on by process {held[0]} until {held[2]}: "
             "wait; if that process is gone, the lease lapses then by itself"
         )
-    lease_end = stamp(now + timedelta(seconds=seconds))
+    lease_end = format_time(now + timedelta(seconds=seconds))
     connection.execute(
         "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)",
         (number, holder.pid, holder.token, lease_end),
     )
-    return Lease(number, holder, moment(lease_end))
+    return Lease(number, holder, parse_time(lease_end))
 
 
 def renew_lease(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from secede import files
-from secede.erasure.canonical_json import canonical, parse
+from secede.erasure.canonical_json import parse, to_canonical
 from secede.erasure.documents.ledger_rows import (
     KINDS,
     ROW_BYTES,
@@ -29,7 +29,7 @@ from secede.erasure.documents.ledger_rows import (
     walk_chain,
 )
 from secede.erasure.storage.sqlite import Database
-from secede.erasure.types import Document, moment
+from secede.erasure.types import Document, parse_time
 from secede.errors import RecordError, TrustError
 
 VERSION = 1
@@ -88,7 +88,7 @@ class Ledger:
         with self._database.writing() as connection:
             found = connection.execute(
                 f"SELECT {_COLUMNS} FROM rows WHERE kind = ? AND body = ? LIMIT 1",
-                (kind, canonical(body.model_dump(mode="json")).decode()),
+                (kind, to_canonical(body.model_dump(mode="json")).decode()),
             ).fetchone()
             return self._add(connection, kind, body, now) if found is None else _row(found)
 
@@ -102,7 +102,7 @@ class Ledger:
         """Return when the last row was written; None if there is none."""
         with self._database.errors():
             last = self._last_row(self._database.connection)
-        return None if last is None else moment(last.at)
+        return None if last is None else parse_time(last.at)
 
     def receipt_of(self, request: str) -> Row | None:
         """Return the row that names the receipt for a request, if there is one."""
@@ -138,9 +138,9 @@ class Ledger:
     ) -> Row:
         last = self._last_row(connection)
         if last is not None:
-            now = max(now, moment(last.at))
+            now = max(now, parse_time(last.at))
         row = link_row(START if last is None else last.head, kind, body, now)
-        text = canonical(row.body).decode()
+        text = to_canonical(row.body).decode()
         if len(row.line) > ROW_BYTES:
             raise RecordError(f"a row of {len(row.line):,} bytes, at most {ROW_BYTES:,} fit")
         connection.execute(
@@ -195,7 +195,7 @@ def _row(found: tuple[Any, ...]) -> Row:
         value = parse(body.encode(), ROW_BYTES)
     except TrustError as error:
         raise TrustError(f"row {number}: {error}") from None
-    if canonical(value) != body.encode():
+    if to_canonical(value) != body.encode():
         raise TrustError(f"row {number}: its body is not in canonical form, as rows are written")
     parts = {"at": at, "kind": kind, "body": value, "previous": previous, "hash": hash_}
     return checked_row({"number": number, **parts})

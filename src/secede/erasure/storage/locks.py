@@ -21,7 +21,7 @@ from pathlib import Path
 
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Holder
-from secede.erasure.types import stamp
+from secede.erasure.types import format_time
 from secede.errors import RecordError, StorageError
 
 SECONDS = 600  # that a lease lasts; every transition renews it
@@ -168,6 +168,6 @@ def _words(found: _Worker | None, path: Path) -> str:
         return "another process"
     with Journal(path, read_only=True) as journal:
         until = journal.leased_until(found.request)
-    lease = f", lease until {stamp(until)}" if until else ""
+    lease = f", lease until {format_time(until)}" if until else ""
     host = found.host.partition(" ")[0]
     return f"process {found.pid} on {host} (request {found.request}{lease})"

@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from secede.erasure.documents.ledger_rows import Status
 from secede.erasure.storage.sqlite import Database
-from secede.erasure.types import Count, Digest, Document, Name, faults, stamp
+from secede.erasure.types import Count, Digest, Document, Name, describe_errors, format_time
 from secede.errors import GuardError, RecordError
 
 NAME: TypeAdapter[str] = TypeAdapter(Name)
@@ -149,7 +149,7 @@ def supersede(
         )
     connection.execute(
         "UPDATE models SET status = 'superseded', changed = ? WHERE digest = ?",
-        (stamp(now), serving),
+        (format_time(now), serving),
     )
 
 
@@ -157,7 +157,7 @@ def insert_model(
     connection: sqlite3.Connection, candidate: Candidate, carried: Iterable[str], now: datetime
 ) -> None:
     """Register the model as serving, with all whom it carries."""
-    at = stamp(now)
+    at = format_time(now)
     connection.execute(
         "INSERT INTO models VALUES (?, ?, ?, ?, 'serving', ?, ?)",
         (candidate.digest, candidate.parent, candidate.run, candidate.round, at, at),
@@ -173,7 +173,7 @@ def checked_model(kind: TypeAdapter[str], value: str) -> str:
     try:
         return kind.validate_python(value, strict=True)
     except ValidationError as error:
-        raise RecordError(f"not a name or digest ({faults(error)})") from error
+        raise RecordError(f"not a name or digest ({describe_errors(error)})") from error
 
 
 def short(digest: str | None) -> str:
@@ -181,7 +181,7 @@ def short(digest: str | None) -> str:
     return f"{digest[:12]}…" if digest else "no model"
 
 
-class Lineage:
+class ModelRegistry:
     """The registry in its SQLite file."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -240,12 +240,12 @@ class Lineage:
             connection.execute(
                 "UPDATE models SET status = 'retired', changed = ? WHERE run = ? AND digest IN "
                 "(SELECT model FROM contributions WHERE client = ?)",
-                (stamp(now), candidate.run, name),
+                (format_time(now), candidate.run, name),
             )
             insert_model(connection, candidate, {*before - {name}, *candidate.clients}, now)
             connection.execute(
                 "INSERT INTO erased VALUES (?, ?, ?, ?)",
-                (name, candidate.digest, request, stamp(now)),
+                (name, candidate.digest, request, format_time(now)),
             )
             return model_of(connection, candidate.digest)
 
@@ -256,7 +256,7 @@ class Lineage:
             connection.execute(
                 "UPDATE models SET status = 'retired', changed = ? WHERE digest = ? "
                 "AND status != 'retired'",
-                (stamp(now), digest),
+                (format_time(now), digest),
             )
 
     def models(self) -> tuple[Model, ...]:

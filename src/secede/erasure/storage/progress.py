@@ -42,7 +42,7 @@ TERMINAL = tuple(state for state, following in ALLOWED.items() if not following)
 
 
 @dataclass(frozen=True)
-class Course:
+class Progress:
     """A request and its way so far."""
 
     entry: Entry

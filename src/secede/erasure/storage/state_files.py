@@ -20,7 +20,7 @@ from secede.state import State
 _MEMORY = "memory::"  # begins the names of what a method remembers
 
 
-class Vault:
+class StateFiles:
     """A folder of states that goes with its erasure."""
 
     def __init__(self, folder: Path) -> None:

@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from secede import state as states
-from secede.erasure.defences.fingerprints import Sketches
+from secede.erasure.defences.fingerprints import Fingerprints
 from secede.erasure.defences.guard import Guard
 from secede.erasure.documents.ledger_rows import Rung
 from secede.erasure.planning.planner import planned
 from secede.erasure.storage import progress as courses
-from secede.erasure.types import is_name, moment
-from secede.erasure.workflow.checked_engine import attended
-from secede.erasure.workflow.participants import QuorumError, Roll
-from secede.erasure.workflow.session import Desk
+from secede.erasure.types import is_name, parse_time
+from secede.erasure.workflow.checked_engine import with_checked_replies
+from secede.erasure.workflow.participants import Participants, QuorumError
+from secede.erasure.workflow.session import ErasureSession
 from secede.errors import (
     ConfigError,
     DataError,
@@ -33,14 +33,14 @@ T = TypeVar("T")
 _REASON = 500  # characters of a reason that the journal keeps
 
 
-def take(desk: Desk) -> None:
+def start_rung(desk: ErasureSession) -> None:
     """Take the next rung: ask the leaver, or let the server start."""
     plan, step = desk.plan, desk.step
     method = planned(step)
     local = step.rung == "local-step"
     desk.tell(f"asking {plan.client} for a local step" if local else f"starting {step.method}")
     remember(desk)
-    roll = Roll.call(desk)
+    roll = Participants.call(desk)
 
     def start(server: Server) -> Start:
         found = method.start(server)
@@ -48,7 +48,7 @@ def take(desk: Desk) -> None:
         states.check_finite(found.state, f"the start of {step.method}")
         return found if local else replace(found, state=states.tied(found.state, desk.shared))
 
-    found = attempted(desk, roll, lambda: attended(roll, start), refused=local)
+    found = or_escalate(desk, roll, lambda: with_checked_replies(roll, start), refused=local)
     if found is None:
         return
     cost, model = found.cost + roll.wasted, states.digest(found.state)
@@ -67,13 +67,15 @@ def take(desk: Desk) -> None:
     )
 
 
-def attempted(desk: Desk, roll: Roll, work: Callable[[], T], *, refused: bool = False) -> T | None:
+def or_escalate(
+    desk: ErasureSession, roll: Participants, work: Callable[[], T], *, refused: bool = False
+) -> T | None:
     """Do what rests on clients' replies; None if they made it fail, and the rung was given up."""
     until = roll.plan.asked_until
     try:
         return work()
     except SilentError as error:
-        if until and desk.clock() < moment(until):
+        if until and desk.clock() < parse_time(until):
             raise SilentError(
                 f"{error}; asked again until {until}: run the same command later"
             ) from error
@@ -97,7 +99,7 @@ def attempted(desk: Desk, roll: Roll, work: Callable[[], T], *, refused: bool = 
     return None
 
 
-def remember(desk: Desk) -> None:
+def remember(desk: ErasureSession) -> None:
     """Sketch the registered models while their files are there: an erasure destroys some."""
     sketches, movable = _sketches(desk), None
     for model in desk.registry.models():
@@ -112,7 +114,7 @@ def remember(desk: Desk) -> None:
         sketches.keep(model.digest, state, movable & state.keys())
 
 
-def guard(desk: Desk) -> None:
+def guard(desk: ErasureSession) -> None:
     """Hold what the leaver returned against what the server knows."""
     plan, step, found = desk.plan, desk.step, desk.course.last.details
     state, memory = desk.kept(found["state"])
@@ -146,7 +148,9 @@ def guard(desk: Desk) -> None:
     )
 
 
-def escalate(desk: Desk, outcome: str, reason: str, roll: Roll | None = None) -> None:
+def escalate(
+    desk: ErasureSession, outcome: str, reason: str, roll: Participants | None = None
+) -> None:
     """Give this rung up, say why and what it took; what the leaver sent on it is used no more."""
     plan, rung = desk.plan, desk.course.rung
     step = plan.ladder[rung]
@@ -187,8 +191,8 @@ def _numbers(report: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _sketches(desk: Desk) -> Sketches:
-    return Sketches(desk.home.path / "sketches")
+def _sketches(desk: ErasureSession) -> Fingerprints:
+    return Fingerprints(desk.home.path / "sketches")
 
 
 _BELOW = {"torch", "numpy", "safetensors", "json", "struct", "pydantic"}  # what others call

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from secede import state as states
 from secede.erasure.defences import reply_checks
 from secede.erasure.defences.state_message import limit_bytes
-from secede.erasure.workflow.participants import MissingError, QuorumError, Roll
+from secede.erasure.workflow.participants import MissingError, Participants, QuorumError
 from secede.errors import DataError, GuardError, SilentError, StateError
 from secede.federation.cost import Cost
 from secede.federation.engine import ClientSide, Engine, ReplyT, RoundReply, Update
@@ -30,7 +30,7 @@ LIKE_THE_MODEL = ("federaser", "rapid-retrain", "negated-update")
 T = TypeVar("T")
 
 
-def attended(roll: Roll, work: Callable[[Server], T]) -> T:
+def with_checked_replies(roll: Participants, work: Callable[[Server], T]) -> T:
     """Do `work`, again without those who cannot be asked; QuorumError once too few are left."""
     while True:
         roll.require()
@@ -45,7 +45,7 @@ def attended(roll: Roll, work: Callable[[Server], T]) -> T:
 class _Attended:
     """An engine whose replies are looked at before a method sees them."""
 
-    def __init__(self, inner: Engine, roll: Roll) -> None:
+    def __init__(self, inner: Engine, roll: Participants) -> None:
         self._inner, self._roll = inner, roll
         self._last: tuple[State, str] | None = None
         self._leaver = roll.desk.ground.clients[roll.plan.client]

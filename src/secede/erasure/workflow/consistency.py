@@ -25,14 +25,14 @@ from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry, Transition
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Lineage, short
-from secede.erasure.types import Document, stamp
+from secede.erasure.storage.model_registry import ModelRegistry, short
+from secede.erasure.types import Document, format_time
 from secede.errors import TrustError
 
 RESTORE = "restore the whole home as it was at one time (docs/erasing.md)"
 
 
-def check(home: Home, journal: Journal, ledger: Ledger, registry: Lineage) -> Head:
+def check(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry) -> Head:
     """Return the ledger's head; TrustError at the first thing that two of them tell differently."""
     heads, broken = home.heads()
     head = ledger.verify(journal.head(), *heads)
@@ -55,7 +55,7 @@ def accepted(entry: Entry, request: Request) -> Iterator[Document]:
     """Yield what the ledger holds of a request before anything is done for it."""
     yield request_body(entry, request)
     if entry.extended:
-        yield ExtendedBody(request=entry.digest, extended_to=stamp(entry.due))
+        yield ExtendedBody(request=entry.digest, extended_to=format_time(entry.due))
 
 
 def request_body(entry: Entry, request: Request) -> RequestBody:
@@ -67,7 +67,7 @@ def request_body(entry: Entry, request: Request) -> RequestBody:
         model=request.model,
         issued=request.issued,
         expires=request.expires,
-        due=stamp(deadline.due_date(entry.received)),
+        due=format_time(deadline.due_date(entry.received)),
     )
 
 
@@ -117,14 +117,16 @@ def _check_journal(journal: Journal, entries: Sequence[Entry], rows: Sequence[Ro
 def _check_extended(entry: Entry, row: Row) -> None:
     """Raise unless the journal has put a request off to the row's date, or later."""
     months = range(1, entry.extended + 1)
-    if row.body["extended_to"] not in {stamp(deadline.due_date(entry.received, m)) for m in months}:
+    if row.body["extended_to"] not in {
+        format_time(deadline.due_date(entry.received, m)) for m in months
+    }:
         raise TrustError(
             f"row {row.number} of the ledger puts request {entry.id} off, the journal does not: "
             f"one of them was altered; {RESTORE}"
         )
 
 
-def _check_erased(registry: Lineage, rows: Sequence[Row]) -> None:
+def _check_erased(registry: ModelRegistry, rows: Sequence[Row]) -> None:
     """Raise unless the registry holds every erasure that has a receipt, and none without a row."""
     asked = {row.body["request"]: row.body["client"] for row in rows if row.kind == "request"}
     erasures = registry.erasures()
@@ -144,7 +146,7 @@ def _check_erased(registry: Lineage, rows: Sequence[Row]) -> None:
             )
 
 
-def _check_models(home: Home, registry: Lineage, rows: Sequence[Row]) -> None:
+def _check_models(home: Home, registry: ModelRegistry, rows: Sequence[Row]) -> None:
     """Raise unless models are registered, retired and carry whom the ledger says."""
     models = {model.digest: model for model in registry.models()}
     erasures = registry.erasures()

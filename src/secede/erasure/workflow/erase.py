@@ -13,12 +13,12 @@ from datetime import datetime
 from pathlib import Path
 
 from secede import files
-from secede.erasure.backend import Ground
+from secede.erasure.backend import FederationBackend
 from secede.erasure.documents import request as deadline
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.request import Request
 from secede.erasure.planning import options
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.signing.keys import PrivateKey, PublicKey
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
@@ -26,10 +26,10 @@ from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.journal_rules import QUOTA, check_reason
 from secede.erasure.storage.locks import Lock
-from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.workflow import attempt, intake, post_training, promotion, taking
-from secede.erasure.workflow.opening import opened
-from secede.erasure.workflow.session import Desk, Tell
+from secede.erasure.workflow.opening import open_session
+from secede.erasure.workflow.session import ErasureSession, Tell
 from secede.errors import RecordError, RequestError, RolledBackError, StateError
 
 _DAMAGES = 3  # times that a damaged state is computed again before somebody must look
@@ -77,34 +77,36 @@ def receive(
     with files.private(), Journal(home.journal) as journal:
         keys = home.client_keys() if operator is None else operator
         outcome = journal.accept(data, now, keyring=keys, federation=name, quota=quota)
-        entry = intake.make_out(home, journal, outcome.entry, now)
-        intake.enter(home, journal, entry, entry.received)
+        entry = intake.write_acknowledgement(home, journal, outcome.entry, now)
+        intake.enter_into_ledger(home, journal, entry, entry.received)
         return entry
 
 
-def foresee(home: Home, ground: Ground, request: Request, *, wishes: Wishes, now: datetime) -> Plan:
+def plan(
+    home: Home, ground: FederationBackend, request: Request, *, wishes: EraseOptions, now: datetime
+) -> Plan:
     """Return the plan for a request without writing or asking anything.
 
     One that the server has not taken yet must be such as it would take.
     """
-    options.check(wishes)
+    options.check_options(wishes)
     with Journal(home.journal, read_only=True) as journal:
         number = journal.number_of(request.digest())
         if number is None:
             journal.check_new(request, now)
         due = deadline.due_date(now) if number is None else journal.entry(number).due
-    with Lineage(home.registry, read_only=True) as registry:
+    with ModelRegistry(home.registry, read_only=True) as registry:
         return taking.plan_for(home, ground, registry, request, wishes, now, due)
 
 
 def erase(
     home: Home,
-    ground: Ground,
+    ground: FederationBackend,
     number: int,
     *,
     key: PrivateKey,
     clock: Callable[[], datetime],
-    wishes: Wishes | None = None,
+    wishes: EraseOptions | None = None,
     tell: Tell = lambda _: None,
     lock: Lock | None = None,
 ) -> Outcome:
@@ -113,14 +115,14 @@ def erase(
     RecordError names the process that works in this home already; SilentError says that the leaver
     may still answer. `wishes` count until there is a plan, which keeps them.
     """
-    wishes = wishes or Wishes()
-    with opened(home, ground, number, key, clock, tell, held=lock) as desk:
+    wishes = wishes or EraseOptions()
+    with open_session(home, ground, number, key, clock, tell, held=lock) as desk:
         course = desk.course
         if course.last.state == courses.RECEIVED:
-            options.check(wishes)
+            options.check_options(wishes)
         elif not course.ended:
             tell(f"goes on from {course.last.state}, by the plan that it has")
-        if options.ignored(course, wishes):
+        if options.are_ignored(course, wishes):
             tell(
                 f"request {number} was planned with other wishes ({course.last.state}): what is "
                 "asked for now changes nothing"
@@ -133,7 +135,7 @@ def erase(
 
 def close(
     home: Home,
-    ground: Ground,
+    ground: FederationBackend,
     number: int,
     reason: str,
     *,
@@ -145,7 +147,7 @@ def close(
     The client gets a signed notice of it.
     """
     check_reason(reason, "closing a request")
-    with opened(home, ground, number, key, clock, lambda _: None) as desk:
+    with open_session(home, ground, number, key, clock, lambda _: None) as desk:
         if desk.course.ended:
             raise RequestError(f"request {number} has ended already: {desk.course.last.state}")
         if promotion.is_promoted(desk, desk.course):
@@ -157,7 +159,7 @@ def close(
         return outcome(home, desk.course)
 
 
-def outcome(home: Home, course: courses.Course) -> Outcome:
+def outcome(home: Home, course: courses.Progress) -> Outcome:
     """Say how a request that has ended did so."""
     last, promoted = course.last, course.last.state == courses.PROMOTED
     receipt = home.receipt(course.entry.digest) if promoted else None
@@ -175,15 +177,15 @@ def outcome(home: Home, course: courses.Course) -> Outcome:
     )
 
 
-def _notify(desk: Desk) -> None:
+def _notify(desk: ErasureSession) -> None:
     """Sign for the client that its request ended without an erasure, and why, if it did."""
     if desk.course.last.state != courses.PROMOTED:
-        intake.make_out(desk.home, desk.journal, desk.course.entry, desk.clock())
+        intake.write_acknowledgement(desk.home, desk.journal, desk.course.entry, desk.clock())
 
 
-_STEPS: Mapping[str, Callable[[Desk], None]] = {
-    courses.PLANNED: attempt.take,
-    courses.ESCALATED: attempt.take,
+_STEPS: Mapping[str, Callable[[ErasureSession], None]] = {
+    courses.PLANNED: attempt.start_rung,
+    courses.ESCALATED: attempt.start_rung,
     courses.LOCAL_STEP: attempt.guard,
     courses.GUARDED: post_training.begin,
     courses.SERVER_STEP: post_training.begin,
@@ -192,17 +194,17 @@ _STEPS: Mapping[str, Callable[[Desk], None]] = {
 }
 
 
-def _advance(desk: Desk, wishes: Wishes) -> None:
+def _advance(desk: ErasureSession, wishes: EraseOptions) -> None:
     """Make one transition."""
     course = desk.course
     if course.last.state == courses.RECEIVED:
-        taking.take(desk, wishes)
+        taking.make_plan(desk, wishes)
         return
     if promotion.is_promoted(desk, course):
         promotion.promote(desk)  # cut short: whatever serves by now, what was begun is ended
         return
     if desk.serving().digest != desk.plan.model:
-        taking.take(desk, wishes, reason="another model was put into service meanwhile")
+        taking.make_plan(desk, wishes, reason="another model was put into service meanwhile")
         return
     if course.rung >= len(desk.plan.ladder):
         promotion.roll_back(desk)
@@ -219,4 +221,4 @@ def _advance(desk: Desk, wishes: Wishes) -> None:
                 f"{error}; it was computed {again} times: look at the disk"
             ) from error
         reason = f"a kept state is lost or damaged, begun again: {error}"[:500]
-        taking.again(desk, wishes, reason)
+        taking.plan_again(desk, wishes, reason)

@@ -11,11 +11,11 @@ from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.workflow.consistency import accepted, check
 
 
-def make_out(home: Home, journal: Journal, entry: Entry, now: datetime) -> Entry:
+def write_acknowledgement(home: Home, journal: Journal, entry: Entry, now: datetime) -> Entry:
     """Write what the client is told of its request into the home, and note that it was made out.
 
     The same one again changes nothing; after an extension the new date is in it, and how it ended
@@ -30,9 +30,9 @@ def make_out(home: Home, journal: Journal, entry: Entry, now: datetime) -> Entry
     return journal.acknowledge(entry.id, now)
 
 
-def enter(home: Home, journal: Journal, entry: Entry, now: datetime) -> None:
+def enter_into_ledger(home: Home, journal: Journal, entry: Entry, now: datetime) -> None:
     """Write into the ledger that a request was accepted, and until when it was put off, once."""
-    with Ledger(home.ledger) as ledger, Lineage(home.registry) as registry:
+    with Ledger(home.ledger) as ledger, ModelRegistry(home.registry) as registry:
         check(home, journal, ledger, registry)
         for body in accepted(entry, journal.request(entry.id)):
             ledger.append_once(KINDS[type(body)], body, now)

@@ -17,8 +17,8 @@ from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Reference, Score, Verification
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.progress import Left
-from secede.erasure.workflow.participants import Roll
-from secede.erasure.workflow.session import NOT_FADED, Desk
+from secede.erasure.workflow.participants import Participants
+from secede.erasure.workflow.session import NOT_FADED, ErasureSession
 from secede.state import State
 from secede.text import listed
 from secede.unlearning.stopping import rounds_that_pay
@@ -83,7 +83,7 @@ UNPINNED = (
 UNSOUND = "What the client counted on its own samples does not add up and was left out."
 
 
-def verify(desk: Desk) -> None:
+def verify(desk: ErasureSession) -> None:
     """Measure the last round's model and write down what came of it."""
     course, plan, step = desk.course, desk.plan, desk.step
     last = course.last.details
@@ -190,10 +190,10 @@ def least_enough(rounds: Sequence[Mapping[str, Any]], before: Mapping[str, Any])
 
 
 def _at_leaver(
-    desk: Desk, plan: Plan, before: State, after: State
-) -> tuple[list[Score], str | None, Roll]:
+    desk: ErasureSession, plan: Plan, before: State, after: State
+) -> tuple[list[Score], str | None, Participants]:
     """Let the leaver count, if the plan says so and it is there; no erasure needs it."""
-    roll = Roll.call(desk)
+    roll = Participants.call(desk)
     if not plan.measure_at_leaver:
         return [], NOT_SENT, roll
     if not desk.ground.situation(plan.client).leaver_online:
@@ -217,7 +217,7 @@ def _at_leaver(
     return [score("leaver", AT_LEAVER, now.overall(), was.overall(), level)], None, roll
 
 
-def _as_pinned(desk: Desk, plan: Plan, counts: Counts) -> bool:
+def _as_pinned(desk: ErasureSession, plan: Plan, counts: Counts) -> bool:
     pinned = desk.ground.samples(plan.client)
     return len(counts.samples) == desk.ground.classes and pinned in (None, sum(counts.samples))
 

@@ -13,17 +13,17 @@ from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 
 from secede import files
-from secede.erasure.backend import Ground
+from secede.erasure.backend import FederationBackend
 from secede.erasure.receipts.verify import SERVER
 from secede.erasure.signing.keys import PrivateKey
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.locks import Lock, leased, locked
-from secede.erasure.storage.model_registry import Lineage
-from secede.erasure.types import moment, stamp
+from secede.erasure.storage.model_registry import ModelRegistry
+from secede.erasure.types import format_time, parse_time
 from secede.erasure.workflow import consistency
-from secede.erasure.workflow.session import Desk, Tell
+from secede.erasure.workflow.session import ErasureSession, Tell
 from secede.errors import ConfigError
 
 
@@ -51,16 +51,16 @@ _AHEAD = timedelta(minutes=5)  # of the clock that what is written down may be
 
 
 @contextmanager
-def opened(
+def open_session(
     home: Home,
-    ground: Ground,
+    ground: FederationBackend,
     number: int,
     key: PrivateKey,
     clock: Callable[[], datetime],
     tell: Tell,
     *,
     held: Lock | None = None,
-) -> Iterator[Desk]:
+) -> Iterator[ErasureSession]:
     """Hold the home and the request; the ledger is whole, and caught up with the journal.
 
     `held` is the home's lock where the caller has it already.
@@ -74,13 +74,13 @@ def opened(
         locked(home.path, home.journal) if held is None else nullcontext(held) as lock,
         Journal(home.journal) as journal,
         Ledger(home.ledger) as ledger,
-        Lineage(home.registry) as registry,
+        ModelRegistry(home.registry) as registry,
     ):
         consistency.check(home, journal, ledger, registry)
-        changed = (moment(model.changed) for model in registry.models())
+        changed = (parse_time(model.changed) for model in registry.models())
         steady.not_before(journal.last_at(number), ledger.last_at(), *changed)
         with leased(lock, journal, number, steady) as holder:
-            desk = Desk(
+            desk = ErasureSession(
                 home=home,
                 ground=ground,
                 journal=journal,
@@ -102,7 +102,7 @@ def _warn(home: Home, clock: datetime, steady: datetime, tell: Tell) -> None:
     """Tell what lets the work go on and should be looked at all the same."""
     if steady - clock > _AHEAD:
         tell(
-            f"the clock says {stamp(clock)}, but {stamp(steady)} is written down already: stamps "
+            f"the clock says {format_time(clock)}, but {format_time(steady)} is written down already: stamps "
             "stay there until the clock has caught up; look at it"
         )
     for path in (home.path, home.journal, home.ledger, home.registry):

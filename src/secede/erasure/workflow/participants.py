@@ -15,7 +15,7 @@ from typing import Any
 from secede.erasure.defences import reply_checks
 from secede.erasure.documents.plan import Plan
 from secede.erasure.storage import progress
-from secede.erasure.workflow.session import Desk
+from secede.erasure.workflow.session import ErasureSession
 from secede.errors import SecedeError, SilentError
 from secede.federation.cost import Cost
 from secede.federation.engine import Update
@@ -37,10 +37,10 @@ class MissingError(SecedeError):
 
 
 @dataclass(kw_only=True)
-class Roll:
+class Participants:
     """Who takes part in one transition's work, and what it took."""
 
-    desk: Desk
+    desk: ErasureSession
     plan: Plan
     present: tuple[str, ...]
     left_out: dict[str, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Roll:
     trying: Cost = field(default_factory=Cost)  # by the work that is under way
 
     @classmethod
-    def call(cls, desk: Desk) -> Roll:
+    def call(cls, desk: ErasureSession) -> Participants:
         """Call those who still take part in this rung."""
         plan = desk.plan
         desk.ground.hurry(plan.retained_seconds)

@@ -24,11 +24,11 @@ from secede.erasure.defences.reply_checks import MALFORMED, SAMPLES
 from secede.erasure.documents.plan import Margins, Plan, Step
 from secede.erasure.planning.planner import planned
 from secede.erasure.storage import progress as courses
-from secede.erasure.workflow.attempt import attempted, escalate
-from secede.erasure.workflow.checked_engine import attended
+from secede.erasure.workflow.attempt import escalate, or_escalate
+from secede.erasure.workflow.checked_engine import with_checked_replies
 from secede.erasure.workflow.measurement import verify
-from secede.erasure.workflow.participants import Roll
-from secede.erasure.workflow.session import Desk
+from secede.erasure.workflow.participants import Participants
+from secede.erasure.workflow.session import ErasureSession
 from secede.federation.cost import Cost
 from secede.federation.robust import by_name
 from secede.state import State
@@ -46,7 +46,7 @@ def gate_of(margins: Margins) -> Gate:
 
 
 def counted(
-    roll: Roll, state: State, model: str, known: Mapping[str, Any] | None
+    roll: Participants, state: State, model: str, known: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], Cost]:
     """Return a round's counts, what the gate says, and what the counting took.
 
@@ -85,7 +85,7 @@ def counted(
     return found, cost
 
 
-def count(roll: Roll, state: State, model: str) -> tuple[dict[str, Counts], Cost]:
+def count(roll: Participants, state: State, model: str) -> tuple[dict[str, Counts], Cost]:
     """Let those present count with a model; leave out who is silent or tells what cannot be."""
     desk = roll.desk
     numbers = desk.numbers(roll.present)
@@ -107,7 +107,7 @@ def count(roll: Roll, state: State, model: str) -> tuple[dict[str, Counts], Cost
     return sound, tally.cost
 
 
-def _veto(roll: Roll, state: State, retained: Counts) -> Failed | None:
+def _veto(roll: Participants, state: State, retained: Counts) -> Failed | None:
     """Ask the server's own samples, where it has some."""
     ground, plan = roll.desk.ground, roll.plan
     after = ground.held_out(state)
@@ -120,18 +120,18 @@ def _veto(roll: Roll, state: State, retained: Counts) -> Failed | None:
 _NAMED = 256  # weights that stay as they are, in the journal
 
 
-def begin(desk: Desk) -> None:
+def begin(desk: ErasureSession) -> None:
     """Let the retained clients count with the start itself: zero rounds may be enough."""
     found = desk.course.last.details
     state, _ = desk.kept(found["state"])
-    roll = Roll.call(desk)
-    details = attempted(desk, roll, lambda: _counted(desk, roll, state, 0, Cost()))
+    roll = Participants.call(desk)
+    details = or_escalate(desk, roll, lambda: _counted(desk, roll, state, 0, Cost()))
     if details is not None:
         kept = {"state": found["state"], "trained_from": None}
         desk.move(courses.POST_TRAINING, {**details, **kept})
 
 
-def go_on(desk: Desk) -> None:
+def go_on(desk: ErasureSession) -> None:
     """Take one more round; or end, and say whether the gate was passed."""
     course, plan, step = desk.course, desk.plan, desk.step
     last = course.last.details
@@ -148,14 +148,16 @@ def go_on(desk: Desk) -> None:
         verify(desk)
 
 
-def _round(desk: Desk, step: Step, last: Mapping[str, Any]) -> None:
+def _round(desk: ErasureSession, step: Step, last: Mapping[str, Any]) -> None:
     state, memory = desk.kept(last["state"])
     method = planned(step)
     number = last["round"] + 1
-    roll = Roll.call(desk)
+    roll = Participants.call(desk)
 
     def work() -> tuple[State, State, dict[str, Any]]:
-        after = attended(roll, lambda server: method.recover(server, state, memory, number))
+        after = with_checked_replies(
+            roll, lambda server: method.recover(server, state, memory, number)
+        )
         final, told, stayed = after.state, dict[str, float](), dict[str, list[str]]()
         if number == 1 and _fades(desk.plan, step):
             final, told, stayed = _faded(desk, roll, final)
@@ -165,7 +167,7 @@ def _round(desk: Desk, step: Step, last: Mapping[str, Any]) -> None:
         details |= stayed
         return final, after.memory, details
 
-    done = attempted(desk, roll, work)
+    done = or_escalate(desk, roll, work)
     if done is None:
         return
     final, remembered, details = done
@@ -188,7 +190,7 @@ def _fades(plan: Plan, step: Step) -> bool:
 
 
 def _faded(
-    desk: Desk, roll: Roll, state: State
+    desk: ErasureSession, roll: Participants, state: State
 ) -> tuple[State, dict[str, float], dict[str, list[str]]]:
     """Return the state without what the retained clients do not use, how much, and what stays.
 
@@ -250,7 +252,9 @@ def _pays(rounds: tuple[Mapping[str, Any], ...], before: Mapping[str, Any]) -> b
     return rounds_that_pay(Counts.of(before).overall().value, accuracies) is not None
 
 
-def _counted(desk: Desk, roll: Roll, state: State, number: int, cost: Cost) -> dict[str, Any]:
+def _counted(
+    desk: ErasureSession, roll: Participants, state: State, number: int, cost: Cost
+) -> dict[str, Any]:
     """Return a round's details: counts before and after, and what the gate says."""
     plan, step = desk.plan, desk.step
     states.check_finite(state, f"the model after round {number}")

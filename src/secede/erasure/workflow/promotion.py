@@ -22,13 +22,13 @@ from secede.erasure.receipts import build, page, verify
 from secede.erasure.receipts.verify import Verified
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.model_registry import Candidate, Model
-from secede.erasure.storage.progress import Course
-from secede.erasure.types import moment, stamp
-from secede.erasure.workflow.session import NAMES, Desk
+from secede.erasure.storage.progress import Progress
+from secede.erasure.types import format_time, parse_time
+from secede.erasure.workflow.session import NAMES, ErasureSession
 from secede.errors import RecordError, TrustError
 
 
-def promote(desk: Desk) -> None:
+def promote(desk: ErasureSession) -> None:
     """Put the verified model into service, retire the old one, destroy, sign, and end."""
     course, plan, step = desk.course, desk.plan, desk.step
     after = str(course.last.details["model"])
@@ -55,25 +55,25 @@ def promote(desk: Desk) -> None:
     )
 
 
-def is_promoted(desk: Desk, course: Course) -> bool:
+def is_promoted(desk: ErasureSession, course: Progress) -> bool:
     """Return whether the verified model is in the registry already."""
     if course.last.state != courses.VERIFIED:
         return False
     return any(m.digest == course.last.details["model"] for m in desk.registry.models())
 
 
-def roll_back(desk: Desk, reason: str | None = None) -> None:
+def roll_back(desk: ErasureSession, reason: str | None = None) -> None:
     """End without a new model: the one from before stays, what was tried is destroyed."""
     usual = "no rung is left; the model from before stays in service"
     _drop(desk, courses.ROLLED_BACK, reason or usual)
 
 
-def refuse(desk: Desk, reason: str) -> None:
+def refuse(desk: ErasureSession, reason: str) -> None:
     """End because the request cannot be done for."""
     _drop(desk, courses.REFUSED, reason)
 
 
-def _drop(desk: Desk, state: str, reason: str) -> None:
+def _drop(desk: ErasureSession, state: str, reason: str) -> None:
     course = desk.course
     desk.hold()
     desk.vault.destroy()
@@ -84,9 +84,9 @@ def _drop(desk: Desk, state: str, reason: str) -> None:
     desk.move(state, {"reason": reason, "scalars": scalars})
 
 
-def _rehearse(desk: Desk, course: Course, plan: Plan) -> None:
+def _rehearse(desk: ErasureSession, course: Progress, plan: Plan) -> None:
     """Make the receipt out before anything is done for good; only its times are not the last."""
-    now = stamp(desk.clock())
+    now = format_time(desk.clock())
     carriers = _carriers(desk, plan)
     for model in carriers:
         files.check_single(desk.home.model(model.digest))
@@ -96,7 +96,7 @@ def _rehearse(desk: Desk, course: Course, plan: Plan) -> None:
     _signed(desk, told)
 
 
-def _put_into_service(desk: Desk, course: Course, plan: Plan, after: str) -> Model:
+def _put_into_service(desk: ErasureSession, course: Progress, plan: Plan, after: str) -> Model:
     done = course.last.details
     if not desk.home.model(after).exists():
         states.save(desk.vault.get(done["state"])[0], desk.home.model(after))
@@ -114,13 +114,13 @@ def _put_into_service(desk: Desk, course: Course, plan: Plan, after: str) -> Mod
     )
 
 
-def _carriers(desk: Desk, plan: Plan) -> tuple[Model, ...]:
+def _carriers(desk: ErasureSession, plan: Plan) -> tuple[Model, ...]:
     """Return the models of the run that carry the client, out of use or not."""
     found = desk.registry.carriers(plan.client, retired=True)
     return tuple(model for model in found if model.run == desk.run)
 
 
-def _write_models(desk: Desk, model: Model, plan: Plan) -> tuple[Model, ...]:
+def _write_models(desk: ErasureSession, model: Model, plan: Plan) -> tuple[Model, ...]:
     """Put into the ledger who serves, who is retired, and who received the new model."""
     retired = _carriers(desk, plan)
     for found in (model, *retired):
@@ -139,7 +139,7 @@ def _write_models(desk: Desk, model: Model, plan: Plan) -> tuple[Model, ...]:
     return retired
 
 
-def _things(course: Course, retired: tuple[Model, ...]) -> list[tuple[str, str | None]]:
+def _things(course: Progress, retired: tuple[Model, ...]) -> list[tuple[str, str | None]]:
     """Return what is to be destroyed: key and digest."""
     done = course.last.details
     things: list[tuple[str, str | None]] = [
@@ -150,7 +150,7 @@ def _things(course: Course, retired: tuple[Model, ...]) -> list[tuple[str, str |
 
 
 def _destroy(
-    desk: Desk, course: Course, plan: Plan, retired: tuple[Model, ...]
+    desk: ErasureSession, course: Progress, plan: Plan, retired: tuple[Model, ...]
 ) -> tuple[list[DestroyedItem], Head]:
     """Delete what carried the leaver; return what that was, and the ledger's head after it."""
     desk.hold()
@@ -175,20 +175,20 @@ def _destroy(
     return gone, head
 
 
-def _issue(desk: Desk, model: Model, gone: list[DestroyedItem], head: Head) -> str:
+def _issue(desk: ErasureSession, model: Model, gone: list[DestroyedItem], head: Head) -> str:
     """Name the receipt in the ledger, write it and its page, and return its digest.
 
     The row comes first: whatever is killed after it makes the same receipt again, with its time.
     """
     request = desk.course.entry.digest
     known = desk.ledger.receipt_of(request)
-    completed = stamp(desk.clock()) if known is None else known.at
+    completed = format_time(desk.clock()) if known is None else known.at
     told = build.statement(desk, promoted=model.added, completed=completed, gone=gone, head=head)
     data, verified = _signed(desk, told)
     body = _body(told, verified.digest)
     if known is None:
         desk.hold()
-        known = desk.ledger.append("receipt", body, moment(completed))
+        known = desk.ledger.append("receipt", body, parse_time(completed))
         desk.note_head()
     if known.at != completed or known.body != body.model_dump(mode="json"):
         raise RecordError(
@@ -206,12 +206,12 @@ def _issue(desk: Desk, model: Model, gone: list[DestroyedItem], head: Head) -> s
     return verified.digest
 
 
-def _signed(desk: Desk, told: Statement) -> tuple[bytes, Verified]:
+def _signed(desk: ErasureSession, told: Statement) -> tuple[bytes, Verified]:
     data = verify.sign(told, desk.key)
     return data, verify.verify(data, desk.home.keyring())
 
 
-def _kept(desk: Desk, digest: str) -> Verified | None:
+def _kept(desk: ErasureSession, digest: str) -> Verified | None:
     """Return the receipt that lies there already, if it is this one: it may be countersigned."""
     path = desk.home.receipt(desk.course.entry.digest)
     if not path.exists():

@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from secede import state as states
-from secede.erasure.backend import Ground
-from secede.erasure.defences.fingerprints import Returning
+from secede.erasure.backend import FederationBackend
+from secede.erasure.defences.fingerprints import ReplayDetector
 from secede.erasure.documents.ledger_rows import KINDS, DeliveredBody, Row
 from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.documents.request import Request
@@ -29,9 +29,9 @@ from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Holder, Transition
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.locks import SECONDS
-from secede.erasure.storage.model_registry import Lineage, Model
-from secede.erasure.storage.progress import Course
-from secede.erasure.storage.state_files import Vault
+from secede.erasure.storage.model_registry import Model, ModelRegistry
+from secede.erasure.storage.progress import Progress
+from secede.erasure.storage.state_files import StateFiles
 from secede.erasure.types import Document
 from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, RecordError, StateError, StorageError
@@ -46,14 +46,14 @@ NOT_FADED = ("unfaded", "cleared")  # all of it stayed, or all but what nobody r
 
 
 @dataclass(frozen=True, kw_only=True)
-class Desk:
+class ErasureSession:
     """One request with everything that its erasure needs at hand."""
 
     home: Home
-    ground: Ground
+    ground: FederationBackend
     journal: Journal
     ledger: Ledger
-    registry: Lineage
+    registry: ModelRegistry
     key: PrivateKey
     holder: Holder
     clock: Callable[[], datetime]
@@ -66,9 +66,9 @@ class Desk:
         return self.journal.request(self.number)
 
     @cached_property
-    def vault(self) -> Vault:
+    def vault(self) -> StateFiles:
         """Where the erasure's states lie."""
-        return Vault(self.home.work(self.number))
+        return StateFiles(self.home.work(self.number))
 
     @cached_property
     def run(self) -> str:
@@ -76,9 +76,11 @@ class Desk:
         return self.home.federation.run
 
     @property
-    def course(self) -> Course:
+    def course(self) -> Progress:
         """How far it has come."""
-        return Course(self.journal.entry(self.number), tuple(self.journal.transitions(self.number)))
+        return Progress(
+            self.journal.entry(self.number), tuple(self.journal.transitions(self.number))
+        )
 
     @property
     def plan(self) -> Plan:
@@ -135,10 +137,10 @@ class Desk:
         parameters = self.ground.fresh_model(0).named_parameters()
         return frozenset(name for name, value in parameters if value.requires_grad)
 
-    def returning(self, plan: Plan) -> Returning:
+    def returning(self, plan: Plan) -> ReplayDetector:
         """Return what old updates are known again by, those of the plan's leaver among them."""
         last, seen = self.ground.last(plan.client), self.ground.seen(plan.client)
-        return Returning(self.home.path, self.movable, last, seen)
+        return ReplayDetector(self.home.path, self.movable, last, seen)
 
     def numbers(self, names: tuple[str, ...]) -> list[int]:
         """Return clients' numbers in the engine."""
@@ -206,12 +208,12 @@ class Desk:
             found |= {"scope": scope.model_dump(mode="json"), "training": self.ground.training()}
         return found
 
-    def _copy(self, course: Course, transition: Transition) -> None:
+    def _copy(self, course: Progress, transition: Transition) -> None:
         for body in self._rows(course, transition):
             self.ledger.append_once(KINDS[type(body)], body, transition.at)
         self.note_head()
 
-    def _rows(self, course: Course, transition: Transition) -> Iterator[Document]:
+    def _rows(self, course: Progress, transition: Transition) -> Iterator[Document]:
         """Yield what the ledger holds of a transition; it follows from the journal alone."""
         details = transition.details
         if transition.state == courses.PLANNED:
@@ -228,7 +230,7 @@ class Desk:
         yield consistency.transition_body(course.entry.digest, transition)
 
     def _delivered(
-        self, course: Course, transition: Transition, told: Mapping[str, Any]
+        self, course: Progress, transition: Transition, told: Mapping[str, Any]
     ) -> Iterator[DeliveredBody]:
         """Yield who was sent a state on the way to a transition: the leaver, those present."""
         plan = self.home.plan(transition.details["plan"])

@@ -11,24 +11,24 @@ from datetime import datetime, timedelta
 from pydantic import ValidationError
 
 from secede import state as states
-from secede.erasure.backend import Ground
+from secede.erasure.backend import FederationBackend
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.request import Request
 from secede.erasure.planning import options, planner
-from secede.erasure.planning.options import Wishes
+from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
-from secede.erasure.storage.model_registry import Lineage
-from secede.erasure.types import faults
+from secede.erasure.storage.model_registry import ModelRegistry
+from secede.erasure.types import describe_errors
 from secede.erasure.workflow import promotion
-from secede.erasure.workflow.session import Desk
+from secede.erasure.workflow.session import ErasureSession
 from secede.errors import ConfigError, RecordError, RequestError
 
 
-def take(desk: Desk, wishes: Wishes, *, reason: str | None = None) -> None:
+def make_plan(desk: ErasureSession, wishes: EraseOptions, *, reason: str | None = None) -> None:
     """Plan for the model that serves now; a request that cannot be done for is refused."""
     now, course = desk.clock(), desk.course
-    wishes = options.asked(course, wishes)
+    wishes = options.original_options(course, wishes)
     try:
         plan = plan_for(
             desk.home, desk.ground, desk.registry, desk.request, wishes, now, course.entry.due
@@ -37,14 +37,14 @@ def take(desk: Desk, wishes: Wishes, *, reason: str | None = None) -> None:
         promotion.refuse(desk, str(error))
         return
     told = {"reason": reason} if reason else {}
-    kept = {"wishes": options.kept(wishes), **told}
+    kept = {"wishes": options.as_json(wishes), **told}
     desk.tell(plan.text())
     desk.move(courses.PLANNED, {**_named(desk.home.keep_plan(plan)), **kept})
 
 
-def again(desk: Desk, wishes: Wishes, reason: str) -> None:
+def plan_again(desk: ErasureSession, wishes: EraseOptions, reason: str) -> None:
     """Begin the same plan again."""
-    kept = options.kept(options.asked(desk.course, wishes))
+    kept = options.as_json(options.original_options(desk.course, wishes))
     desk.move(courses.PLANNED, {**_named(desk.course.plan), "wishes": kept, "reason": reason})
 
 
@@ -54,10 +54,10 @@ def _named(digest: str) -> dict[str, object]:
 
 def plan_for(
     home: Home,
-    ground: Ground,
-    registry: Lineage,
+    ground: FederationBackend,
+    registry: ModelRegistry,
     request: Request,
-    wishes: Wishes,
+    wishes: EraseOptions,
     now: datetime,
     due: datetime,
 ) -> Plan:
@@ -85,4 +85,6 @@ def plan_for(
     try:
         return planner.make(ground, request, model=model, retained=retained, wishes=wishes, now=now)
     except ValidationError as error:
-        raise ConfigError(f"no plan can be made of these options: {faults(error)}") from error
+        raise ConfigError(
+            f"no plan can be made of these options: {describe_errors(error)}"
+        ) from error

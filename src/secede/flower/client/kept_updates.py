@@ -25,8 +25,8 @@ from torch import Tensor
 
 from secede import files
 from secede import state as states
-from secede.erasure.canonical_json import canonical, parse, read
-from secede.erasure.types import Count, Digest, Document, faults
+from secede.erasure.canonical_json import parse, read, to_canonical
+from secede.erasure.types import Count, Digest, Document, describe_errors
 from secede.errors import ConfigError, RecordError, SecedeError, StateError, StorageError
 from secede.flower.storage import state_writer
 from secede.state import State
@@ -38,7 +38,7 @@ _UNMATCHED = 4  # while none of them is known to be the one that the server says
 _HOMES = 16  # of which updates stay: whoever makes up more of them fills no disk
 
 
-class Kept(Document):
+class KeptUpdate(Document):
     """An update that the client has: what it is, and where it comes from."""
 
     digest: Digest | None = None  # as the client found it or, while `file` is there, was told
@@ -68,10 +68,10 @@ class Index(Document):
     """All that the client has, the newest first."""
 
     version: Literal[1, 2] = 2  # 1 had no checksums
-    updates: tuple[Kept, ...] = ()
+    updates: tuple[KeptUpdate, ...] = ()
 
 
-class Updates:
+class KeptUpdates:
     """A folder with a client's own last updates."""
 
     def __init__(self, folder: Path) -> None:
@@ -89,14 +89,14 @@ class Updates:
         serving: str | None = None,
         hashed: bool = True,
         hidden: bool = False,
-    ) -> Kept:
+    ) -> KeptUpdate:
         """Keep an update; `serving` is the digest of the home's one that must stay.
 
         It has a digest at once if it is `hashed`, else when the home's next round tells it. That
         of a `hidden` one is salted, so that nobody can use it to find out whether a guess is right.
         """
         salt = secrets.token_hex(32) if hidden else ""
-        new = Kept(
+        new = KeptUpdate(
             digest=_digest(state, salt) if hashed else None,
             salt=salt,
             file="" if hashed else secrets.token_hex(16),
@@ -124,15 +124,17 @@ class Updates:
             self._sweep(stays)
         return new
 
-    def all(self) -> tuple[Kept, ...]:
+    def all(self) -> tuple[KeptUpdate, ...]:
         """Return what there is, the newest first."""
         path = self.folder / _INDEX
         if not path.exists():
             return ()
         try:
-            return Index.model_validate_json(canonical(parse(read(path, _LIMIT), _LIMIT))).updates
+            return Index.model_validate_json(
+                to_canonical(parse(read(path, _LIMIT), _LIMIT))
+            ).updates
         except (SecedeError, ValidationError) as error:
-            told = faults(error) if isinstance(error, ValidationError) else error
+            told = describe_errors(error) if isinstance(error, ValidationError) else error
             raise RecordError(f"{path}: damaged ({told}); restore it from a backup") from error
 
     def get(self, digest: str, home: str | None = None) -> dict[str, Tensor] | None:
@@ -185,7 +187,7 @@ class Updates:
             self._sweep(stays)
         return len(known) - len(stays)
 
-    def _check_alone(self, known: Sequence[Kept], home: str, run: str, node: str) -> None:
+    def _check_alone(self, known: Sequence[KeptUpdate], home: str, run: str, node: str) -> None:
         """Raise if another client of the same run keeps its updates here: they would be mixed."""
         others = {kept.node for kept in known if (kept.home, kept.run) == (home, run)} - {node}
         if others:
@@ -194,13 +196,13 @@ class Updates:
                 "each a folder of its own (secede-folder in its node config)"
             )
 
-    def _load(self, kept: Kept) -> dict[str, Tensor]:
+    def _load(self, kept: KeptUpdate) -> dict[str, Tensor]:
         try:
             return states.load(self._path(kept))[0]
         except StateError as error:
             raise RecordError(str(error)) from error
 
-    def _check(self, kept: Kept, state: State) -> None:
+    def _check(self, kept: KeptUpdate, state: State) -> None:
         """Raise if these are not the values that were written."""
         if kept.checksum is not None:
             same = state_writer.checksum(state) == kept.checksum
@@ -213,7 +215,9 @@ class Updates:
         if not same:
             raise RecordError(f"{self._path(kept)}: its values are not those that were written")
 
-    def _called(self, known: Sequence[Kept], home: str, serving: str | None) -> Sequence[Kept]:
+    def _called(
+        self, known: Sequence[KeptUpdate], home: str, serving: str | None
+    ) -> Sequence[KeptUpdate]:
         """Return what is known, with the digest that the server tells and none has yet.
 
         It is that of the last update, if no other comes into question; else all that do are hashed.
@@ -230,7 +234,7 @@ class Updates:
             _changed(kept, digest=found[kept.file]) if kept in unnamed else kept for kept in known
         ]
 
-    def _digest(self, kept: Kept) -> str | None:
+    def _digest(self, kept: KeptUpdate) -> str | None:
         """Return an update's digest, None if it is damaged."""
         try:
             state = self._load(kept)
@@ -253,7 +257,7 @@ class Updates:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _sweep(self, stays: Sequence[Kept]) -> None:
+    def _sweep(self, stays: Sequence[KeptUpdate]) -> None:
         """Remove what the index does not name, and what a kill left half written."""
         names = {f"{kept.stem}.safetensors" for kept in stays}
         try:
@@ -264,7 +268,7 @@ class Updates:
         except OSError as error:
             raise StorageError(f"cannot delete in {self.folder}: {error.strerror}") from error
 
-    def _path(self, kept: Kept) -> Path:
+    def _path(self, kept: KeptUpdate) -> Path:
         return self.folder / f"{kept.stem}.safetensors"
 
 
@@ -274,16 +278,18 @@ def _digest(state: State, salt: str) -> str:
     return hashlib.sha256(f"{salt}:{plain}".encode()).hexdigest() if salt else plain
 
 
-def _bytes(updates: Sequence[Kept]) -> bytes:
-    return canonical(Index(updates=tuple(updates)).model_dump(mode="json")) + b"\n"
+def _bytes(updates: Sequence[KeptUpdate]) -> bytes:
+    return to_canonical(Index(updates=tuple(updates)).model_dump(mode="json")) + b"\n"
 
 
-def _changed(kept: Kept, **values: object) -> Kept:
+def _changed(kept: KeptUpdate, **values: object) -> KeptUpdate:
     """Return the entry with other values; what is not sound raises."""
-    return Kept.model_validate({**kept.model_dump(), **values})
+    return KeptUpdate.model_validate({**kept.model_dump(), **values})
 
 
-def _stays(new: Kept, known: Sequence[Kept], serving: str | None) -> tuple[Kept, ...]:
+def _stays(
+    new: KeptUpdate, known: Sequence[KeptUpdate], serving: str | None
+) -> tuple[KeptUpdate, ...]:
     """Return what stays once `new` is there, the newest first."""
     stays, homes, mine = [new], {new.home}, 1
     digests = {kept.digest for kept in (new, *known) if kept.home == new.home} - {None}

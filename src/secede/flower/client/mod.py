@@ -19,7 +19,7 @@ from secede.errors import ConfigError, DataError, GuardError, RecordError, Seced
 from secede.federation.engine import OwnState
 from secede.federation.training import LocalTraining, Loss
 from secede.flower.client import secagg_checks
-from secede.flower.client.kept_updates import Kept, Updates
+from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
 from secede.flower.client.tasks import Keys, Site, floats_of, samples_of, undrawn
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.messages import Asked
@@ -101,7 +101,7 @@ class ClientErasure:
         app.query(messages.LEAVE)(self._answer)
         return app
 
-    def updates(self, context: Context) -> Updates:
+    def updates(self, context: Context) -> KeptUpdates:
         """Return where this client keeps its updates: a folder of its own on its own disk."""
         config = context.node_config
         base = Path(str(config[FOLDER])) if FOLDER in config else self._folder
@@ -110,7 +110,7 @@ class ClientErasure:
         # A simulation gives its nodes new ids in each run, but always the same partitions.
         partition = config.get("partition-id")
         name = f"node-{context.node_id}" if partition is None else f"partition-{int(partition)}"
-        return Updates(base / name)
+        return KeptUpdates(base / name)
 
     def _keep(
         self,
@@ -121,7 +121,7 @@ class ClientErasure:
         *,
         home: str,
         serving: str | None,
-    ) -> Kept:
+    ) -> KeptUpdate:
         hidden, samples = secagg_checks.is_hidden(message), _samples(reply)
         state: State = arrays.plain(record)
         if hidden:
@@ -201,7 +201,7 @@ class ClientErasure:
                 "load_data and load_model may give"
             ) from error
 
-    def _own(self, updates: Updates, asked: Asked, like: State) -> OwnState | None:
+    def _own(self, updates: KeptUpdates, asked: Asked, like: State) -> OwnState | None:
         """Return the update that the server means; without a share in the mean any will do."""
         found: State | None = None
         try:

@@ -16,8 +16,8 @@ from secede.erasure.storage.home import Home
 from secede.errors import ConfigError
 from secede.flower.protocol.nodes import select
 from secede.flower.storage import holding
-from secede.flower.storage.round_log import Log
-from secede.flower.storage.training_state import Trainings
+from secede.flower.storage.round_log import RoundLog
+from secede.flower.storage.training_state import TrainingState
 
 Tell = Callable[[str], None]
 ROUNDS = 3
@@ -40,7 +40,7 @@ def training(
 
     `go_on` takes back a wish for one from scratch.
     """
-    trainings = Trainings(folder)
+    trainings = TrainingState(folder)
     if go_on:
         with holding.held(Home(folder), tell, doing="taking back a training from scratch"):
             if trainings.go_on():
@@ -50,7 +50,7 @@ def training(
         return Asked(length, trainings.foresee(length).words)
     length = rounds or ROUNDS
     found = trainings.foresee(length, from_scratch=True)
-    if Log(folder / "rounds.jsonl").last() is not None:
+    if RoundLog(folder / "rounds.jsonl").last() is not None:
         with holding.held(Home(folder), tell, doing="asking for a training from scratch"):
             trainings.ask_anew(length)
     return Asked(length, found.words)
@@ -114,7 +114,7 @@ def _written(value: object) -> str:
 
 def leaving(folder: Path, leaver: str) -> None:
     """Raise if there is nothing to erase from, or `leaver` is not one client of it."""
-    log = Log(folder / "rounds.jsonl")
+    log = RoundLog(folder / "rounds.jsonl")
     if log.last() is None:
         raise ConfigError(
             f"{folder} holds no completed round, there is nothing to erase from: secede flower "
@@ -129,7 +129,7 @@ def erasure(folder: Path, leaver: str, *, as_it_is: bool, tell: Tell) -> None:
     That is written down: whatever else may be wrong is to be looked at before.
     """
     leaving(folder, leaver)
-    trainings = Trainings(folder)
+    trainings = TrainingState(folder)
     cut = trainings.cut()
     if cut is not None and as_it_is:
         known, done = cut

@@ -11,15 +11,15 @@ from secede.erasure.receipts import verify as receipts
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
-from secede.erasure.storage.model_registry import Lineage
+from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.storage.progress import PROMOTED
 from secede.errors import RecordError, RolledBackError
 from secede.flower.protocol.nodes import select
-from secede.flower.storage.round_log import Log
+from secede.flower.storage.round_log import RoundLog
 
 
 @dataclass(frozen=True, kw_only=True)
-class Erased:
+class ErasureResult:
     """A client that was erased, and the evidence."""
 
     client: str
@@ -41,7 +41,7 @@ def request(folder: Path, leaver: str) -> Entry | None:
     return found[-1] if found else None
 
 
-def verified(folder: Path, leaver: str) -> Erased:
+def verified(folder: Path, leaver: str) -> ErasureResult:
     """Return how the erasure of `leaver` ended; its receipt must hold, the ledger agree."""
     entry = request(folder, leaver)
     if entry is None:
@@ -51,20 +51,20 @@ def verified(folder: Path, leaver: str) -> Erased:
     return _held(Home(folder), entry)
 
 
-def already(folder: Path, leaver: str) -> Erased | None:
+def already(folder: Path, leaver: str) -> ErasureResult | None:
     """Return how `leaver` was erased, None if it is not, or takes part again since."""
     done = [entry for entry in _requests(folder, leaver) if entry.state == PROMOTED]
     if not done:
         return None
     home = Home(folder)
-    with Lineage(home.registry, read_only=True) as registry:
+    with ModelRegistry(home.registry, read_only=True) as registry:
         gone = done[-1].client in registry.erased()
     return _held(home, done[-1]) if gone else None
 
 
 def _requests(folder: Path, leaver: str) -> list[Entry]:
     path = Home(folder).journal
-    known = Log(folder / "rounds.jsonl").clients()
+    known = RoundLog(folder / "rounds.jsonl").clients()
     if not path.exists() or not known:
         return []
     name = select(leaver, known).name
@@ -73,12 +73,12 @@ def _requests(folder: Path, leaver: str) -> list[Entry]:
     return [entry for entry in found if entry.client == name]
 
 
-def _held(home: Home, entry: Entry) -> Erased:
+def _held(home: Home, entry: Entry) -> ErasureResult:
     path, signers = home.receipt(entry.digest), home.signers()
     data = read(path, receipts.LIMIT)
     held = receipts.verify(data, signers.keys, auditors=signers.auditors, ledger=home.ledger)
     told = held.statement.predicate
-    return Erased(
+    return ErasureResult(
         client=told.request.client,
         method=told.method.name,
         rung=told.method.rung,

@@ -17,7 +17,7 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from pydantic import Field, ValidationError
 
-from secede.erasure.types import Count, Digest, Document, Name, Share, faults
+from secede.erasure.types import Count, Digest, Document, Name, Share, describe_errors
 from secede.errors import ConfigError, GuardError, RecordError, SecedeError, StateError
 from secede.flower.protocol import arrays
 from secede.state import State
@@ -212,7 +212,7 @@ def _asked(message: Message) -> Asked:
     try:
         return Asked.model_validate(_json(message, _TASK))
     except ValidationError as error:
-        raise GuardError(f"a question that is none: {faults(error)}") from None
+        raise GuardError(f"a question that is none: {describe_errors(error)}") from None
 
 
 def _json(message: Message, key: str) -> dict[str, Any]:

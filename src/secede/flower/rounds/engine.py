@@ -23,8 +23,8 @@ from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node
 from secede.flower.protocol.waiting import until
 from secede.flower.rounds import supported_strategies
-from secede.flower.rounds.grid import Awaiting, Exchange, Only
-from secede.flower.rounds.questions import Answers, Own, Question, Questions
+from secede.flower.rounds.grid import DeadlineGrid, Exchange, SubsetGrid
+from secede.flower.rounds.questions import Answers, OwnTask, Question, Questions
 from secede.flower.rounds.recording import to_config
 from secede.flower.storage.round_log import Contribution
 from secede.state import State
@@ -56,7 +56,7 @@ class LiveEngine(ABC):
     like: State  # names, shapes and dtypes of every state
     home: str = ""  # what the server calls itself to clients
     config: Mapping[str, object] = field(default_factory=dict)  # for the user's own training
-    own: dict[int, Own] = field(default_factory=dict)
+    own: dict[int, OwnTask] = field(default_factory=dict)
     remembers: bool = True  # False: rounds leave `own` as it is
     hidden: frozenset[int] = frozenset()  # clients that take part in no round
     answer_seconds: Mapping[int, float] = field(default_factory=dict)
@@ -187,10 +187,10 @@ class LiveEngine(ABC):
             return
         for client, own in self.own.items():
             if self.phases.get(client) == phase:
-                self.own[client] = Own(0.0, own.digest)
+                self.own[client] = OwnTask(0.0, own.digest)
         total = sum(update.samples for update in updates)
         for update, told in zip(updates, contributions, strict=True):
-            self.own[update.client] = Own(update.samples / total, told.digest)
+            self.own[update.client] = OwnTask(update.samples / total, told.digest)
             self.phases[update.client] = phase
 
     def _tell_missing(self, wanted: Sequence[Node], names: Mapping[int, str], came: Came) -> None:
@@ -223,7 +223,9 @@ class FlowerEngine(LiveEngine):
         number: int,
     ) -> Came:
         # The strategy's own sampling would wait for ever if all of them went away by now.
-        grid = Awaiting(Only(self.exchange.grid, at), self.gather_seconds, self.exchange.tell)
+        grid = DeadlineGrid(
+            SubsetGrid(self.exchange.grid, at), self.gather_seconds, self.exchange.tell
+        )
         # In the model's order, as while training: clients and mods may go by place.
         record = arrays.to_record({name: state[name] for name in self.like})
         config = to_config(self.config)

@@ -31,7 +31,7 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-class Passing(Grid):
+class ForwardingGrid(Grid):
     """A grid that passes everything on to another."""
 
     def __init__(self, inner: Grid) -> None:
@@ -80,7 +80,7 @@ class Passing(Grid):
         return self.inner.send_and_receive(messages, timeout=timeout)
 
 
-class Prompt(Passing):
+class FastPollGrid(ForwardingGrid):
     """A grid that is asked for replies twice a second: Flower's own looks every three seconds."""
 
     def send_and_receive(
@@ -97,15 +97,15 @@ class Prompt(Passing):
         return found
 
 
-def prompt(grid: Grid) -> Grid:
+def with_fast_polls(grid: Grid) -> Grid:
     """Return a grid that loses no time between replies, where Flower's own over the network does.
 
     Others, such as the simulation's, know themselves when a reply is there.
     """
-    return Prompt(grid) if type(grid).__name__ in _SLOW else grid
+    return FastPollGrid(grid) if type(grid).__name__ in _SLOW else grid
 
 
-class Admitted(Passing):
+class AdmissionGrid(ForwardingGrid):
     """A grid on which only those are there who may take part: the others get no message either.
 
     Who comes online while a strategy waits is looked at as well: each time that it asks.
@@ -165,7 +165,7 @@ class Admitted(Passing):
         return found
 
 
-class Only(Passing):
+class SubsetGrid(ForwardingGrid):
     """A grid on which none but some nodes are there."""
 
     def __init__(self, inner: Grid, shown: Collection[int]) -> None:
@@ -177,7 +177,7 @@ class Only(Passing):
         return [node for node in self.inner.get_nodes() if node.node_id in self.shown]
 
 
-class Awaiting(Passing):
+class DeadlineGrid(ForwardingGrid):
     """A grid that is asked who is there for so long only: Flower's sampling asks for ever.
 
     It waits for `enough` clients itself, and says so rarely, where Flower's sampling would say so

@@ -23,7 +23,7 @@ from secede.unlearning.method import Reply
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnTask:
     """What the server knows of a client's last update: its share in the last mean, its digest."""
 
     weight: float
@@ -56,7 +56,7 @@ class Questions:
 
     exchange: Exchange
     clients: Mapping[int, Node]
-    own: Mapping[int, Own]
+    own: Mapping[int, OwnTask]
     like: State
     home: str = ""
 

@@ -24,7 +24,7 @@ from secede.errors import ConfigError, GuardError, StateError
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node, Roster
 from secede.flower.rounds import supported_strategies
-from secede.flower.rounds.grid import Admitted, Awaiting, prompt
+from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, with_fast_polls
 from secede.flower.rounds.grid import reply_error as reason
 from secede.flower.storage.round_log import Contribution
 from secede.flower.storage.store import Store
@@ -147,7 +147,7 @@ class Recording(Strategy):
             begin = on.arrays if on else initial_arrays
             self._start, self._last = (on.model if on else None) or given, _bytes(begin)
             result = super().start(
-                prompt(grid),
+                with_fast_polls(grid),
                 begin,
                 num_rounds - self._done,
                 timeout,
@@ -273,18 +273,18 @@ class Recording(Strategy):
             and all(here[name] is data for name, data in self._last.items())
         )
 
-    def _admitted(self, grid: Grid) -> Admitted:
+    def _admitted(self, grid: Grid) -> AdmissionGrid:
         """Return the grid without those who have left; an erasure waits until this has ended."""
         if self._known is None:
             self._known = {node.identity: node for node in self.store.clients()}
             self._digests = self.store.digests()
         roster = Roster(self._known.values(), self.store.erased())
-        return Admitted(grid, roster, self._tell_refused)
+        return AdmissionGrid(grid, roster, self._tell_refused)
 
-    def _waiting(self, shown: Admitted, phase: Literal["train", "evaluate"]) -> Awaiting:
+    def _waiting(self, shown: AdmissionGrid, phase: Literal["train", "evaluate"]) -> DeadlineGrid:
         """Return a grid that waits for as many clients as the strategy does, and not for ever."""
         enough = supported_strategies.least(self.inner, phase)
-        return Awaiting(
+        return DeadlineGrid(
             shown, self._wait_seconds, self.store.tell, enough=enough, hopeless=shown.hopeless
         )
 

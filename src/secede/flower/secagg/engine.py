@@ -24,9 +24,9 @@ from secede.federation.engine import Update
 from secede.flower.client.mod import group
 from secede.flower.rounds.engine import Came, LiveEngine
 from secede.flower.secagg import legacy_api
-from secede.flower.secagg.grid import Carried, Carrying, Configured
-from secede.flower.secagg.legacy_api import Masked
-from secede.flower.secagg.opened_sums import Opened
+from secede.flower.secagg.grid import Carried, Configured, SecAggGrid
+from secede.flower.secagg.legacy_api import SecAggSettings
+from secede.flower.secagg.opened_sums import OpenedSums
 from secede.state import State
 
 Results = list[tuple[ClientProxy, FitRes]]
@@ -36,7 +36,7 @@ Failures = list[tuple[ClientProxy, FitRes] | BaseException]
 class Hearing(Strategy):
     """A strategy that configures a round as another does, and keeps what came of it."""
 
-    def __init__(self, masked: Masked, grid: Carrying) -> None:
+    def __init__(self, masked: SecAggSettings, grid: SecAggGrid) -> None:
         self.inner, self.results, self._grid = masked.whole(), Results(), grid
         self.mean, self._workflow = Parameters([], ""), masked.workflow
 
@@ -91,8 +91,8 @@ class Hearing(Strategy):
 class SecureEngine(LiveEngine):
     """An engine whose rounds hide single updates."""
 
-    masked: Masked
-    opened: Opened
+    masked: SecAggSettings
+    opened: OpenedSums
 
     def _exchanged(
         self,
@@ -109,7 +109,7 @@ class SecureEngine(LiveEngine):
         faults = dict.fromkeys(names, "a sum from this model was opened without it")
         at = {node: client for node, client in at.items() if names[node] in agreed}
         legacy_api.check_room(self.masked.workflow, len(at))
-        grid = Carrying(
+        grid = SecAggGrid(
             self.exchange,
             self.opened,
             like=self.like,

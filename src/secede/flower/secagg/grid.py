@@ -28,8 +28,8 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from secede.errors import GuardError
 from secede.flower.protocol import arrays
 from secede.flower.protocol import messages as wire
-from secede.flower.rounds.grid import Exchange, Passing
-from secede.flower.secagg.opened_sums import Opened
+from secede.flower.rounds.grid import Exchange, ForwardingGrid
+from secede.flower.secagg.opened_sums import OpenedSums
 from secede.state import State
 
 Configured = list[tuple[ClientProxy, FitIns]]
@@ -70,13 +70,13 @@ class Carried:
     down: int = 0
 
 
-class Carrying(Passing):
+class SecAggGrid(ForwardingGrid):
     """The grid."""
 
     def __init__(
         self,
         exchange: Exchange,
-        opened: Opened,
+        opened: OpenedSums,
         *,
         like: State,
         home: str,

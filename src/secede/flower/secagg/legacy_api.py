@@ -25,7 +25,7 @@ _WHOLE = 1e-3  # of a step: a sum's values are off by less
 
 
 @dataclass(frozen=True)
-class Masked:
+class SecAggSettings:
     """A weighted mean whose single updates stay hidden: the workflow, and the strategy in it."""
 
     workflow: SecAggPlusWorkflow
@@ -61,7 +61,7 @@ class Masked:
             )
 
 
-def check(strategy: object, workflow: object) -> Masked:
+def check(strategy: object, workflow: object) -> SecAggSettings:
     """Return both if they are a weighted mean under SecAgg+."""
     if not isinstance(workflow, SecAggPlusWorkflow):
         raise ConfigError(
@@ -80,7 +80,7 @@ def check(strategy: object, workflow: object) -> Masked:
             "run under SecAgg+: give the one that LegacyContext has, flwr.server.strategy's "
             f"{' or '.join(supported_strategies.WORK)}, or your own that inherits from them"
         )
-    return Masked(workflow, strategy)
+    return SecAggSettings(workflow, strategy)
 
 
 def to_parameters(state: State) -> Parameters:

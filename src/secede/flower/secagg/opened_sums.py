@@ -14,8 +14,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from secede import files
-from secede.erasure.canonical_json import canonical
-from secede.erasure.types import Digest, Document, Name, faults
+from secede.erasure.canonical_json import to_canonical
+from secede.erasure.types import Digest, Document, Name, describe_errors
 from secede.errors import GuardError, RecordError, SilentError, StorageError
 
 
@@ -26,7 +26,7 @@ class Opening(Document):
     clients: tuple[Name, ...]
 
 
-class Opened:
+class OpenedSums:
     """A file in the home, one line for each sum; one that a kill cut off was never opened."""
 
     def __init__(self, home: Path) -> None:
@@ -52,7 +52,7 @@ class Opened:
             raise GuardError(f"a sum from model {start[:12]}… was opened with fewer clients")
         if before is not None:
             return
-        line = canonical(Opening(start=start, clients=tuple(sorted(clients))).model_dump())
+        line = to_canonical(Opening(start=start, clients=tuple(sorted(clients))).model_dump())
         if not self._path.exists():
             files.write_bytes(self._path, line + b"\n")  # which waits for the folder, too
             return
@@ -73,7 +73,7 @@ class Opened:
                 if found.start == start:
                     return frozenset(found.clients)
         except (ValueError, ValidationError) as error:
-            told = faults(error) if isinstance(error, ValidationError) else error
+            told = describe_errors(error) if isinstance(error, ValidationError) else error
             raise RecordError(
                 f"{self._path}: damaged ({told}); restore it from a backup"
             ) from error

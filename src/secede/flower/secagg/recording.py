@@ -17,8 +17,8 @@ from secede import state as states
 from secede.errors import ConfigError
 from secede.flower.rounds.recording import WAIT_SECONDS
 from secede.flower.secagg import legacy_api
-from secede.flower.secagg.legacy_api import Masked
-from secede.flower.secagg.strategy import Bounded, Recorded, Shown
+from secede.flower.secagg.legacy_api import SecAggSettings
+from secede.flower.secagg.strategy import Bounded, RecordingStrategy, Shown
 from secede.flower.storage.store import Store
 from secede.state import State
 
@@ -87,7 +87,7 @@ class SecureRecording:
             done = 0 if on is None else min(on.rounds, config.num_rounds)
             shown = Shown(grid, self.store, self._round_seconds, masked.workflow.max_weight)
             begin = given if model is None else model
-            heard = Recorded(masked, self.store, shown, begin, self._wait_seconds)
+            heard = RecordingStrategy(masked, self.store, shown, begin, self._wait_seconds)
             heard.run, heard.done = str(context.run_id), done
             context.strategy = heard
             context.config = replace(config, num_rounds=config.num_rounds - done)
@@ -100,7 +100,7 @@ class SecureRecording:
                 context.config = config
             self.store.finish()
 
-    def _given(self, masked: Masked, manager: ClientManager) -> State:
+    def _given(self, masked: SecAggSettings, manager: ClientManager) -> State:
         """Return the weights that the training is started with."""
         found = masked.strategy.initialize_parameters(manager)
         if found is not None:

@@ -21,13 +21,13 @@ from flwr.supercore.run import RunNotRunningException
 from secede import state as states
 from secede.errors import ConfigError, GuardError, SilentError
 from secede.flower.protocol.nodes import Node, Roster
-from secede.flower.rounds.grid import Admitted, Awaiting, Exchange, prompt
+from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, Exchange, with_fast_polls
 from secede.flower.rounds.recording import told
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.engine import Failures, Results
-from secede.flower.secagg.grid import Carried, Carrying, Configured
-from secede.flower.secagg.legacy_api import Masked
-from secede.flower.secagg.opened_sums import Opened
+from secede.flower.secagg.grid import Carried, Configured, SecAggGrid
+from secede.flower.secagg.legacy_api import SecAggSettings
+from secede.flower.secagg.opened_sums import OpenedSums
 from secede.flower.storage.round_log import Contribution
 from secede.flower.storage.store import Store
 from secede.state import State
@@ -39,14 +39,16 @@ _PAUSE = 0.5  # seconds between two looks for replies
 _SAME = 1e-5  # of a value's size: rounding makes less of a mean of equal states
 
 
-class Shown(Carrying):
+class Shown(SecAggGrid):
     """The grid of a training, on which those who were erased are not."""
 
     def __init__(self, grid: Grid, store: Store, seconds: float, most: float) -> None:
-        exchange = Exchange(grid=prompt(grid), tell=store.tell, pause=_PAUSE, now=store.clock)
+        exchange = Exchange(
+            grid=with_fast_polls(grid), tell=store.tell, pause=_PAUSE, now=store.clock
+        )
         super().__init__(
             exchange,
-            Opened(store.path),
+            OpenedSums(store.path),
             like=store.like,
             home=store.identity,
             most=most,
@@ -54,9 +56,9 @@ class Shown(Carrying):
         )
         self.ended, self._grid, self._thread = False, exchange.grid, threading.get_ident()
 
-    def admit(self, roster: Roster, refused: Callable[[Node, str], None]) -> Admitted:
+    def admit(self, roster: Roster, refused: Callable[[Node, str], None]) -> AdmissionGrid:
         """Show those whom the roster admits."""
-        self.inner = shown = Admitted(self._grid, roster, refused)
+        self.inner = shown = AdmissionGrid(self._grid, roster, refused)
         self.exchange = replace(self.exchange, grid=shown)
         return shown
 
@@ -86,13 +88,13 @@ class Bounded(SimpleClientManager):
         )
 
 
-class Recorded(Strategy):
+class RecordingStrategy(Strategy):
     """A weighted mean under SecAgg+ whose rounds are written down."""
 
     run, done = "", 0  # rounds of this training before it was cut short
 
     def __init__(
-        self, masked: Masked, store: Store, shown: Shown, begin: State, wait_seconds: float
+        self, masked: SecAggSettings, store: Store, shown: Shown, begin: State, wait_seconds: float
     ) -> None:
         self._masked, self._inner, self._store, self._shown = masked, masked.strategy, store, shown
         self._wait_seconds = wait_seconds
@@ -138,7 +140,7 @@ class Recorded(Strategy):
         self._start = states.digest(legacy_api.to_state(parameters, self._store.like))
         self._store.check_start(self._start)
         shown = self._admit()
-        Awaiting(
+        DeadlineGrid(
             shown,
             self._wait_seconds,
             self._store.tell,
@@ -250,11 +252,11 @@ class Recorded(Strategy):
         """Pass on."""
         return self._inner.evaluate(server_round, parameters)
 
-    def _admit(self) -> Admitted:
+    def _admit(self) -> AdmissionGrid:
         roster = Roster(self._known.values(), self._store.erased())
         return self._shown.admit(roster, self._tell_refused)
 
-    def _again(self, made: Configured, shown: Admitted) -> Configured:
+    def _again(self, made: Configured, shown: AdmissionGrid) -> Configured:
         """Return the messages of a round whose sum was opened before: to the same clients."""
         names = [node.name for node in shown.seen.values()]
         agreed = self._shown.opened.agreed(self._start, names)

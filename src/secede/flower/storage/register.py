@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from secede import files
-from secede.erasure.canonical_json import canonical
+from secede.erasure.canonical_json import to_canonical
 from secede.erasure.documents.ledger_rows import DeliveredBody, ModelBody
 from secede.erasure.documents.receipt import Scope
 from secede.erasure.storage.home import Client, Federation, Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Candidate, Lineage, Model
-from secede.erasure.types import moment
+from secede.erasure.storage.model_registry import Candidate, Model, ModelRegistry
+from secede.erasure.types import parse_time
 from secede.erasure.workflow.session import NAMES
 from secede.errors import ConfigError, RecordError
 from secede.flower.storage.round_log import Round
@@ -33,7 +33,7 @@ def check(store: Store) -> None:
         )
 
 
-def found(store: Store) -> Home:
+def register_federation(store: Store) -> Home:
     """Set up, or bring up to date, the home of a recorded federation; whoever calls holds it."""
     check(store)
     store.trainings.check_finished()
@@ -48,7 +48,7 @@ def found(store: Store) -> Home:
         )
     home.make_server_key()
     recipe = {"engine": store.engine, "strategy": made[-1].strategy, "weights": "weighted mean"}
-    files.write_bytes(home.path / "recipe.json", canonical(recipe) + b"\n")
+    files.write_bytes(home.path / "recipe.json", to_canonical(recipe) + b"\n")
     _register(store, made)
     described = Federation(
         name=store.name,
@@ -103,7 +103,7 @@ def _register(store: Store, made: Sequence[Round]) -> None:
     A kill between the two leaves a model without rows: they are appended at the next start.
     """
     home, last = store.home, made[-1]
-    with Journal(home.journal), Lineage(home.registry) as registry:
+    with Journal(home.journal), ModelRegistry(home.registry) as registry:
         known = {model.digest: model for model in registry.models()}
         model = known.get(last.model)
         if model is None:
@@ -124,14 +124,16 @@ def _register(store: Store, made: Sequence[Round]) -> None:
             round=model.round,
             status="serving",
         )
-        at = moment(last.at)
+        at = parse_time(last.at)
         ledger.append_once("model", body, at)
         for start in range(0, len(model.clients), NAMES):
             part = DeliveredBody(model=last.model, clients=model.clients[start : start + NAMES])
             ledger.append_once("delivered", part, at)
 
 
-def _promote(store: Store, made: Sequence[Round], registry: Lineage, known: set[str]) -> Model:
+def _promote(
+    store: Store, made: Sequence[Round], registry: ModelRegistry, known: set[str]
+) -> Model:
     """Register the last model, with the nearest registered one that it was trained from."""
     last, serving = made[-1], registry.serving(store.name)
     before = [place for place, r in enumerate(made) if r.model in known]
@@ -144,5 +146,5 @@ def _promote(store: Store, made: Sequence[Round], registry: Lineage, known: set[
         clients=tuple(sorted({each.client for r in own for each in r.clients})),
     )
     return registry.promote(
-        candidate, moment(last.at), replaces=serving.digest if serving else None
+        candidate, parse_time(last.at), replaces=serving.digest if serving else None
     )

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from secede import files
-from secede.erasure.canonical_json import canonical
-from secede.erasure.types import Count, Digest, Document, Moment, Name, faults
+from secede.erasure.canonical_json import to_canonical
+from secede.erasure.types import Count, Digest, Document, Name, Timestamp, describe_errors
 from secede.errors import RecordError, StorageError
 from secede.flower.protocol.nodes import Node, check_names
 
@@ -54,7 +54,7 @@ class Round(Document):
     server_round: Count | None = None  # the number that they were told, within their training
     erased: Name | None = None  # a client whose erasure ended with this model
     secure: bool = False  # under SecAgg+: digests are what clients told
-    at: Moment
+    at: Timestamp
 
     def share(self, client: str) -> float:
         """Return a client's share in this mean; 0 if it took no part."""
@@ -62,7 +62,7 @@ class Round(Document):
         return sum(each.weight for each in self.clients if each.client == client) / (total or 1)
 
 
-class Log:
+class RoundLog:
     """The file."""
 
     def __init__(self, path: Path) -> None:
@@ -128,7 +128,7 @@ class Log:
 
     def append(self, completed: Round) -> None:
         """Add a round; what a kill cut off before is removed first."""
-        line = canonical(completed.model_dump(mode="json")).decode()
+        line = to_canonical(completed.model_dump(mode="json")).decode()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if self._path.exists() and not self._is_whole():
@@ -147,7 +147,7 @@ class Log:
         try:
             return Round.model_validate(json.loads(line), strict=False)
         except (ValueError, ValidationError) as error:
-            told = faults(error) if isinstance(error, ValidationError) else error
+            told = describe_errors(error) if isinstance(error, ValidationError) else error
             raise RecordError(
                 f"{self._path}: damaged ({told}); restore it from a backup"
             ) from error

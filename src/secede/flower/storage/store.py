@@ -26,11 +26,11 @@ from torch import Tensor, nn
 
 from secede import files
 from secede import state as states
-from secede.erasure.canonical_json import canonical, parse, read
+from secede.erasure.canonical_json import parse, read, to_canonical
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.locks import Lock
-from secede.erasure.storage.model_registry import Lineage, Model
-from secede.erasure.types import Document, check_name, is_name, stamp
+from secede.erasure.storage.model_registry import Model, ModelRegistry
+from secede.erasure.types import Document, check_name, format_time, is_name
 from secede.errors import (
     ConfigError,
     GuardError,
@@ -43,8 +43,8 @@ from secede.flower.protocol import arrays
 from secede.flower.protocol.nodes import Node
 from secede.flower.rounds.grid import Tell, say
 from secede.flower.storage import holding, state_writer
-from secede.flower.storage.round_log import Contribution, Log, Notes, Round
-from secede.flower.storage.training_state import Trainings
+from secede.flower.storage.round_log import Contribution, Notes, Round, RoundLog
+from secede.flower.storage.training_state import TrainingState
 from secede.state import State
 
 _LIMIT = 1 << 20  # bytes of a recipe
@@ -83,8 +83,8 @@ class Store:
     ) -> None:
         self.path, self.load_model = Path(path).absolute(), load_model
         self._check_engine()
-        self.home, self.log = Home(self.path), Log(self.path / "rounds.jsonl")
-        self.trainings = Trainings(self.path)
+        self.home, self.log = Home(self.path), RoundLog(self.path / "rounds.jsonl")
+        self.trainings = TrainingState(self.path)
         self.name = check_name(name or self._called(), "federation")
         self.tell, self.clock = tell, clock
         self.classes = classes  # that the network tells apart; None: its last layer's outputs
@@ -123,7 +123,7 @@ class Store:
         path = self.path / "identity.json"
         if not path.exists():
             made = Identity(home=secrets.token_hex(16))
-            files.write_bytes(path, canonical(made.model_dump(mode="json")) + b"\n")
+            files.write_bytes(path, to_canonical(made.model_dump(mode="json")) + b"\n")
         try:
             return Identity.model_validate_json(path.read_bytes()).home
         except ValidationError as error:
@@ -182,14 +182,14 @@ class Store:
         """Return the names of those who were erased."""
         if not self.home.registry.exists():
             return frozenset()
-        with Lineage(self.home.registry, read_only=True) as registry:
+        with ModelRegistry(self.home.registry, read_only=True) as registry:
             return frozenset(registry.erased())
 
     def served(self) -> Model | None:
         """Return the registered model that serves, if there is one."""
         if not self.home.registry.exists():
             return None
-        with Lineage(self.home.registry, read_only=True) as registry:
+        with ModelRegistry(self.home.registry, read_only=True) as registry:
             return registry.serving(self.name)
 
     def serving(self) -> str | None:
@@ -201,7 +201,7 @@ class Store:
         """Raise if a training would start from a model that somebody was erased from."""
         if not self.home.registry.exists():
             return
-        with Lineage(self.home.registry, read_only=True) as registry:
+        with ModelRegistry(self.home.registry, read_only=True) as registry:
             retired = any(m.digest == digest and m.status == "retired" for m in registry.models())
             erased, last = frozenset(registry.erased()), self.last()
         if not retired and erased and (last is None or last.model != digest):
@@ -284,7 +284,7 @@ class Store:
             server_round=server_round,
             erased=erased,
             secure=secure,
-            at=stamp(self.clock()),
+            at=format_time(self.clock()),
         )
         self.log.append(completed)
         self._sweep({digest, *([last.model] if last and not erased else [])})
@@ -297,7 +297,7 @@ class Store:
     def _sweep(self, stays: set[str]) -> None:
         """Delete models of former rounds, unless the registry looks after them."""
         if self.home.registry.exists():
-            with Lineage(self.home.registry, read_only=True) as registry:
+            with ModelRegistry(self.home.registry, read_only=True) as registry:
                 stays |= {m.digest for m in registry.models() if m.status != "retired"}
         folder = self.path / "models"
         models = (path for path in folder.glob("*.safetensors") if path.stem not in stays)

@@ -14,10 +14,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from secede import files
-from secede.erasure.canonical_json import canonical
+from secede.erasure.canonical_json import to_canonical
 from secede.erasure.types import Count, Document
 from secede.errors import ConfigError, RecordError
-from secede.flower.storage.round_log import Log, Round
+from secede.flower.storage.round_log import Round, RoundLog
 
 
 class Training(Document):
@@ -39,11 +39,11 @@ class Beginning:
     words: str = ""
 
 
-class Trainings:
+class TrainingState:
     """A home's trainings: the file, and the log of their rounds."""
 
     def __init__(self, home: Path) -> None:
-        self._path, self._log = home / "training.json", Log(home / "rounds.jsonl")
+        self._path, self._log = home / "training.json", RoundLog(home / "rounds.jsonl")
 
     def last(self) -> Training | None:
         """Return the training that is under way, or was the last."""
@@ -165,7 +165,7 @@ class Trainings:
 
     def write(self, training: Training) -> None:
         """Write a training down."""
-        files.write_bytes(self._path, canonical(training.model_dump(mode="json")) + b"\n")
+        files.write_bytes(self._path, to_canonical(training.model_dump(mode="json")) + b"\n")
 
     def _waits(self) -> bool:
         """Return whether one was asked for from scratch that has no round yet."""

@@ -25,7 +25,7 @@ from secede.federation.engine import Batch, ClientSide
 from secede.federation.training import batch_loss, trainable
 from secede.state import State
 from secede.unlearning.method import Method, Reply, Server, Start, ask_each
-from secede.unlearning.update_history import History, Kept
+from secede.unlearning.update_history import Kept, UpdateHistory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class FedEraser(Method):
                 f"calibration_ratio must be above 0 and at most 1, got {self.calibration_ratio}"
             )
 
-    def check_history(self, history: History | None) -> None:
+    def check_history(self, history: UpdateHistory | None) -> None:
         """Raise unless the rounds to replay are among those that the history keeps."""
         if history is None:
             raise ConfigError(
@@ -81,7 +81,7 @@ class FedEraser(Method):
         report = {"replayed_rounds": len(rounds), "calibrations": cost.rounds}
         return Start(state=state, cost=cost, report={**report, "gradient_samples": gradients})
 
-    def _rounds(self, server: Server) -> tuple[History, tuple[int, ...]]:
+    def _rounds(self, server: Server) -> tuple[UpdateHistory, tuple[int, ...]]:
         self.check_history(server.history)
         assert server.history is not None  # that was checked
         rounds = tuple(n for n in server.history.rounds if (n - 1) % self.interval == 0)
@@ -113,7 +113,9 @@ def _passes(side: ClientSide, number: int) -> Iterator[Batch]:
         yield from side.batches(side.training.batch_size, number * side.training.epochs + epoch)
 
 
-def _without_leaver(history: History, number: int, server: Server, device: torch.device) -> Kept:
+def _without_leaver(
+    history: UpdateHistory, number: int, server: Server, device: torch.device
+) -> Kept:
     """Return what the retained clients sent in a kept round; one that missed it is not there."""
     kept = history.round(number)
     updates = {

@@ -20,7 +20,7 @@ from secede.federation.engine import Batch
 from secede.unlearning.local_step import Candidate, LocalReport, LocalResult, LocalTask
 from secede.unlearning.post_training_hold import Holding
 from secede.unlearning.steps import stop_distance as tau
-from secede.unlearning.steps.ascent import Anchor, Course, Walker
+from secede.unlearning.steps.ascent import Anchor, Ascent, Course
 from secede.unlearning.steps.leaver_metrics import Evaluation, checked
 from secede.unlearning.steps.radius import third_of_distance_to_fresh
 
@@ -79,7 +79,7 @@ class _Climb:
     """One ascent in progress: the walker, its course and what was counted on the way."""
 
     def __init__(self, how: ProjectedAscent, task: LocalTask, block: int | None) -> None:
-        self._walker = Walker(
+        self._walker = Ascent(
             task.model,
             task.reference,
             loss=task.loss,

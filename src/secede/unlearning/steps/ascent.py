@@ -21,9 +21,9 @@ from secede.federation.engine import Batch
 from secede.federation.training import Loss
 from secede.state import State
 from secede.unlearning.steps import leaver_metrics
-from secede.unlearning.steps.flat_buffers import Flat
+from secede.unlearning.steps.flat_buffers import FlatBuffers
 from secede.unlearning.steps.leaver_metrics import Evaluation
-from secede.unlearning.steps.step_blocks import Block
+from secede.unlearning.steps.step_blocks import StepBlock
 
 _STATISTICS = (nn.modules.batchnorm._NormBase,)
 _BLOCK_ON_A_GPU = 8  # one read for eight steps, and at most seven computed behind a stop
@@ -36,10 +36,10 @@ class Anchor:
     weights: counted in, they alone would exceed any stop distance.
     """
 
-    def __init__(self, walker: Walker, state: State) -> None:
+    def __init__(self, walker: Ascent, state: State) -> None:
         state = states.without_aliases(state, walker.model)
         states.check_schema(state, walker.state())
-        self.values = Flat(walker.parameters, wide=True)
+        self.values = FlatBuffers(walker.parameters, wide=True)
         self.values.take([state[name].to(walker.device) for name in walker.movable])
 
 
@@ -61,7 +61,7 @@ class Stretch:
     distance: float
 
 
-class Walker:
+class Ascent:
     """Gradient ascent with momentum and clipping from a given start.
 
     `block` is how many steps a block may hold; by default one on the CPU, which has nothing to
@@ -92,8 +92,8 @@ class Walker:
         self._loss, self._clip = loss, clip
         self._learning_rate, self._decay = learning_rate, momentum
         # -0.0 is the number that changes no other when added: the first velocity is the gradient.
-        self._momentum = Flat(self.parameters, value=-0.0)
-        self._apart = Flat(self.parameters, wide=True)
+        self._momentum = FlatBuffers(self.parameters, value=-0.0)
+        self._apart = FlatBuffers(self.parameters, wide=True)
         default = _BLOCK_ON_A_GPU if self.device.type == "cuda" else 1
         self._largest_block = default if block is None else block
         self.block = 1  # the first step shows whether larger blocks are safe
@@ -182,8 +182,8 @@ class Walker:
         return Stretch(steps, projections, distance)
 
     @cached_property
-    def _block(self) -> Block:
-        return Block(self.parameters, self._momentum, self._move)
+    def _block(self) -> StepBlock:
+        return StepBlock(self.parameters, self._momentum, self._move)
 
     def _on_device(self, batch: Batch) -> Batch:
         inputs, labels = batch

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Flat:
+class FlatBuffers:
     """One tensor per parameter, those of one dtype side by side in one piece of memory.
 
     `parts` are the pieces, one per dtype; `views` are the same numbers in the parameters' order
@@ -37,22 +37,22 @@ class Flat:
         """Copy `values`, one per parameter."""
         torch._foreach_copy_(self.views, values)
 
-    def copy(self, other: Flat) -> None:
+    def copy(self, other: FlatBuffers) -> None:
         """Copy what `other` holds."""
         for mine, its in zip(self.parts, other.parts, strict=True):
             mine.copy_(its)
 
-    def copy_where(self, flag: Tensor, other: Flat) -> None:
+    def copy_where(self, flag: Tensor, other: FlatBuffers) -> None:
         """Copy what `other` holds where the device's `flag` is set, else keep every bit."""
         for mine, its in zip(self.parts, other.parts, strict=True):
             torch.where(flag, its, mine, out=mine)
 
-    def subtract(self, other: Flat, *, of: Flat) -> None:
+    def subtract(self, other: FlatBuffers, *, of: FlatBuffers) -> None:
         """Hold `of` minus `other`."""
         for mine, whole, its in zip(self.parts, of.parts, other.parts, strict=True):
             torch.sub(whole, its, out=mine)
 
-    def shrink_towards(self, center: Flat, scale: float | Tensor) -> None:
+    def shrink_towards(self, center: FlatBuffers, scale: float | Tensor) -> None:
         """Turn a difference to `center` into the point at `scale` of the way out from it."""
         for mine, middle in zip(self.parts, center.parts, strict=True):
             mine.mul_(scale).add_(middle)

@@ -22,7 +22,7 @@ from secede.federation.training import Loss
 from secede.state import State
 from secede.unlearning.local_step import LocalReport, LocalResult, LocalTask
 from secede.unlearning.steps import leaver_metrics
-from secede.unlearning.steps.ascent import Walker
+from secede.unlearning.steps.ascent import Ascent
 from secede.unlearning.steps.leaver_metrics import Evaluation
 
 _DROPOUT = (
@@ -42,7 +42,7 @@ class Descent:
         self, model: nn.Module, start: State, *, learning_rate: float, momentum: float, clip: float
     ) -> None:
         self._objective: Loss | None = None
-        self._walker = Walker(
+        self._walker = Ascent(
             model,
             start,
             loss=self._height,

@@ -12,24 +12,32 @@ import torch
 from torch import Tensor
 
 from secede.federation.engine import Batch
-from secede.unlearning.steps.flat_buffers import Flat
+from secede.unlearning.steps.flat_buffers import FlatBuffers
 
 
-class Block:
+class StepBlock:
     """The buffers that a block of steps needs, allocated once for a whole climb."""
 
     def __init__(
-        self, parameters: list[Tensor], momentum: Flat, move: Callable[[Batch], None]
+        self, parameters: list[Tensor], momentum: FlatBuffers, move: Callable[[Batch], None]
     ) -> None:
         self._parameters, self._momentum, self._move = parameters, momentum, move
-        self._momentum_before = Flat(parameters)
-        self._here, self._ahead, self._apart = (Flat(parameters, wide=True) for _ in range(3))
+        self._momentum_before = FlatBuffers(parameters)
+        self._here, self._ahead, self._apart = (
+            FlatBuffers(parameters, wide=True) for _ in range(3)
+        )
         self._narrow = any(
             p.dtype != view.dtype for p, view in zip(parameters, self._here.views, strict=True)
         )
 
     def launch(
-        self, batches: Sequence[Batch], *, center: Flat, radius: float, own: Flat, threshold: float
+        self,
+        batches: Sequence[Batch],
+        *,
+        center: FlatBuffers,
+        radius: float,
+        own: FlatBuffers,
+        threshold: float,
     ) -> Tensor:
         """Queue one step per batch; return, still on the device, two distances for each.
 
@@ -54,7 +62,7 @@ class Block:
                 trail += (away, distance)
         return torch.stack(trail).view(-1, 2)
 
-    def _project(self, center: Flat, radius: Tensor) -> Tensor:
+    def _project(self, center: FlatBuffers, radius: Tensor) -> Tensor:
         self._ahead.take(self._parameters)
         self._apart.subtract(center, of=self._ahead)
         away = self._apart.squared_norm().sqrt()

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from harness import tiny
+from harness.paths import ROOT
 from harness.quiet import Quiet
 from secede.experiments.config import Config, parse, resolve_data_path
 from secede.experiments.runner import run
 from secede.unlearning.create import create
 from secede.unlearning.registry import METHODS
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 READMES = [
     path

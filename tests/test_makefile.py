@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from harness.paths import ROOT
+
 LIBRARY, TOOLS = "-c constraints.txt -e .\n", "-c constraints.txt -e '.[dev]'\n"
 
 

@@ -16,6 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from harness import tiny
+from harness.paths import ROOT
 from secede.cli.app import EXIT_CODES, app
 from secede.unlearning.registry import METHODS
 
@@ -48,7 +49,6 @@ GROUPED = (
     "commitment prove",
     "commitment check",
 )
-ROOT = Path(__file__).parents[2]
 
 
 def secede(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

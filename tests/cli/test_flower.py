@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from harness.paths import ROOT
 from secede.cli.app import app
 from secede.cli.flower import group
 from secede.errors import ConfigError, SecedeError
 
-ROOT = Path(__file__).parents[2]
 NAMES = [command.callback.__name__ for command in group.registered_commands if command.callback]
 
 

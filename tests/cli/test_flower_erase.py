@@ -175,7 +175,7 @@ def test_an_app_of_an_older_version_is_told_before_anything_runs(
 def test_a_mistake_leaves_a_training_that_was_cut_as_it_was(
     tmp_path: Path, mistake: str, words: str
 ) -> None:
-    from flower.test_store import dying
+    from harness.flower.dying import dying
     from harness.flower.small import Federation
     from secede.flower.deploy.scaffold import write_project
     from secede.flower.storage.training_state import TrainingState

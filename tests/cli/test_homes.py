@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from harness import tiny
 from harness.erasure import small
+from harness.paths import ROOT
 from secede.cli import homes
 from secede.cli import requests as commands
 from secede.cli.app import app
@@ -33,8 +34,6 @@ from secede.errors import (
     StoppedError,
     TrustError,
 )
-
-ROOT = Path(__file__).parents[2]
 
 
 def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:

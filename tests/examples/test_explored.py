@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness import servers
+from harness.paths import ROOT
 from secede import state as states
 from secede.data import catalog
 from secede.errors import ConfigError
@@ -19,7 +20,7 @@ from secede.unlearning.method import Method, TakeStep, average_round
 from secede.unlearning.methods.second_choice import SecondChoice
 from secede.unlearning.post_training_hold import without_return
 
-EXPLORED = Path(__file__).parents[2] / "examples" / "explored"
+EXPLORED = ROOT / "examples" / "explored"
 
 
 def twice(**settings: object) -> Method:

@@ -10,11 +10,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from harness.paths import ROOT
 from secede.errors import DataError
 from secede.experiments import presets
 from secede.experiments.fingerprint import fingerprints
 
-OWN_DATA = Path(__file__).parents[2] / "examples" / "own-data"
+OWN_DATA = ROOT / "examples" / "own-data"
 
 
 @pytest.fixture

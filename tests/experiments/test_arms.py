@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.test_runner import run
 from harness import tiny
+from harness.runs import run
 from secede.errors import ConfigError
 
 HISTORY = """

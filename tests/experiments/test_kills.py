@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.test_runner import outcome
 from harness import tiny
+from harness.paths import HARNESS, TESTS
+from harness.runs import outcome
 
 KILLER = """
 import os, signal, sys
@@ -19,7 +20,7 @@ from pathlib import Path
 sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parent)]
 import sklearn.linear_model  # heavy modules once, before the forks
 import torch, torch._dynamo
-from quiet import Quiet
+from harness.quiet import Quiet
 from secede import files
 from secede.experiments import presets, runner, seed_run
 
@@ -88,8 +89,8 @@ def _killed(
     folder: Path, step: int, checkpoint_seconds: float, config: str = tiny.CONFIG
 ) -> list[Path]:
     tiny.write(folder, config)
-    shutil.copy(Path(__file__).with_name("recalling.py"), folder)
-    here = str(Path(__file__).parent)
+    shutil.copy(HARNESS / "recalling.py", folder)
+    here = str(TESTS)
     ended = subprocess.run(
         [sys.executable, "-c", KILLER, here, str(folder), str(step), str(checkpoint_seconds)],
         check=True,

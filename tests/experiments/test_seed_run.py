@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from experiments.test_runner import outcome, rows, run
 from harness import tiny
+from harness.paths import HARNESS
 from harness.quiet import Quiet
+from harness.runs import outcome, rows, run
 from secede import state as states
 from secede.experiments import presets, runner
 from secede.experiments.config import override
@@ -17,7 +18,7 @@ from secede.experiments.setup import federate, load_dataset, resolve_device
 from secede.federation.engine import aggregate
 from secede.state import State
 
-RECALLING = Path(__file__).with_name("recalling.py")
+RECALLING = HARNESS / "recalling.py"
 
 
 def with_methods(folder: Path, *names: str) -> str:

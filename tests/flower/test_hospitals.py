@@ -13,9 +13,10 @@ import torch
 from flwr.app import Context, RecordDict
 
 from harness.flower.inprocess import InProcess, Site
+from harness.paths import ROOT
 from secede.flower.deploy import results
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
+EXAMPLE = ROOT / "examples" / "hospitals"
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from harness.flower.inprocess import InProcess, sites
+from harness.paths import ROOT
 from secede.erasure.receipts import verify
 from secede.erasure.signing.keys import Keyring
 
-ROOT = Path(__file__).parents[2]
 PLAIN, OURS = ROOT / "examples" / "plain", ROOT / "examples" / "quickstart"
 
 

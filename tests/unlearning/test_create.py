@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness import servers
+from harness.paths import ROOT
 from secede.errors import ConfigError
 from secede.unlearning.create import create, described, settings_of
 from secede.unlearning.method import AtLeaver, started
@@ -134,7 +135,7 @@ def test_settings_of_a_made_method_are_those_it_was_made_with() -> None:
 
 
 def test_the_settings_of_second_choice_are_explained_with_their_defaults() -> None:
-    page = Path(__file__).parents[2] / "docs" / "methods.md"
+    page = ROOT / "docs" / "methods.md"
     lines = re.findall(r"^\| (`[a-z_`, ]+`) \| `?([^|`]+)`? \|", page.read_text(), re.MULTILINE)
     told = {name: default for names, default in lines for name in re.findall(r"`(\w+)`", names)}
     _, found = described("second-choice")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.paths import ROOT
 from secede.errors import ConfigError, StorageError
 from secede.flower.deploy import flwr_cli, scaffold
 from secede.flower.deploy.project import Project
@@ -119,7 +120,7 @@ def test_the_app_is_the_documented_quickstart() -> None:
         found = (path for path in folder.rglob("*") if path.suffix in (".py", ".toml"))
         return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
-    shown = files(Path(__file__).parents[3] / "examples" / "quickstart")
+    shown = files(ROOT / "examples" / "quickstart")
     assert shown
     assert files(Path(scaffold.__file__).parent / "templates" / "app") == shown
 

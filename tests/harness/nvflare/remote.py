@@ -14,7 +14,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
-from harness.nvflare.small import TESTS, start, stop
+from harness.nvflare.small import start, stop
+from harness.paths import TESTS
 from secede.federation.cost import Cost
 from secede.federation.engine import ClientSide, ReplyT, RoundReply
 from secede.state import State

@@ -24,7 +24,6 @@ from secede.federation.training import orders, train
 from secede.nvflare import ClientErasure, forms
 from secede.seeding import derive, generator, torch_seeded
 
-TESTS = Path(__file__).parents[1]
 SITES = tuple(f"site-{n}" for n in range(len(SIZES)))
 MODEL = "harness.flower.small:load_model"
 WISHES = {"methods": ["projected-ascent"], "settings": {"projected-ascent": STEP}}

@@ -12,11 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from secede.erasure.canonical_json import to_canonical
 from secede.erasure.documents.plan import Limits, Margins, Mean
-from secede.erasure.planning.planner import ANSWER_SECONDS
 from secede.erasure.storage.progress import Progress
 from secede.erasure.types import describe_errors
 from secede.errors import ConfigError, RecordError
 from secede.unlearning.registry import METHODS, plain
+
+ANSWER_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)

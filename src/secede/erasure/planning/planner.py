@@ -32,7 +32,6 @@ RUNGS: tuple[Rung, ...] = ("local-step", "server-side", "retraining")
 # Their rounds take each update for itself, so that no other mean can stand in.
 OWN_MEAN = ("orthogonal-descent", "rapid-retrain")
 RETRAINING = ("retrain", "rapid-retrain")
-ANSWER_SECONDS = 3600.0
 
 
 def make(

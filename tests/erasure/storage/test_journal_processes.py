@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from harness.erasure.questions import NOW, people
+from harness.paths import TESTS
 from secede.erasure.storage.journal import Journal
 
-TESTS = Path(__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TESTS)}
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.flower import deployed
+from harness.paths import HARNESS
 from secede import state as states
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
@@ -17,7 +18,7 @@ from secede.flower.deploy import processes, supervisor
 from secede.flower.deploy.project import MARK, Project
 from secede.flower.storage.round_log import RoundLog
 
-APP = Path(__file__).parent / "secureapp"
+APP = HARNESS / "flower" / "secureapp"
 LEAVER, OTHERS = "site-2", {"site-1", "site-3"}
 
 

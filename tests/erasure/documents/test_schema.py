@@ -4,10 +4,9 @@ import json
 import re
 from collections.abc import Iterator
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from harness.paths import ROOT
 
 
 def fields(node: dict[str, Any], kinds: dict[str, Any], prefix: str = "") -> Iterator[str]:

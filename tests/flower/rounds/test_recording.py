@@ -14,13 +14,12 @@ from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, FedProx
 
 from harness.flower.small import SIZES, Federation, initial, load_model, simulator, strategy
+from harness.paths import ROOT
 from secede import state as states
 from secede.errors import ConfigError, GuardError, RecordError, SilentError
 from secede.federation.engine import aggregate
 from secede.flower import Store, recording
 from secede.flower.client.kept_updates import KeptUpdates
-
-ROOT = Path(__file__).parents[2]
 
 
 def simulated(rounds: int) -> states.State:

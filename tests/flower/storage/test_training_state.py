@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from flwr.app import ArrayRecord
 
-from flower.test_store import dying
+from harness.flower.dying import dying
 from harness.flower.journals import home, told
 from harness.flower.small import Federation, initial, strategy
 from secede import files

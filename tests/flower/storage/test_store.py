@@ -5,30 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
 
 from harness.erasure import small
-from harness.flower.inprocess import InProcess
+from harness.flower.dying import dying
 from harness.flower.small import Federation, initial, load_model, strategy
 from secede import state as states
 from secede.errors import ConfigError, GuardError, RecordError
 from secede.flower import Store, recording
 from secede.flower.storage import register
-
-
-def dying(federation: Federation, number: int, *, empty: int = 0) -> InProcess:
-    """Return a grid that is killed in a round, after one in which nobody answers."""
-
-    def die(message: Message) -> None:
-        told = message.content["config"]["server-round"]
-        for site in federation.sites:
-            site.vanishes = told == empty
-        if told == number:
-            raise KeyboardInterrupt
-
-    grid = federation.grid()
-    grid.before = die
-    return grid
 
 
 def model_of(federation: Federation, place: int) -> ArrayRecord:

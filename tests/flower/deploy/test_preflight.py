@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from flwr.app import ArrayRecord
 
-from flower.test_store import dying
+from harness.flower.dying import dying
 from harness.flower.journals import home
 from harness.flower.small import Federation, Told, initial
 from secede.errors import ConfigError

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from harness.flower.kept import A, B, disk, keep
 from harness.flower.small import Federation
+from harness.paths import TESTS
 from secede import state as states
 from secede.errors import ConfigError, RecordError
 from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
@@ -335,7 +336,7 @@ def test_a_kill_at_any_step_leaves_the_old_updates_or_the_new_one(tmp_path: Path
         check=False,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
     )
     assert ended.returncode == 0, ended.stderr
     *kills, whole = json.loads(ended.stdout)

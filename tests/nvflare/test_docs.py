@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from harness.nvflare.small import said, start, stop
+from harness.paths import ROOT
 from secede import state as states
 
-PAGE = Path(__file__).parents[2] / "docs" / "nvflare.md"
+PAGE = ROOT / "docs" / "nvflare.md"
 SECONDS = 580.0  # all rungs: 35 rounds of five seconds each
 RUNGS = ("local-step", "server-side", "retraining")
 

@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +5,7 @@ import pytest
 import torch
 
 from harness.erasure import small
+from harness.erasure.tampering import tamper
 from secede.cli import trust
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
@@ -29,19 +27,6 @@ def erased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 @pytest.fixture
 def home(erased: Home, tmp_path: Path) -> Home:
     return small.copy(erased, tmp_path / "home")
-
-
-def tamper(path: Path, *statements: str) -> None:
-    """Change a ledger behind the back of its triggers."""
-    connection = sqlite3.connect(path)
-    found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
-    triggers = found.fetchall()
-    for name, _ in triggers:
-        connection.execute(f"DROP TRIGGER {name}")
-    for statement in (*statements, *(sql for _, sql in triggers)):
-        connection.execute(statement)
-    connection.commit()
-    connection.close()
 
 
 def content(home: Home) -> list[bytes]:

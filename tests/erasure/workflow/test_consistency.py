@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from erasure.test_opening import tamper
 from harness.erasure import small
+from harness.erasure.tampering import tamper
 from secede.cli import trust
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal

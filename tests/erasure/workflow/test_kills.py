@@ -19,11 +19,11 @@ import torch
 
 from harness.erasure import small
 from harness.erasure.interrupted import WISHES
+from harness.paths import TESTS
 from secede.erasure.storage.home import Home
 from secede.erasure.workflow import erase
 from secede.errors import RecordError, SecedeError, StorageError
 
-TESTS = Path(__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TESTS)}
 MEMORY = Path("/dev/shm")  # where there is one: a kill does not care what reached the disk
 Interrupted = Callable[..., dict[str, Any]]

@@ -98,17 +98,19 @@ def _simulation(folder: Path, clients: int, config: dict[str, Any]) -> None:
 
 
 def _deployment(folder: Path, clients: int, config: dict[str, Any]) -> None:
+    from secede import logs
     from secede.flower.deploy import runs, supervisor
     from secede.flower.deploy.scaffold import write_project
 
     project = write_project(folder / "p", sites=[f"site-{n}" for n in range(1, clients + 1)])
     shutil.rmtree(project.app)
     shutil.copytree(APP, project.app, ignore=shutil.ignore_patterns("__pycache__"))
+    logs.add(logs.LineHandler(command.say))
     try:
-        project = supervisor.up(project, command.say)
-        runs.run(project, config, seconds=3600, tell=command.say)
+        project = supervisor.up(project)
+        runs.run(project, config, seconds=3600, show=command.say)
     finally:
-        supervisor.down(project, command.say)
+        supervisor.down(project)
 
 
 _RUN = {"in-process": _in_process, "simulation": _simulation, "deployment": _deployment}

@@ -12,6 +12,8 @@ import hypothesis
 import pytest
 import torch
 
+from harness import lines
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -32,6 +34,14 @@ FLAGS = [
 
 # A shell's background jobs ignore it, and so would every child of a test that interrupts one.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _quiet_log() -> Iterator[None]:
+    """End what a test listens to."""
+    yield
+    lines.forget_all()
+
 
 if not torch.cuda.is_available():
     # Triton reads this when it is first imported, and others than our kernels import it.

@@ -6,6 +6,7 @@ that the command line can answer `--help` without it.
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,7 @@ __all__ = [
     "without_return",
 ]
 __version__ = metadata.version("secede")
+logging.getLogger("secede").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:

@@ -16,7 +16,6 @@ from harness.flower.inprocess import InProcess, sites
 from harness.flower.small import (
     CLASSES,
     SIZES,
-    Told,
     client_app,
     initial,
     load_model,
@@ -51,7 +50,7 @@ def _one_thread() -> Iterator[None]:
 def flower(folder: Path) -> FlowerEngine:
     grid = InProcess(sites(len(SIZES), folder), client_app())
     return FlowerEngine(
-        exchange=Exchange(grid=grid, tell=Told(), pause=0.01),
+        exchange=Exchange(grid=grid, pause=0.01),
         strategy=strategy(),
         clients=dict(enumerate(online(grid))),
         like=schema(load_model()),

@@ -48,7 +48,6 @@ def test_the_last_layer_does_not_fade_though_it_is_registered_first(
             federation.folder / "home",
             HeadFirst,
             name="north",
-            tell=federation.told,
             clock=lambda: small.NOW,
             classes=told,
         )

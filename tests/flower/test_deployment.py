@@ -35,7 +35,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
     try:
         yield project
     finally:
-        supervisor.down(Project.load(project.folder), print)
+        supervisor.down(Project.load(project.folder))
         assert processes.marked(MARK, str(project.folder)) == []
 
 
@@ -58,7 +58,7 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
     assert all(each.key for each in second.clients)  # known by their keys
     assert first.model == second.start
 
-    supervisor.down(project, print)  # months later
+    supervisor.down(project)  # months later
     secede("up", folder)
     leaving = ("name:site-2", "--trigger", "contract-ended")
     plan = secede("erase", folder, "name:site-2", "--dry-run", "--gone")
@@ -80,7 +80,7 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
 
 @pytest.mark.slow
 def test_strangers_are_turned_away(project: Project, tmp_path: Path) -> None:
-    supervisor.up(project, print)
+    supervisor.up(project)
     known = flwr_cli.nodes(project)
     write_node_key(project.folder / "nodes", "stranger")
     said = deployed.knock(replace(project, sites=(*project.sites, "stranger")), "stranger")

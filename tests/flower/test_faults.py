@@ -32,12 +32,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     project = deployed.make(tmp_path_factory.mktemp("faults") / "north", sites=3)
     with deployed.forked(project):
         try:
-            project = supervisor.up(project, print)
+            project = supervisor.up(project)
             deployed.train(project, rounds=ROUNDS)
             shutil.copytree(project.folder / "sites", project.folder / "sites-trained")
             yield project
         finally:
-            supervisor.down(Project.load(project.folder), print)
+            supervisor.down(Project.load(project.folder))
     assert processes.marked(MARK, str(project.folder)) == []
 
 

@@ -14,7 +14,8 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from harness.flower.inprocess import InProcess, sites
-from harness.flower.small import STEP, Told, client_app, initial
+from harness.flower.small import STEP, client_app, initial
+from harness.lines import Lines
 from secede import flower
 from secede.errors import ConfigError, SilentError
 from secede.flower.protocol.nodes import Node, Roster, online, select
@@ -63,8 +64,8 @@ def test_a_hidden_node_is_neither_seen_nor_sent_to(tmp_path: Path) -> None:
 
 def test_flowers_endless_sampling_ends(tmp_path: Path) -> None:
     now = [0.0]
-    told = Told()
-    grid = DeadlineGrid(InProcess(sites(2, tmp_path)), 10, told, clock=lambda: now[0])
+    told = Lines()
+    grid = DeadlineGrid(InProcess(sites(2, tmp_path)), 10, clock=lambda: now[0])
     assert len(list(grid.get_node_ids())) == 2
     now[0] = 5.0
     list(grid.get_node_ids())
@@ -77,10 +78,10 @@ def test_flowers_endless_sampling_ends(tmp_path: Path) -> None:
 
 
 def test_an_exchange_ends_in_time_and_says_who_is_awaited(tmp_path: Path) -> None:
-    told, made = Told(), sites(3, tmp_path)
+    told, made = Lines(), sites(3, tmp_path)
     made[0].silent, made[1].vanishes, made[2].late = True, True, 2
     grid = InProcess(made, client_app())
-    exchange = Exchange(grid=grid, tell=told, pause=0.01)
+    exchange = Exchange(grid=grid, pause=0.01)
     names = {site.node: site.name for site in made}
     content = RecordDict({"arrays": ArrayRecord(initial())})
     messages = [Message(content, site.node, "query.nothing") for site in made]
@@ -108,7 +109,7 @@ def test_a_reply_of_another_node_or_type_is_none(
             return found
 
     made = sites(1, tmp_path)
-    exchange = Exchange(grid=Forging(made, client_app()), tell=Told(), pause=0.01)
+    exchange = Exchange(grid=Forging(made, client_app()), pause=0.01)
     content = RecordDict(
         {"arrays": ArrayRecord(initial()), "config": ConfigRecord({"server-round": 1})}
     )
@@ -118,11 +119,11 @@ def test_a_reply_of_another_node_or_type_is_none(
 
 
 def test_waiting_for_nodes_to_come_online_ends(tmp_path: Path) -> None:
-    made, told = sites(2, tmp_path), Told()
+    made, told = sites(2, tmp_path), Lines()
     grid = InProcess(made, client_app())
     wanted = online(grid)
     made[1].online = False
-    found = Exchange(grid=grid, tell=told, pause=0.01).gather(wanted, 0.1)
+    found = Exchange(grid=grid, pause=0.01).gather(wanted, 0.1)
     assert list(found) == ["site-0"]
     assert told.has("waiting for site-1 until", "to come online")
 

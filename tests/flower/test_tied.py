@@ -66,7 +66,7 @@ def test_a_network_with_shared_parameters_is_erased_from(tmp_path: Path, method:
     app = ClientApp(mods=[erasure.mod])
     app.train()(train_here)
     federation = Federation(tmp_path, app=erasure.register(app))
-    store = Store(tmp_path / "home", Tied, name="north", tell=federation.told, clock=lambda: NOW)
+    store = Store(tmp_path / "home", Tied, name="north", clock=lambda: NOW)
     torch.manual_seed(0)
     recording(strategy(), store, wait_seconds=0.3).start(
         federation.grid(),

@@ -30,7 +30,7 @@ from secede.unlearning.client_tasks import COUNT, CountRight
 def engine(job: Job, **options: Any) -> FlowerEngine:
     grid = job.grid()
     return FlowerEngine(
-        exchange=Exchange(grid=grid, tell=job.told, pause=0.01),
+        exchange=Exchange(grid=grid, pause=0.01),
         strategy=strategy(),
         clients=dict(enumerate(online(grid))),
         like=arrays.schema(load_model()),
@@ -113,7 +113,7 @@ def test_an_aborted_job_waits_for_nobody(job: Job) -> None:
 def test_a_client_that_goes_away_is_lost_and_has_not_failed(job: Job, sent: bool) -> None:
     job.site("site-1").silent = sent
     job.site("site-1").online = sent
-    exchange = Exchange(grid=job.grid(), tell=job.told, pause=0.01)
+    exchange = Exchange(grid=job.grid(), pause=0.01)
     message = question(job)
     ids = list(exchange.grid.push_messages([message]))
     if sent:

@@ -22,6 +22,7 @@ from secede.cli.options import (
     Rounds,
     Seeds,
 )
+from secede.cli.output import show_log_lines
 from secede.experiments import presets
 from secede.experiments.config import override
 
@@ -81,6 +82,7 @@ def options(
     ] = False,
 ) -> None:
     """Hold the options that stand before a command."""
+    show_log_lines()
 
 
 @app.command()

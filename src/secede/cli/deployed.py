@@ -56,7 +56,7 @@ def init(
 
 def up(folder: Path, seconds: float, *, as_json: bool) -> None:
     """Start what does not run yet."""
-    supervisor.up(Project.load(folder), _say, seconds=seconds)
+    supervisor.up(Project.load(folder), seconds=seconds)
     status(folder, as_json=as_json)
 
 
@@ -108,7 +108,7 @@ def down(folder: Path, only: Sequence[str] | None) -> None:
     if (only is None or SUPERLINK in only) and processes.running(project, SUPERLINK) is not None:
         with suppress(SecedeError):  # one that does not answer is to go all the same
             cut = runs.active(project, seconds=_ASKED)
-    supervisor.down(project, _say, only)
+    supervisor.down(project, only)
     for run in cut:
         _say(
             f"run {run.run} is cut short; the command that began it goes on when it is given again"
@@ -126,11 +126,11 @@ def train(
     runs.check_running(project)
     wished = {"from_scratch": bool(from_scratch), "go_on": from_scratch is False}
     preflight.config(project.app, {"num-server-rounds": preflight.ROUNDS, "erasure.home": ""})
-    asked = preflight.training(project.home, rounds, **wished, tell=_say)
+    asked = preflight.training(project.home, rounds, **wished)
     _say(asked.words)
     config: runs.Config = {"num-server-rounds": asked.rounds, "erasure.home": str(project.home)}
     before = _rounds(project)
-    number = runs.run(project, config, seconds=seconds, tell=_say)
+    number = runs.run(project, config, seconds=seconds, show=_say)
     done = _rounds(project)
     if done == before:
         raise SecedeError(f"run {number} completed no round: no site sent an update, see above")
@@ -190,7 +190,7 @@ def erase(
     try:
         runs.check_running(project)
         taken = as_it_is and earlier is None
-        preflight.erasure(project.home, leaver, as_it_is=taken, tell=_say)
+        preflight.erasure(project.home, leaver, as_it_is=taken)
     except SecedeError as error:
         if earlier is None:
             raise
@@ -201,7 +201,7 @@ def erase(
         _show_plan(project, config, seconds, as_json=as_json)
         return
     try:
-        number = runs.run(project, config, seconds=seconds, tell=_say)
+        number = runs.run(project, config, seconds=seconds, show=_say)
     except SecedeError:
         after = results.request(project.home, leaver)
         if after != before and after is not None and not after.open:
@@ -231,13 +231,13 @@ def _show_plan(project: Project, config: runs.Config, seconds: float, *, as_json
 
     found: list[Plan] = []
 
-    def tell(line: str) -> None:
+    def show(line: str) -> None:
         if (plan := Plan.of_line(line)) is None:
             _say(line)
         else:
             found.append(plan)
 
-    number = runs.run(project, config, seconds=seconds, tell=tell)
+    number = runs.run(project, config, seconds=seconds, show=show)
     if not found:
         raise SecedeError(f"run {number} told no plan: see {project.log(SUPERLINK)}")
     if as_json:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from secede.cli.progress import telling
+from secede.cli.progress import repeating_when_quiet
 from secede.cli.requests import signed
 from secede.cli.trust import about
 from secede.erasure.documents import request as requests
@@ -33,9 +33,7 @@ def federation_init(
     """Train a simulated federation and set up its home."""
     now, there_before = datetime.now(UTC), path.exists()
     try:
-        home = create_federation(
-            path, config, name=name, seed=seed, search=search, now=now, tell=say
-        )
+        home = create_federation(path, config, name=name, seed=seed, search=search, now=now)
     except KeyboardInterrupt:
         raise StoppedError(_given_up(path, there_before=there_before)) from None
     federation, model = home.federation, serving(home)
@@ -101,7 +99,7 @@ def erase(
     say(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
     say(f"acknowledgement for {entry.client}: {home.acknowledgement(entry.digest)}")
     try:
-        with telling(say) as tell:
+        with repeating_when_quiet(say):
             outcome = workflow.erase(
                 home,
                 SimulatedBackend(home, gone=absent),
@@ -109,7 +107,6 @@ def erase(
                 key=key,
                 clock=lambda: datetime.now(UTC),
                 wishes=wishes,
-                tell=tell,
             )
     except KeyboardInterrupt:
         raise StoppedError("interrupted; the same command goes on from here") from None

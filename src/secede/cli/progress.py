@@ -21,6 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from secede import logs
 from secede.experiments.config import Config
 
 _ARMS = {
@@ -136,17 +137,16 @@ def drawing() -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def telling(say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
-    """Give a function that says lines; what was said last is said again while nothing follows.
+def repeating_when_quiet(say: Callable[[str], None]) -> Iterator[None]:
+    """Say again what was logged last while nothing follows.
 
     That comes ever more rarely: after ten seconds, twenty, forty.
     """
     ended, last, since, patience = threading.Event(), "", time.monotonic(), QUIET_SECONDS
 
-    def tell(line: str) -> None:
+    def note(line: str) -> None:
         nonlocal last, since, patience
         last, since, patience = line, time.monotonic(), QUIET_SECONDS
-        say(line)
 
     def go_on() -> None:
         nonlocal patience
@@ -159,7 +159,8 @@ def telling(say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
     beside = threading.Thread(target=go_on, daemon=True)
     beside.start()
     try:
-        yield tell
+        with logs.passed_to(note):
+            yield
     finally:
         ended.set()
         beside.join()

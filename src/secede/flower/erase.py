@@ -7,6 +7,7 @@ it may come months after the training, in another run.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ from secede.flower.storage.store import Store
 from secede.unlearning.client_tasks import LIVE
 from secede.unlearning.create import create
 from secede.unlearning.registry import METHODS
+
+logger = logging.getLogger(__name__)
 
 _GOODBYE = 60.0  # seconds that an erased client has to say that it deleted its updates
 
@@ -86,10 +89,10 @@ def erase(
     with files.private(), store.held(doing="an erasure") as lock:
         home = register.register_federation(store)
         client = chosen(grid, store, leaver)
-        store.tell(f"leaver {leaver} is client {client.name!r} ({client.words()})")
+        logger.info(f"leaver {leaver} is client {client.name!r} ({client.words()})")
         _check_enough(found, store, client.name, asked=not (gone or wishes.distrust))
         entry, by_operator = _entry(store, home, client.name, request, trigger)
-        exchange = Exchange(grid=grid, tell=store.tell, pause=pause, now=store.clock)
+        exchange = Exchange(grid=grid, pause=pause, now=store.clock)
         ground = FlowerBackend(
             exchange,
             found,
@@ -103,7 +106,7 @@ def erase(
         )
         again = entry.state == PROMOTED
         if not again:
-            store.tell(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
+            logger.info(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
         if entry.state in (RECEIVED, PLANNED) and not gone and not wishes.distrust:
             _look_for(exchange, store, client)
         outcome = workflow.erase(
@@ -113,10 +116,9 @@ def erase(
             key=home.server_key(),
             clock=store.clock,
             wishes=wishes,
-            tell=store.tell,
             lock=lock,
         )
-    store.tell(_told_again(outcome, home) if again else _words(outcome, home))
+    logger.info(_told_again(outcome, home) if again else _words(outcome, home))
     if outcome.model is not None:
         _say_goodbye(exchange, store, client, min(round_seconds, _GOODBYE))
     return outcome
@@ -142,7 +144,7 @@ def plan(
         home = register.register_federation(store)
         client = chosen(grid, store, leaver)
         _check_enough(found, store, client.name, asked=not (gone or wishes.distrust))
-        exchange = Exchange(grid=grid, tell=store.tell)
+        exchange = Exchange(grid=grid)
         ground = FlowerBackend(exchange, found, store, gone=gone)
         with Journal(home.journal) as journal:
             known = _known(store, journal, client.name)
@@ -165,7 +167,7 @@ def chosen(grid: Grid, store: Store, leaver: str) -> Node:
 def _look_for(exchange: Exchange, store: Store, client: Node) -> None:
     """Say it if the leaver is offline when it is about to be asked."""
     if client.name not in exchange.gather([client], 0.0):
-        store.tell(
+        logger.info(
             f"{client.name} is not online: it is waited for until its deadline; if it is gone for "
             "good, say so (--gone), and the next rung is taken at once"
         )
@@ -182,11 +184,11 @@ def _say_goodbye(exchange: Exchange, store: Store, client: Node, seconds: float)
                 removed = messages.read_gone(reply)
                 deleted = f"deleted its own updates, {removed} of them"
                 what = deleted if removed else "none of its updates left"
-                store.tell(f"client {client.name!r} has {what}")
+                logger.info(f"client {client.name!r} has {what}")
                 return
         except GuardError as error:
-            store.tell(f"client {client.name!r}: {error}")
-    store.tell(
+            logger.info(f"client {client.name!r}: {error}")
+    logger.info(
         f"client {client.name!r} did not say that it deleted its own updates: they lie on its own "
         "disk, delete them there, or start this again while it is online"
     )
@@ -298,7 +300,8 @@ def _told_again(outcome: Outcome, home: Home) -> str:
     with Journal(home.journal, read_only=True) as journal:
         at = journal.transitions(outcome.request)[-1].at
     return (
-        f"{outcome.client} was erased already, at {format_time(at)}, and is not erased again; receipt "
+        f"{outcome.client} was erased already, at {format_time(at)}, and is not erased again; "
+        "receipt "
         f"{outcome.receipt}"
     )
 
@@ -344,7 +347,7 @@ def erase_if_asked(
         found = plan(
             grid, strategy, store, leaver=leaver, wishes=wishes, gone=options.gone, secure=secure
         )
-        store.tell(found.line())
+        logger.info(found.line())
         return True
     erase(
         grid,

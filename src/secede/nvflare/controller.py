@@ -34,7 +34,7 @@ class FederationController(Controller):
     """Trains for `rounds` rounds by weighted means; with a `leaver`, erases that client instead.
 
     `model` names what makes the network, `package.module:factory`, and `home` the federation's
-    folder. `wishes` are fields of `secede.erasure.planning.options.EraseOptions`, `request` the file that the
+    folder. `wishes` are fields of `EraseOptions`, `request` the file that the
     client signed, `trigger` why it leaves where the operator asks for it. All waits are in
     seconds: `wait` for clients before a round of training, `gather` for those
     that are offline during an erasure, `round` for each exchange. `classes` is how many the network
@@ -75,11 +75,11 @@ class FederationController(Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Train or erase; what goes wrong ends the job with its reason."""
         try:
-            self.work(TaskGrid(self, fl_ctx, abort_signal), lambda line: self._log(fl_ctx, line))
+            self.work(TaskGrid(self, fl_ctx, abort_signal))
         except SecedeError as error:
             self.system_panic(f"secede: {error}", fl_ctx)
 
-    def work(self, grid: Grid, tell: Callable[[str], None]) -> None:
+    def work(self, grid: Grid) -> None:
         """Do what the job is for, over `grid`."""
         if not Path(self.home).is_absolute():
             raise ConfigError(
@@ -89,9 +89,7 @@ class FederationController(Controller):
         load_model, classes = _factory(self.model), self.classes
         if classes is not None and (type(classes) is not int or classes < 2):
             raise ConfigError(f"classes {classes!r}: expected a whole number of two or more")
-        store = Store(
-            self.home, load_model, name=self.federation or None, classes=classes, tell=tell
-        )
+        store = Store(self.home, load_model, name=self.federation or None, classes=classes)
         strategy = recording(FedAvg(fraction_evaluate=0.0), store, wait_seconds=self.wait_seconds)
         if not self.leaver:
             strategy.start(
@@ -123,14 +121,11 @@ class FederationController(Controller):
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: Any
     ) -> None:
         """Say that a result came too late; its sender was left out and named before."""
-        self._log(fl_ctx, f"too late: a result of {client.name} for {task_name!r}")
+        self.log_info(fl_ctx, f"too late: a result of {client.name} for {task_name!r}")
 
     def _initial(self, load_model: Callable[[], nn.Module]) -> Mapping[str, Any]:
         with seeded(self.seed, "model", "initial"):
             return arrays.schema(load_model())
-
-    def _log(self, fl_ctx: FLContext, line: str) -> None:
-        self.log_info(fl_ctx, line)
 
 
 def _factory(value: str) -> Callable[[], nn.Module]:

@@ -6,8 +6,9 @@ Doing it again after a kill gives the same home. The description is written last
 from __future__ import annotations
 
 import itertools
+import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from secede.simulation.backend import Recipe
 from secede.simulation.sites import Sites
 from secede.state import State
 
-Tell = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 
 def create_federation(
@@ -47,12 +48,11 @@ def create_federation(
     seed: int = 0,
     search: Path | None = None,
     now: datetime,
-    tell: Tell = lambda _: None,
 ) -> Home:
     """Train the federation of `config` and register it in the folder `path`."""
     check_name(name, "federation")
     with files.private():
-        return _found(Home(path), config, name, seed, search, now, tell)
+        return _found(Home(path), config, name, seed, search, now)
 
 
 def _found(
@@ -62,7 +62,6 @@ def _found(
     seed: int,
     search: Path | None,
     now: datetime,
-    tell: Tell,
 ) -> Home:
     path = home.path
     # A live federation has a log of its rounds before its first erasure makes it a home.
@@ -79,7 +78,7 @@ def _found(
     files.write_bytes(path / "recipe.json", content)
     federation = recipe.put_up()
     names = tuple(f"site-{number}" for number in federation.everyone)
-    state = _train(home, recipe, federation, tell)
+    state = _train(home, recipe, federation)
     _make_keys(home, names)
     clients = _clients(home, federation, names, config.training.rounds)
     _register(home, name, names, state, config.training.rounds, now)
@@ -89,7 +88,7 @@ def _found(
     return home
 
 
-def _train(home: Home, recipe: Recipe, federation: Federation, tell: Tell) -> State:
+def _train(home: Home, recipe: Recipe, federation: Federation) -> State:
     engine, rounds = federation.engine, recipe.config.training.rounds
     state: State = engine.initial_state("initial")
     history = recipe.history(home)
@@ -102,7 +101,7 @@ def _train(home: Home, recipe: Recipe, federation: Federation, tell: Tell) -> St
         if history is not None:
             history.keep(number, state, reply.updates)
         state = aggregate(reply.updates)
-        tell(f"training round {number} of {rounds}")
+        logger.info(f"training round {number} of {rounds}")
     if history is not None:
         history.write(history.sums)
     return state

@@ -184,7 +184,8 @@ def as_nobody(program: str) -> None:
     """Run a program without root's right to write everywhere."""
     code = (
         "import os, sys, sqlite3\nfrom datetime import UTC, datetime\nfrom pathlib import Path\n"
-        "from secede.erasure.storage.journal import Journal\nfrom secede.errors import StorageError\n"
+        "from secede.erasure.storage.journal import Journal\n"
+        "from secede.errors import StorageError\n"
         "import _strptime\nif os.getuid() == 0: os.setuid(65534)\n" + program
     )
     ended = subprocess.run(
@@ -248,7 +249,8 @@ def test_a_file_that_may_not_grow_is_a_storage_error(open_folder: Path, two: Peo
         two.send(journal, two.ask())
     code = (
         "import resource, sys\nfrom datetime import UTC, datetime\nfrom pathlib import Path\n"
-        "from secede.erasure.storage.journal import Journal\nfrom secede.errors import StorageError\n"
+        "from secede.erasure.storage.journal import Journal\n"
+        "from secede.errors import StorageError\n"
         f"folder = Path({str(open_folder)!r})\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
         "for act in (lambda: Journal(folder / 'new.db'),\n"

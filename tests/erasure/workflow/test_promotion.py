@@ -9,6 +9,7 @@ import pytest
 
 from harness.erasure import small
 from harness.erasure.small import NOW, later, rows
+from secede import logs
 from secede import state as states
 from secede.erasure.documents import request as requests
 from secede.erasure.planning.options import EraseOptions
@@ -122,7 +123,8 @@ def test_a_holder_that_lost_its_lease_promotes_deletes_and_signs_nothing(
                 with Journal(home.journal) as journal:
                     journal.release(1, other)
 
-    with pytest.raises(RecordError, match=r"process 4711 until|leased by nobody"):
+    lost = pytest.raises(RecordError, match=r"process 4711 until|leased by nobody")
+    with lost, logs.passed_to(tell):
         erase.erase(
             home,
             SimulatedBackend(home),
@@ -130,7 +132,6 @@ def test_a_holder_that_lost_its_lease_promotes_deletes_and_signs_nothing(
             key=home.server_key(),
             clock=lambda: now[0],
             wishes=small.wishes(),
-            tell=tell,
         )
     assert small.serving(home) == before
     assert home.model(before).exists()

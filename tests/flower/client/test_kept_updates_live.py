@@ -114,7 +114,7 @@ def test_without_a_share_a_damaged_update_gives_way_to_another(federation: Feder
 
 def test_rounds_into_another_home_do_not_cost_the_serving_update(federation: Federation) -> None:
     federation.train(1)
-    other = Store(federation.folder / "other", federation.store.load_model, tell=federation.told)
+    other = Store(federation.folder / "other", federation.store.load_model)
     shifted = {name: value + 1 for name, value in initial().items()}
     recording(strategy(), other, wait_seconds=0.3).start(
         federation.grid(), ArrayRecord(shifted), num_rounds=3, timeout=5

@@ -113,7 +113,7 @@ def federation(
         return Message(RecordDict({**update, **metrics}), reply_to=message)
 
     made = Federation(folder, app=erasure.register(app))
-    return made, Store(folder / "home", model, name="north", tell=made.told, clock=lambda: NOW)
+    return made, Store(folder / "home", model, name="north", clock=lambda: NOW)
 
 
 def run(made: Federation, store: Store, model: Callable[[], nn.Module]) -> Any:

@@ -8,7 +8,8 @@ from flwr.app import ArrayRecord
 
 from harness.flower.dying import dying
 from harness.flower.journals import home
-from harness.flower.small import Federation, Told, initial
+from harness.flower.small import Federation, initial
+from harness.lines import Lines
 from secede.errors import ConfigError
 from secede.flower.deploy import preflight
 from secede.flower.deploy.scaffold import write_project
@@ -28,29 +29,29 @@ def federation(tmp_path: Path) -> Federation:
 
 
 def test_a_training_is_told_before_it_starts(federation: Federation) -> None:
-    folder, told = home(federation), Told()
-    first = preflight.training(folder, None, from_scratch=False, tell=told)
+    folder = home(federation)
+    first = preflight.training(folder, None, from_scratch=False)
     assert (first.rounds, first.words[:28]) == (3, "training begins from fresh w")
     federation.train(2)
-    second = preflight.training(folder, 5, from_scratch=False, tell=told)
+    second = preflight.training(folder, 5, from_scratch=False)
     assert second.rounds == 5
     assert "goes on from the serving model" in second.words
 
 
 def test_one_that_was_cut_short_goes_on_with_its_own_length(federation: Federation) -> None:
     folder = cut(federation)
-    asked = preflight.training(folder, None, from_scratch=False, tell=Told())
+    asked = preflight.training(folder, None, from_scratch=False)
     assert (asked.rounds, asked.words) == (4, "training goes on after round 2 of 4")
     with pytest.raises(ConfigError, match=r"this one has 1: .*--rounds 4.*--from-scratch"):
-        preflight.training(folder, 1, from_scratch=False, tell=Told())
+        preflight.training(folder, 1, from_scratch=False)
 
 
 def test_from_scratch_is_written_down_for_the_app(federation: Federation) -> None:
-    asked = preflight.training(home(federation), 2, from_scratch=True, tell=Told())
+    asked = preflight.training(home(federation), 2, from_scratch=True)
     assert "the first of this home" in asked.words
     assert not (home(federation) / "training.json").exists()
     cut(federation)
-    asked = preflight.training(home(federation), 2, from_scratch=True, tell=Told())
+    asked = preflight.training(home(federation), 2, from_scratch=True)
     assert asked.words.startswith("FROM SCRATCH")
     federation.recording().start(federation.grid(), ArrayRecord(initial()), num_rounds=2, timeout=5)
     assert [r.training for r in federation.store.log.made()] == [1, 1]
@@ -58,30 +59,30 @@ def test_from_scratch_is_written_down_for_the_app(federation: Federation) -> Non
 
 def test_before_any_training_there_is_nothing_to_erase(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no completed round.*secede flower train .*north first"):
-        preflight.erasure(tmp_path / "north" / "home", "name:a", as_it_is=False, tell=Told())
+        preflight.erasure(tmp_path / "north" / "home", "name:a", as_it_is=False)
 
 
 def test_an_unknown_client_is_told_at_once(federation: Federation) -> None:
     federation.train(1)
-    preflight.erasure(home(federation), "name:site-1", as_it_is=False, tell=Told())
+    preflight.erasure(home(federation), "name:site-1", as_it_is=False)
     for leaver in ("name:site-9", "site-1"):
         with pytest.raises(ConfigError, match="expected"):
-            preflight.erasure(home(federation), leaver, as_it_is=False, tell=Told())
+            preflight.erasure(home(federation), leaver, as_it_is=False)
 
 
 def test_a_training_that_was_cut_is_taken_as_it_is_when_asked(federation: Federation) -> None:
-    folder, told = cut(federation), Told()
+    folder, told = cut(federation), Lines()
     with pytest.raises(ConfigError, match="cut short after round 2"):
-        preflight.erasure(folder, "name:site-1", as_it_is=False, tell=told)
-    preflight.erasure(folder, "name:site-1", as_it_is=True, tell=told)
+        preflight.erasure(folder, "name:site-1", as_it_is=False)
+    preflight.erasure(folder, "name:site-1", as_it_is=True)
     assert told == ["the training that was cut short is taken as it is, 2 of 4 rounds"]
     assert TrainingState(folder).cut() is None
-    preflight.erasure(folder, "name:site-1", as_it_is=True, tell=told)
+    preflight.erasure(folder, "name:site-1", as_it_is=True)
     assert len(told) == 1
 
 
 def wish(federation: Federation) -> None:
-    preflight.training(home(federation), 2, from_scratch=True, tell=Told())
+    preflight.training(home(federation), 2, from_scratch=True)
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -89,11 +90,11 @@ def test_a_training_from_scratch_can_be_taken_back(federation: Federation, times
     federation.train(2)
     for _ in range(times):
         wish(federation)
-    waiting = preflight.training(home(federation), 2, from_scratch=False, tell=Told())
+    waiting = preflight.training(home(federation), 2, from_scratch=False)
     assert waiting.words.startswith("FROM SCRATCH")
     assert "--go-on" in waiting.words
-    told = Told()
-    asked = preflight.training(home(federation), 2, from_scratch=False, go_on=True, tell=told)
+    told = Lines()
+    asked = preflight.training(home(federation), 2, from_scratch=False, go_on=True)
     assert "goes on from the serving model" in asked.words
     assert told.has("is taken back")
     before = federation.store.last()
@@ -110,7 +111,7 @@ def test_what_was_cut_short_before_the_wish_goes_on_where_it_was(federation: Fed
     wish(federation)
     assert federation.store.go_on()
     assert TrainingState(home(federation)).last() == before
-    asked = preflight.training(home(federation), None, from_scratch=False, tell=Told())
+    asked = preflight.training(home(federation), None, from_scratch=False)
     assert asked.words == "training goes on after round 2 of 4"
 
 
@@ -121,8 +122,8 @@ def test_a_training_from_scratch_that_has_a_round_is_not_taken_back(
     wish(federation)
     federation.recording().start(federation.grid(), ArrayRecord(initial()), num_rounds=2, timeout=5)
     replaced = federation.store.last()
-    told = Told()
-    preflight.training(home(federation), 2, from_scratch=False, go_on=True, tell=told)
+    told = Lines()
+    preflight.training(home(federation), 2, from_scratch=False, go_on=True)
     assert not told.has("is taken back")
     assert federation.store.last() == replaced
 

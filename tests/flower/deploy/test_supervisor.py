@@ -76,7 +76,7 @@ def flower(monkeypatch: pytest.MonkeyPatch) -> Flower:
 def project(tmp_path: Path, flower: Flower) -> Iterator[Project]:
     project = write_project(tmp_path / "p", sites=["site-1", "site-2"])
     yield project
-    supervisor.down(Project.load(project.folder), print)
+    supervisor.down(Project.load(project.folder))
     assert of(project) == []
 
 
@@ -90,7 +90,7 @@ def pids(project: Project) -> dict[str, int | None]:
 
 def test_up_starts_all_and_down_leaves_nothing_behind(project: Project, flower: Flower) -> None:
     told: list[str] = []
-    supervisor.up(project, told.append)
+    supervisor.up(project)
     rows = supervisor.status(project)
     assert [(row.name, row.online) for row in rows] == [
         ("superlink", "yes"),
@@ -101,7 +101,7 @@ def test_up_starts_all_and_down_leaves_nothing_behind(project: Project, flower: 
     assert sum("is online" in line for line in told) == 2
     assert any("at most" in line for line in told)
     assert len(of(project)) == 4  # the SuperLink's child too
-    supervisor.down(project, told.append)
+    supervisor.down(project)
     assert of(project) == []
     assert {row.pid for row in supervisor.status(project)} == {None}
     assert not list(project.state.glob("*.pid"))
@@ -119,13 +119,13 @@ def killed(project: Project, name: str, pid: int) -> None:
 def test_a_second_up_says_what_runs_and_starts_only_what_does_not(
     project: Project, flower: Flower
 ) -> None:
-    supervisor.up(project, print)
+    supervisor.up(project)
     before = pids(project)
     victim = before["site-2"]
     assert victim is not None
     killed(project, "site-2", victim)
     told: list[str] = []
-    supervisor.up(project, told.append)
+    supervisor.up(project)
     after = pids(project)
     assert {n for n in before if before[n] != after[n]} == {"site-2"}
     assert f"site-1 runs already, process {before['site-1']}" in told
@@ -133,11 +133,11 @@ def test_a_second_up_says_what_runs_and_starts_only_what_does_not(
 
 
 def test_a_killed_superlinks_children_are_swept_and_its_port_is_kept(project: Project) -> None:
-    up = supervisor.up(project, print)
+    up = supervisor.up(project)
     link = pids(project)["superlink"]
     assert link is not None
     killed(project, "superlink", link)
-    again = supervisor.up(project, print)
+    again = supervisor.up(project)
     assert again.port == up.port == Project.load(project.folder).port
     assert len(of(project)) == 5  # the dead SuperLink's child among them
 
@@ -149,14 +149,14 @@ def test_what_a_killed_site_left_behind_is_ended_when_it_is_started_again(
         "import subprocess\n"
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
     ).join(("import sys, time\n", NODE))
-    supervisor.up(project, print)
+    supervisor.up(project)
     before = pids(project)
     victim = before["site-1"]
     assert victim is not None
     (orphan,) = processes.family([victim])
     killed(project, "site-1", victim)
     told: list[str] = []
-    supervisor.up(project, told.append)
+    supervisor.up(project)
     assert f"process {orphan.pid} was left behind by site-1 and is stopped" in told
     assert orphan.pid not in {process.pid for process in of(project)}
     after = pids(project)
@@ -167,18 +167,18 @@ def test_what_was_started_by_hand_is_left_alone(project: Project) -> None:
     here = {**os.environ, "FLWR_HOME": project.environment("site-1")["FLWR_HOME"]}  # as in site.sh
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=here) as own:
         try:
-            supervisor.up(project, print)
+            supervisor.up(project)
             assert own.poll() is None
         finally:
             own.kill()
 
 
 def test_a_site_whose_record_is_lost_is_neither_ended_nor_started_twice(project: Project) -> None:
-    supervisor.up(project, print)
+    supervisor.up(project)
     pid = pids(project)["site-1"]
     (project.state / "site-1.pid").unlink()
     with pytest.raises(SecedeError, match=rf"site-1 runs as process {pid}, .* secede flower down"):
-        supervisor.up(project, print)
+        supervisor.up(project)
     assert pid in {process.pid for process in of(project)}
 
 
@@ -188,7 +188,7 @@ def test_an_id_that_another_process_got_is_left_alone(project: Project) -> None:
         project.state.mkdir()
         (project.state / "site-1.pid").write_text(f"{stranger.pid}\n")
         assert pids(project)["site-1"] is None
-        supervisor.down(project, print)
+        supervisor.down(project)
         assert stranger.poll() is None
     finally:
         stranger.kill()
@@ -207,7 +207,7 @@ def test_a_site_that_ends_at_once_is_named_with_its_last_words(
 ) -> None:
     flower.node = "import sys, time; print('no such certificate'); time.sleep(1); sys.exit(3)"
     with pytest.raises(SecedeError, match=r"site-1 ended: .*no such certificate"):
-        supervisor.up(project, print)
+        supervisor.up(project)
     assert of(project) == []
 
 
@@ -222,7 +222,7 @@ def test_a_killed_site_that_is_refused_for_a_while_is_started_again(
         "    sys.exit('[code: 2004] Failed to activate SuperNode.')\n" + NODE
     )
     told: list[str] = []
-    supervisor.up(project, told.append, seconds=30)
+    supervisor.up(project, seconds=30)
     assert sum("once more" in line for line in told) == 2
     assert all(row.pid for row in supervisor.status(project))
 
@@ -232,7 +232,7 @@ def test_a_site_that_never_comes_online_is_not_waited_for_for_ever(
 ) -> None:
     flower.offline = {"site-2"}
     with pytest.raises(SilentError, match=r"site-2 not online within 0\.5 seconds"):
-        supervisor.up(project, print, seconds=0.5)
+        supervisor.up(project, seconds=0.5)
     assert of(project) == []
 
 
@@ -241,12 +241,12 @@ def test_a_superlink_that_is_online_before_the_site_says_so_is_not_believed(
 ) -> None:
     flower.node = "import time; time.sleep(600)"  # killed before: still called online
     with pytest.raises(SilentError, match="site-1, site-2 not online"):
-        supervisor.up(project, print, seconds=0.5)
+        supervisor.up(project, seconds=0.5)
 
 
 def test_a_taken_port_is_replaced_and_the_new_one_written_down(project: Project) -> None:
     with socket.create_server((project.listen, project.port)):
-        up = supervisor.up(project, print)
+        up = supervisor.up(project)
         assert up.port != project.port
         assert Project.load(project.folder) == up
         assert str(up.port) in (project.folder / "environment.sh").read_text()
@@ -260,12 +260,12 @@ def test_a_taken_port_is_replaced_and_the_new_one_written_down(project: Project)
             socket.create_server((up.listen, up.port)),
             pytest.raises(ConfigError, match="running sites expect"),
         ):
-            supervisor.up(up, print)
+            supervisor.up(up)
 
 
 def test_one_command_at_a_time(project: Project) -> None:
     with processes.locked(project), pytest.raises(RecordError, match="wait for it"):
-        supervisor.up(project, print)
+        supervisor.up(project)
 
 
 def test_killing_up_at_any_moment_loses_no_process(tmp_path: Path, flower: Flower) -> None:
@@ -275,24 +275,24 @@ def test_killing_up_at_any_moment_loses_no_process(tmp_path: Path, flower: Flowe
         child = os.fork()
         if child == 0:  # pragma: no cover
             try:
-                supervisor.up(project, lambda _: None)
+                supervisor.up(project)
             finally:
                 os._exit(0)
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        supervisor.down(project, print)
+        supervisor.down(project)
         if of(project):  # one that was only just being started bears its mark a moment later
-            supervisor.down(project, print)
+            supervisor.down(project)
         assert of(project) == [], delay
 
 
 def test_only_some_are_stopped(project: Project) -> None:
-    supervisor.up(project, print)
-    supervisor.down(project, print, ["site-1"])
+    supervisor.up(project)
+    supervisor.down(project, ["site-1"])
     assert {name for name, pid in pids(project).items() if pid} == {"superlink", "site-2"}
     with pytest.raises(ConfigError, match="no process 'site-9': expected superlink, site-1"):
-        supervisor.down(project, print, ["site-9"])
+        supervisor.down(project, ["site-9"])
 
 
 def test_sweeping_ends_even_if_something_is_started_again_and_again(
@@ -304,5 +304,5 @@ def test_sweeping_ends_even_if_something_is_started_again_and_again(
         patch.setattr(processes, "marked", lambda name, value: [stray])
         begun = time.monotonic()
         with pytest.raises(SecedeError, match=r"was started anew, 0\.5 seconds after"):
-            supervisor.down(project, print)
+            supervisor.down(project)
         assert time.monotonic() - begun < 20

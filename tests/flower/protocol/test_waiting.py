@@ -10,7 +10,8 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
 from harness.flower.inprocess import InProcess, sites
-from harness.flower.small import Federation, Told, strategy
+from harness.flower.small import Federation, strategy
+from harness.lines import Lines
 from secede.erasure.storage.locks import BusyError
 from secede.errors import SilentError
 from secede.flower import recording
@@ -19,8 +20,8 @@ from secede.flower.rounds.grid import DeadlineGrid
 
 
 def test_a_wait_is_said_at_growing_intervals() -> None:
-    now, told = [0.0], Told()
-    say_so = Rarely(told, clock=lambda: now[0])
+    now, told = [0.0], list[str]()
+    say_so = Rarely(told.append, clock=lambda: now[0])
     for second in range(600):
         now[0] = float(second)
         say_so(str(second))
@@ -31,9 +32,9 @@ def test_a_wait_is_said_at_growing_intervals() -> None:
 def test_flowers_own_line_each_second_is_not_heard(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told, made = Told(), sites(2, tmp_path)
+    told, made = Lines(), sites(2, tmp_path)
     made[1].online = False
-    grid = DeadlineGrid(InProcess(made), 5, told, enough=2)
+    grid = DeadlineGrid(InProcess(made), 5, enough=2)
     threading.Timer(0.3, lambda: setattr(made[1], "online", True)).start()
     messages = list(
         strategy().configure_train(1, ArrayRecord({}), ConfigRecord({}), grid)
@@ -44,8 +45,8 @@ def test_flowers_own_line_each_second_is_not_heard(
 
 
 def test_a_late_look_at_which_enough_are_there_says_nothing(tmp_path: Path) -> None:
-    now, told = [0.0], Told()
-    grid = DeadlineGrid(InProcess(sites(2, tmp_path)), 60, told, enough=2, clock=lambda: now[0])
+    now, told = [0.0], Lines()
+    grid = DeadlineGrid(InProcess(sites(2, tmp_path)), 60, enough=2, clock=lambda: now[0])
     now[0] = 5.0
     assert len(list(grid.get_nodes())) == 2
     assert told == []

@@ -67,9 +67,7 @@ def test_every_round_sends_the_arrays_in_the_models_order(tmp_path: Path) -> Non
         return Message(RecordDict({**update, **metrics}), reply_to=message)
 
     federation = Federation(tmp_path, app=erasure.register(app))
-    store = Store(
-        tmp_path / "home", Unsorted, name="north", tell=federation.told, clock=lambda: NOW
-    )
+    store = Store(tmp_path / "home", Unsorted, name="north", clock=lambda: NOW)
     recording(strategy(), store, wait_seconds=0.3).start(
         federation.grid(), ArrayRecord(Unsorted().state_dict()), num_rounds=2, timeout=5
     )

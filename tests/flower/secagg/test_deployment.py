@@ -34,9 +34,9 @@ def project(tmp_path: Path) -> Iterator[Project]:
 def up(project: Project) -> Iterator[Project]:
     with deployed.forked(project):
         try:
-            yield supervisor.up(project, print)
+            yield supervisor.up(project)
         finally:
-            supervisor.down(Project.load(project.folder), print)
+            supervisor.down(Project.load(project.folder))
 
 
 def updates(project: Project) -> dict[str, bytes]:

@@ -178,7 +178,7 @@ def test_every_retraining_starts_elsewhere_and_the_same_one_does_not(
     federation: SecureFederation,
 ) -> None:
     federation.train(1)
-    exchange = Exchange(grid=federation.grid(), tell=federation.told, pause=0.01)
+    exchange = Exchange(grid=federation.grid(), pause=0.01)
     ground = FlowerBackend(
         exchange,
         legacy_api.check(strategy(), federation.secure),
@@ -198,7 +198,7 @@ def test_in_an_erasure_too_a_start_has_one_set_of_clients(federation: SecureFede
     store, model = federation.store, federation.store.model()
     assert model is not None
     federation.secure = SecAggPlusWorkflow(1.0, 0.5, max_weight=8000)
-    exchange = Exchange(grid=federation.grid(), tell=federation.told, pause=0.01)
+    exchange = Exchange(grid=federation.grid(), pause=0.01)
     ground = FlowerBackend(
         exchange,
         legacy_api.check(strategy(), federation.secure),

@@ -40,7 +40,7 @@ def found(federation: Federation) -> None:
 
 
 def retraining(federation: Federation) -> int:
-    exchange = Exchange(grid=federation.grid(), tell=federation.told)
+    exchange = Exchange(grid=federation.grid())
     return FlowerGround(exchange, strategy(), federation.store).training_rounds
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from harness import tiny
+from secede import logs
 from secede import state as states
 from secede.erasure.documents import request as requests
 from secede.erasure.planning.options import EraseOptions
@@ -144,15 +145,15 @@ def erase(
     now: datetime = NOW,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    return workflow.erase(
-        home,
-        ground or SimulatedBackend(home),
-        number,
-        key=home.server_key(),
-        clock=lambda: now,
-        wishes=how or wishes(),
-        tell=tell,
-    )
+    with logs.passed_to(tell):
+        return workflow.erase(
+            home,
+            ground or SimulatedBackend(home),
+            number,
+            key=home.server_key(),
+            clock=lambda: now,
+            wishes=how or wishes(),
+        )
 
 
 def course(home: Home, number: int = 1) -> Progress:

@@ -75,7 +75,7 @@ def restore(project: Project) -> None:
     An app whose message came only in part, before its SuperLink was killed, waits for the rest for
     up to two hours, and is not waited for: sites must work beside it.
     """
-    supervisor.up(project, print)
+    supervisor.up(project)
     deadline = time.monotonic() + RUN_SECONDS
     while runs.active(project):
         assert time.monotonic() < deadline, "a run of an earlier trial does not end"
@@ -112,13 +112,13 @@ class Trial:
     def go(self, process: str, stage: str, delay: float, ended: Callable[[], bool]) -> None:
         """Run, kill, put up again what died, and run again until `ended`."""
         for attempt in range(TRIES):
-            supervisor.up(self.project, print)
+            supervisor.up(self.project)
             worker = threading.Thread(target=self._run)
             worker.start()
             if attempt == 0:
                 self._kill(process, stage, delay, worker)
                 with suppress(SecedeError):  # a run may end while it is put up
-                    supervisor.up(self.project, print)
+                    supervisor.up(self.project)
             worker.join(RUN_SECONDS + 60)
             assert not worker.is_alive(), "a run hangs"
             if ended():
@@ -128,7 +128,7 @@ class Trial:
     def _run(self) -> None:
         self.runs += 1
         try:
-            runs.run(self.project, self.config, seconds=RUN_SECONDS, tell=print)
+            runs.run(self.project, self.config, seconds=RUN_SECONDS, show=print)
         except SecedeError as error:
             print(f"run {self.runs}: {error}")
 

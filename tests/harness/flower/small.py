@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 
 from harness.flower.inprocess import InProcess, Site, sites
+from harness.lines import Lines
 from secede import state as states
 from secede.data.samples import Samples
 from secede.erasure.planning.options import EraseOptions
@@ -105,21 +106,11 @@ def strategy(**options: Any) -> FedAvg:
     return FedAvg(fraction_evaluate=0.0, **options)
 
 
-class Told(list[str]):
-    """What was announced."""
-
-    def __call__(self, line: str) -> None:
-        self.append(line)
-
-    def has(self, *words: str) -> bool:
-        return any(all(word in line for word in words) for line in self)
-
-
 class Federation:
     """Sites, a store and an app, in one folder; `grid` gives a fresh run."""
 
     def __init__(self, folder: Path, *, app: ClientApp | None = None, **site_options: Any) -> None:
-        self.folder, self.told = folder, Told()
+        self.folder, self.told = folder, Lines()
         self.sites: list[Site] = sites(len(SIZES), folder, **site_options)
         self.app = app or client_app()
         self.clock: Callable[[], datetime] = lambda: NOW
@@ -131,7 +122,6 @@ class Federation:
             self.folder / "home",
             load_model,
             name="north",
-            tell=self.told,
             clock=lambda: self.clock(),
         )
 

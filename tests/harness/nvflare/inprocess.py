@@ -20,7 +20,8 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from harness.flower.small import SEED, Told
+from harness.flower.small import SEED
+from harness.lines import Lines
 from harness.nvflare.small import MODEL, SITES, WISHES, erasing, serve
 from secede.nvflare.controller import FederationController
 from secede.nvflare.store import Store
@@ -63,7 +64,7 @@ class Job:
     """Sites in one folder, and what a controller needs of NVFlare to reach them."""
 
     def __init__(self, folder: Path, flare: Flare) -> None:
-        self.folder, self.told, self._flare = folder, Told(), flare
+        self.folder, self.told, self._flare = folder, Lines(), flare
         self.sites = {name: Site(name) for name in SITES}
         self.tasks, self.abort = list[Task](), Signal()
 
@@ -74,7 +75,7 @@ class Job:
     def store(self) -> Store:
         from harness.flower.small import load_model
 
-        return Store(self.folder / "home", load_model, tell=self.told)
+        return Store(self.folder / "home", load_model)
 
     def grid(self) -> TaskGrid:
         return TaskGrid(self, self, self.abort)
@@ -91,7 +92,7 @@ class Job:
             "pause": 0.01,
             **settings,
         }
-        FederationController(**given).work(self.grid(), self.told)
+        FederationController(**given).work(self.grid())
 
     def erase(self, leaver: str = "name:site-1", **wishes: Any) -> None:
         waits = {"answer_seconds": 0.3, "retained_seconds": 0.3}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pickle
 import socket
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from flwr.serverapp import Grid
 
-from harness.flower.small import Told, load_model, strategy
+from harness.flower.small import load_model, strategy
 from secede.errors import SecedeError
 from secede.flower import FlowerEngine
 from secede.flower.protocol.arrays import schema
@@ -25,7 +24,7 @@ class Serving(FederationController):
         super().__init__(home="", model="")
         self.socket_path = socket_path
 
-    def work(self, grid: Grid, tell: Callable[[str], None]) -> None:
+    def work(self, grid: Grid) -> None:
         with socket.socket(socket.AF_UNIX) as made:
             made.connect(self.socket_path)
             connection = Connection(made.detach())
@@ -48,7 +47,7 @@ class Serving(FederationController):
 
 def _engine(grid: Grid) -> FlowerEngine:
     return FlowerEngine(
-        exchange=Exchange(grid=grid, tell=Told(), pause=0.05),
+        exchange=Exchange(grid=grid, pause=0.05),
         strategy=strategy(),
         clients=dict(enumerate(online(grid))),
         like=schema(load_model()),

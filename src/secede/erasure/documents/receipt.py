@@ -347,7 +347,7 @@ class Statement(Document):
 def schema_text() -> str:
     """Return the JSON schema of a statement, as `schemas/erasure-v1.json` holds it.
 
-    To renew that file: python -c 'from secede.erasure.documents.receipt import *; print(schema_text())'
+    To renew that file, print what this returns.
     """
     # As it is written: then all fields are required, also those that have a default here.
     schema = _closed(Statement.model_json_schema(by_alias=True, mode="serialization"))

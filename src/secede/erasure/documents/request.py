@@ -138,13 +138,15 @@ def check_times(request: Request, now: datetime) -> None:
     """Raise unless the request counts at `now`: not expired, not from the future."""
     if now >= parse_time(request.expires):
         raise RequestError(
-            f"the request of {request.client!r} expired at {request.expires}, it is {format_time(now)}: "
+            f"the request of {request.client!r} expired at {request.expires}, it is "
+            f"{format_time(now)}: "
             "sign a new one"
         )
     if parse_time(request.issued) > now + SKEW:
         raise RequestError(
             f"the request of {request.client!r} was issued at {request.issued}, but it is "
-            f"{format_time(now)}: set the client's clock, at most {SKEW.seconds // 60} minutes ahead pass"
+            f"{format_time(now)}: set the client's clock, at most {SKEW.seconds // 60} minutes "
+            "ahead pass"
         )
 
 

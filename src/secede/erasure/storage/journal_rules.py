@@ -94,7 +94,8 @@ def extend(
         raise RequestError(f"request {number} is being completed: nothing is left to put off")
     if now > first:
         raise RequestError(
-            f"request {number} could be extended until {format_time(first)}, it is {format_time(now)}"
+            f"request {number} could be extended until {format_time(first)}, it is "
+            f"{format_time(now)}"
         )
     if months <= entry.extended:
         raise RequestError(f"request {number} is extended by {entry.extended} already")

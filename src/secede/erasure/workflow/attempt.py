@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import traceback
 from collections.abc import Callable, Mapping
@@ -29,6 +30,8 @@ from secede.errors import (
 from secede.federation.cost import Cost
 from secede.unlearning.method import AtLeaver, Method, Server, Start
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 _REASON = 500  # characters of a reason that the journal keeps
 
@@ -38,7 +41,7 @@ def start_rung(desk: ErasureSession) -> None:
     plan, step = desk.plan, desk.step
     method = planned(step)
     local = step.rung == "local-step"
-    desk.tell(f"asking {plan.client} for a local step" if local else f"starting {step.method}")
+    logger.info(f"asking {plan.client} for a local step" if local else f"starting {step.method}")
     remember(desk)
     roll = Participants.call(desk)
 

@@ -7,6 +7,7 @@ federation's seed. A request that has ended is told again and not worked on.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,8 +30,10 @@ from secede.erasure.storage.locks import Lock
 from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.workflow import attempt, intake, post_training, promotion, taking
 from secede.erasure.workflow.opening import open_session
-from secede.erasure.workflow.session import ErasureSession, Tell
+from secede.erasure.workflow.session import ErasureSession
 from secede.errors import RecordError, RequestError, RolledBackError, StateError
+
+logger = logging.getLogger(__name__)
 
 _DAMAGES = 3  # times that a damaged state is computed again before somebody must look
 
@@ -107,7 +110,6 @@ def erase(
     key: PrivateKey,
     clock: Callable[[], datetime],
     wishes: EraseOptions | None = None,
-    tell: Tell = lambda _: None,
     lock: Lock | None = None,
 ) -> Outcome:
     """Carry request `number` to its end and say how it ended.
@@ -116,14 +118,14 @@ def erase(
     may still answer. `wishes` count until there is a plan, which keeps them.
     """
     wishes = wishes or EraseOptions()
-    with open_session(home, ground, number, key, clock, tell, held=lock) as desk:
+    with open_session(home, ground, number, key, clock, held=lock) as desk:
         course = desk.course
         if course.last.state == courses.RECEIVED:
             options.check_options(wishes)
         elif not course.ended:
-            tell(f"goes on from {course.last.state}, by the plan that it has")
+            logger.info(f"goes on from {course.last.state}, by the plan that it has")
         if options.are_ignored(course, wishes):
-            tell(
+            logger.info(
                 f"request {number} was planned with other wishes ({course.last.state}): what is "
                 "asked for now changes nothing"
             )
@@ -147,7 +149,7 @@ def close(
     The client gets a signed notice of it.
     """
     check_reason(reason, "closing a request")
-    with open_session(home, ground, number, key, clock, lambda _: None) as desk:
+    with open_session(home, ground, number, key, clock) as desk:
         if desk.course.ended:
             raise RequestError(f"request {number} has ended already: {desk.course.last.state}")
         if promotion.is_promoted(desk, desk.course):

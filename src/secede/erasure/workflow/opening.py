@@ -7,6 +7,7 @@ they differ nothing is worked on.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -23,8 +24,10 @@ from secede.erasure.storage.locks import Lock, leased, locked
 from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.types import format_time, parse_time
 from secede.erasure.workflow import consistency
-from secede.erasure.workflow.session import ErasureSession, Tell
+from secede.erasure.workflow.session import ErasureSession
 from secede.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 
 class MonotonicClock:
@@ -57,7 +60,6 @@ def open_session(
     number: int,
     key: PrivateKey,
     clock: Callable[[], datetime],
-    tell: Tell,
     *,
     held: Lock | None = None,
 ) -> Iterator[ErasureSession]:
@@ -89,22 +91,24 @@ def open_session(
                 key=key,
                 holder=holder,
                 clock=steady,
-                tell=tell,
                 number=number,
             )
-            _warn(home, clock(), steady(), tell)
+            _warn(home, clock(), steady())
             home.sweep()
             desk.catch_up()
             yield desk
 
 
-def _warn(home: Home, clock: datetime, steady: datetime, tell: Tell) -> None:
+def _warn(home: Home, clock: datetime, steady: datetime) -> None:
     """Tell what lets the work go on and should be looked at all the same."""
     if steady - clock > _AHEAD:
-        tell(
-            f"the clock says {format_time(clock)}, but {format_time(steady)} is written down already: stamps "
+        logger.info(
+            f"the clock says {format_time(clock)}, but {format_time(steady)} is written "
+            "down already: stamps "
             "stay there until the clock has caught up; look at it"
         )
     for path in (home.path, home.journal, home.ledger, home.registry):
         if path.stat().st_mode & 0o022:
-            tell(f"{path} can be written by others than its owner: take that away (chmod go-w)")
+            logger.info(
+                f"{path} can be written by others than its owner: take that away (chmod go-w)"
+            )

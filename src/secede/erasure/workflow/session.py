@@ -7,6 +7,7 @@ and each is appended once.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -40,7 +41,8 @@ from secede.state import State
 from secede.text import listed
 from secede.unlearning.method import Server
 
-Tell = Callable[[str], None]
+logger = logging.getLogger(__name__)
+
 NAMES = 4096  # that fit into one row of the ledger
 NOT_FADED = ("unfaded", "cleared")  # all of it stayed, or all but what nobody reaches
 
@@ -57,7 +59,6 @@ class ErasureSession:
     key: PrivateKey
     holder: Holder
     clock: Callable[[], datetime]
-    tell: Tell
     number: int
 
     @cached_property
@@ -181,7 +182,7 @@ class ErasureSession:
             self.journal.renew(self.number, self.holder, now, SECONDS)
         self._copy(self.course, added)
         retraining = state == courses.POST_TRAINING and self.step.rung == "retraining"
-        self.tell(_words(added, "retraining" if retraining else state.replace("-", " ")))
+        logger.info(_words(added, "retraining" if retraining else state.replace("-", " ")))
 
     def catch_up(self) -> None:
         """Append what the ledger lacks of the journal, as a kill may have left it."""

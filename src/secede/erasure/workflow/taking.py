@@ -5,6 +5,7 @@ Planning again, because another model serves or a state was lost, starts from th
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -24,6 +25,8 @@ from secede.erasure.workflow import promotion
 from secede.erasure.workflow.session import ErasureSession
 from secede.errors import ConfigError, RecordError, RequestError
 
+logger = logging.getLogger(__name__)
+
 
 def make_plan(desk: ErasureSession, wishes: EraseOptions, *, reason: str | None = None) -> None:
     """Plan for the model that serves now; a request that cannot be done for is refused."""
@@ -38,7 +41,7 @@ def make_plan(desk: ErasureSession, wishes: EraseOptions, *, reason: str | None 
         return
     told = {"reason": reason} if reason else {}
     kept = {"wishes": options.as_json(wishes), **told}
-    desk.tell(plan.text())
+    logger.info(plan.text())
     desk.move(courses.PLANNED, {**_named(desk.home.keep_plan(plan)), **kept})
 
 

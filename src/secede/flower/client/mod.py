@@ -59,7 +59,8 @@ class ClientErasure:
     ) -> None:
         if unknown := set(methods) - set(client_tasks.LOCAL):
             raise ConfigError(
-                f"{min(unknown)!r} is no local step, expected some of {', '.join(client_tasks.LOCAL)}"
+                f"{min(unknown)!r} is no local step, expected some of "
+                f"{', '.join(client_tasks.LOCAL)}"
             )
         self._load_model, self._load_data = load_model, load_data
         self._folder = None if folder is None else Path(folder)

@@ -7,8 +7,9 @@ code in there.
 from __future__ import annotations
 
 import json
+import logging
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from secede.flower.storage import holding
 from secede.flower.storage.round_log import RoundLog
 from secede.flower.storage.training_state import TrainingState
 
-Tell = Callable[[str], None]
+logger = logging.getLogger(__name__)
+
 ROUNDS = 3
 _CONFIG = "tool.flwr.app.config"
 _KEYS = ("home", "leaver", "trigger", "options")  # of `erasure` in an app's config
@@ -33,25 +35,23 @@ class Asked:
     words: str
 
 
-def training(
-    folder: Path, rounds: int | None, *, from_scratch: bool, tell: Tell, go_on: bool = False
-) -> Asked:
+def training(folder: Path, rounds: int | None, *, from_scratch: bool, go_on: bool = False) -> Asked:
     """Return what a training of so many rounds will be; None: as one that was cut short, else 3.
 
     `go_on` takes back a wish for one from scratch.
     """
     trainings = TrainingState(folder)
     if go_on:
-        with holding.held(Home(folder), tell, doing="taking back a training from scratch"):
+        with holding.held(Home(folder), doing="taking back a training from scratch"):
             if trainings.go_on():
-                tell("the training from scratch that was asked for is taken back")
+                logger.info("the training from scratch that was asked for is taken back")
     if not from_scratch:
         length = rounds or trainings.length() or ROUNDS
         return Asked(length, trainings.foresee(length).words)
     length = rounds or ROUNDS
     found = trainings.foresee(length, from_scratch=True)
     if RoundLog(folder / "rounds.jsonl").last() is not None:
-        with holding.held(Home(folder), tell, doing="asking for a training from scratch"):
+        with holding.held(Home(folder), doing="asking for a training from scratch"):
             trainings.ask_anew(length)
     return Asked(length, found.words)
 
@@ -123,7 +123,7 @@ def leaving(folder: Path, leaver: str) -> None:
     select(leaver, log.clients())
 
 
-def erasure(folder: Path, leaver: str, *, as_it_is: bool, tell: Tell) -> None:
+def erasure(folder: Path, leaver: str, *, as_it_is: bool) -> None:
     """Raise if `leaver` cannot be erased by a run; `as_it_is` takes a training that was cut.
 
     That is written down: whatever else may be wrong is to be looked at before.
@@ -133,7 +133,9 @@ def erasure(folder: Path, leaver: str, *, as_it_is: bool, tell: Tell) -> None:
     cut = trainings.cut()
     if cut is not None and as_it_is:
         known, done = cut
-        tell(f"the training that was cut short is taken as it is, {done} of {known.rounds} rounds")
-        with holding.held(Home(folder), tell, doing="taking a training as it is"):
+        logger.info(
+            f"the training that was cut short is taken as it is, {done} of {known.rounds} rounds"
+        )
+        with holding.held(Home(folder), doing="taking a training as it is"):
             trainings.take_as_it_is()
     trainings.check_finished()

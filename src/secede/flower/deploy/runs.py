@@ -5,6 +5,7 @@ Flower does not go on with a run that was cut short; the app does, in a new run 
 
 from __future__ import annotations
 
+import logging
 import queue
 import re
 import subprocess
@@ -33,8 +34,8 @@ _AFTER = re.compile(
 class Output:
     """Passes lines on, and holds a traceback back until it is known whose it is."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell, self._held = tell, list[str]()
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show, self._held = show, list[str]()
         self.error: SecedeError | None = None  # that the app ended with
 
     def __call__(self, line: str) -> None:
@@ -49,12 +50,12 @@ class Output:
         elif _BEGIN.match(line):
             self._held, self.error = [line], None
         elif self.error is None or not _AFTER.match(line):
-            self._tell(line)
+            self._show(line)
 
     def end(self) -> None:
         """Show what was held back."""
         for line in self._held:
-            self._tell(line)
+            self._show(line)
         self._held = []
 
 
@@ -65,7 +66,8 @@ def _error(name: str, text: str) -> SecedeError:
     return SecedeError(text)
 
 
-Tell = Callable[[str], None]
+logger = logging.getLogger(__name__)
+Show = Callable[[str], None]  # a line of the run's own output
 Config = Mapping[str, str | int | float | bool]  # that changes the app's own
 COMPLETED = "finished:completed"
 _LOOK = 10.0  # seconds between two looks at a run's status
@@ -73,12 +75,12 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _KIND = re.compile(r"^(DEBUG|INFO) *:\s*")  # of a log line; warnings and errors show theirs
 
 
-def run(project: Project, config: Config, *, seconds: float, tell: Tell) -> str:
+def run(project: Project, config: Config, *, seconds: float, show: Show) -> str:
     """Run the app with `config` to its end and return the run's number; raise if it fails.
 
     Ctrl-C stops it at the SuperLink, too: StoppedError. An error of ours in the app is raised here.
     """
-    said = Output(tell)
+    said = Output(show)
     try:
         number = start(project, config)
     except KeyboardInterrupt:
@@ -87,10 +89,10 @@ def run(project: Project, config: Config, *, seconds: float, tell: Tell) -> str:
             f"{project.folder}` shows whether it runs, `secede flower stop` ends it"
         ) from None
     try:
-        tell(f"run {number} started; waiting at most {seconds:g} seconds for its end")
-        status = follow(project, number, seconds=seconds, tell=said)
+        logger.info(f"run {number} started; waiting at most {seconds:g} seconds for its end")
+        status = follow(project, number, seconds=seconds, show=said)
     except KeyboardInterrupt:
-        tell(f"interrupted: stopping run {number} at the SuperLink")
+        logger.info(f"interrupted: stopping run {number} at the SuperLink")
         raise StoppedError(_interrupted(project, number)) from None
     finally:
         said.end()
@@ -160,7 +162,7 @@ def _interrupted(project: Project, number: str) -> str:
         )
 
 
-def follow(project: Project, number: str, *, seconds: float, tell: Tell) -> str:
+def follow(project: Project, number: str, *, seconds: float, show: Show) -> str:
     """Pass on what a run prints, until it has finished; return its status."""
     deadline = time.monotonic() + seconds
     while True:
@@ -170,7 +172,7 @@ def follow(project: Project, number: str, *, seconds: float, tell: Tell) -> str:
                 f"run {number} has not finished within {seconds:g} seconds; it goes on: "
                 f"flwr log {number} {CONNECTION}"
             )
-        _stream(project, number, min(left, 600.0), tell)
+        _stream(project, number, min(left, 600.0), show)
         check_running(project)
         with suppress(SilentError):
             found = status(project, number)
@@ -179,7 +181,7 @@ def follow(project: Project, number: str, *, seconds: float, tell: Tell) -> str:
         time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
 
 
-def _stream(project: Project, number: str, seconds: float, tell: Tell) -> None:
+def _stream(project: Project, number: str, seconds: float, show: Show) -> None:
     """Pass lines on until the SuperLink ends the stream, or dies, or the time is over."""
     environment = project.environment(OPERATOR)
     command = [program("flwr", environment), "log", number, CONNECTION]
@@ -205,7 +207,7 @@ def _stream(project: Project, number: str, seconds: float, tell: Tell) -> None:
             if line is None:
                 return
             if shown := _KIND.sub("", _COLOUR.sub("", line).rstrip() + " ").rstrip():
-                tell(shown)
+                show(shown)
             if time.monotonic() - looked > _LOOK:
                 looked = time.monotonic()
                 if processes.running(project, SUPERLINK) is None:

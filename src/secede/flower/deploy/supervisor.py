@@ -5,6 +5,7 @@ Every wait has an end and says what it waits for. What a failed start began, it 
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 import subprocess
@@ -16,7 +17,8 @@ from secede.errors import ConfigError, SecedeError, SilentError
 from secede.flower.deploy import flwr_cli, processes
 from secede.flower.deploy.project import MARK, SUPERLINK, Project
 
-Tell = Callable[[str], None]
+logger = logging.getLogger(__name__)
+
 LINK_SECONDS, NODE_SECONDS, STOP_SECONDS, SWEEP_SECONDS = 90.0, 120.0, 20.0, 60.0
 _POLL = 0.3
 _AGAIN = 3.0  # seconds before a refused site is started again
@@ -32,19 +34,21 @@ class Row:
     node: str | None
 
 
-def up(project: Project, tell: Tell, *, seconds: float = NODE_SECONDS) -> Project:
+def up(project: Project, *, seconds: float = NODE_SECONDS) -> Project:
     """Start what does not run yet, and wait until all sites are online."""
     with processes.locked(project):
         started: list[str] = []
         try:
-            project = _superlink(project, started, tell)
-            _register(project, tell)
-            fresh = _supernodes(project, started, tell)
-            _wait_online(project, fresh, seconds, tell)
+            project = _superlink(project, started)
+            _register(project)
+            fresh = _supernodes(project, started)
+            _wait_online(project, fresh, seconds)
         except BaseException as error:
             if started:
-                tell(f"{type(error).__name__}: stopping what was started: {', '.join(started)}")
-                _stop(project, started, tell)
+                logger.info(
+                    f"{type(error).__name__}: stopping what was started: {', '.join(started)}"
+                )
+                _stop(project, started)
             raise
     return project
 
@@ -67,7 +71,7 @@ def status(project: Project) -> list[Row]:
     return rows
 
 
-def down(project: Project, tell: Tell, only: Iterable[str] | None = None) -> None:
+def down(project: Project, only: Iterable[str] | None = None) -> None:
     """Stop all, or only some, of the project's processes, and whatever they started."""
     with processes.locked(project):
         names = (*project.sites, SUPERLINK) if only is None else tuple(only)
@@ -76,14 +80,14 @@ def down(project: Project, tell: Tell, only: Iterable[str] | None = None) -> Non
                 raise ConfigError(
                     f"no process {name!r}: expected {SUPERLINK}, {', '.join(project.sites)}"
                 )
-        _stop(project, names, tell)
+        _stop(project, names)
         if only is None:
-            _sweep(project, tell)
+            _sweep(project)
 
 
-def _superlink(project: Project, started: list[str], tell: Tell) -> Project:
+def _superlink(project: Project, started: list[str]) -> Project:
     if (process := processes.running(project, SUPERLINK)) is not None:
-        tell(f"{SUPERLINK} runs already, process {process.pid}, at {project.reached}")
+        logger.info(f"{SUPERLINK} runs already, process {process.pid}, at {project.reached}")
         return project
     if not processes.is_free(project.listen, project.port):
         if any(processes.running(project, site) for site in project.sites):
@@ -91,21 +95,21 @@ def _superlink(project: Project, started: list[str], tell: Tell) -> Project:
                 f"port {project.port} is taken by another program, and running sites expect the "
                 "SuperLink there: free it, or take the sites down first"
             )
-        tell(f"port {project.port} is taken; another one is chosen")
+        logger.info(f"port {project.port} is taken; another one is chosen")
         project = project.at(processes.free_port(project.listen))
     project.write()
     started.append(SUPERLINK)
     process_ = processes.start(project, SUPERLINK, flwr_cli.superlink(project))
-    tell(f"{SUPERLINK} started, process {process_.pid}, at {project.reached}")
-    _wait_answer(project, process_, tell)
+    logger.info(f"{SUPERLINK} started, process {process_.pid}, at {project.reached}")
+    _wait_answer(project, process_)
     return project
 
 
-def _wait_answer(project: Project, process: subprocess.Popen[bytes], tell: Tell) -> None:
+def _wait_answer(project: Project, process: subprocess.Popen[bytes]) -> None:
     """Wait until the SuperLink shakes hands under a certificate that the authority signed."""
     context = ssl.create_default_context(cafile=str(project.authority))
     deadline = time.monotonic() + LINK_SECONDS
-    tell(f"waiting for {SUPERLINK} to answer, at most {LINK_SECONDS:g} seconds")
+    logger.info(f"waiting for {SUPERLINK} to answer, at most {LINK_SECONDS:g} seconds")
     while time.monotonic() < deadline:
         if process.poll() is not None:
             said = processes.last_words(project, SUPERLINK)
@@ -128,7 +132,7 @@ def _wait_answer(project: Project, process: subprocess.Popen[bytes], tell: Tell)
     )
 
 
-def _register(project: Project, tell: Tell) -> None:
+def _register(project: Project) -> None:
     known = processes.registered(project) if project.database.exists() else {}
     for site in project.sites:
         if site not in known:
@@ -136,24 +140,24 @@ def _register(project: Project, tell: Tell) -> None:
             if node is not None:
                 known[site] = node
                 processes.keep_registered(project, known)
-            tell(f"{site} is registered" + (f" as node {node}" if node else " already"))
+            logger.info(f"{site} is registered" + (f" as node {node}" if node else " already"))
 
 
-def _supernodes(project: Project, started: list[str], tell: Tell) -> dict[str, int]:
+def _supernodes(project: Project, started: list[str]) -> dict[str, int]:
     """Start what does not run; return how long the logs of those were before."""
     fresh = {}
     for site in project.sites:
         if (process := processes.running(project, site)) is not None:
-            tell(f"{site} runs already, process {process.pid}")
+            logger.info(f"{site} runs already, process {process.pid}")
             continue
-        _end_left_behind(project, site, tell)
+        _end_left_behind(project, site)
         project.kept(site).mkdir(parents=True, exist_ok=True)
         started.append(site)
-        fresh[site] = _start_site(project, site, tell)
+        fresh[site] = _start_site(project, site)
     return fresh
 
 
-def _end_left_behind(project: Project, site: str, tell: Tell) -> None:
+def _end_left_behind(project: Project, site: str) -> None:
     """End what a killed SuperNode had started: an app whose input it held waits for it for ever.
 
     Only what `up` once started: a SuperNode that was started by hand bears no mark.
@@ -170,30 +174,30 @@ def _end_left_behind(project: Project, site: str, tell: Tell) -> None:
                 f"{site} runs as process {process.pid}, but its record is lost: secede flower down "
                 f"{project.folder} ends it"
             )
-    _end(strays, f"was left behind by {site}", tell)
+    _end(strays, f"was left behind by {site}")
 
 
-def _start_site(project: Project, site: str, tell: Tell) -> int:
+def _start_site(project: Project, site: str) -> int:
     """Start a site's SuperNode; return how long its log was before."""
     before = processes.log_size(project, site)
     command = flwr_cli.supernode(project, site, processes.free_port())
-    tell(f"{site} started, process {processes.start(project, site, command).pid}")
+    logger.info(f"{site} started, process {processes.start(project, site, command).pid}")
     return before
 
 
-def _wait_online(project: Project, fresh: dict[str, int], seconds: float, tell: Tell) -> None:
+def _wait_online(project: Project, fresh: dict[str, int], seconds: float) -> None:
     """Wait for all; the SuperLink goes on calling a killed node online for a while."""
     deadline, waited = time.monotonic() + seconds, set(project.sites)
-    tell(f"waiting for {len(waited)} sites to be online, at most {seconds:g} seconds")
+    logger.info(f"waiting for {len(waited)} sites to be online, at most {seconds:g} seconds")
     while waited:
         for site in project.sites:
             if processes.running(project, site) is None:
-                _restart(project, site, fresh, deadline, tell)
+                _restart(project, site, fresh, deadline)
         known = flwr_cli.nodes(project)
         there = {s for s in waited if s not in fresh or processes.told_node(project, s, fresh[s])}
         now = {s for s in there if known.get(_node(project, s) or "") == "online"}
         for site in sorted(now):
-            tell(f"{site} is online")
+            logger.info(f"{site} is online")
         waited -= now
         if waited and time.monotonic() > deadline:
             raise SilentError(
@@ -202,9 +206,7 @@ def _wait_online(project: Project, fresh: dict[str, int], seconds: float, tell: 
             )
 
 
-def _restart(
-    project: Project, site: str, fresh: dict[str, int], deadline: float, tell: Tell
-) -> None:
+def _restart(project: Project, site: str, fresh: dict[str, int], deadline: float) -> None:
     """Start a site again that was refused: for some 40 seconds after a kill its key counts as used.
 
     A site that ended for any other reason is told with its last words.
@@ -212,12 +214,14 @@ def _restart(
     refused = site in fresh and processes.was_refused(project, site, fresh[site])
     if not refused or time.monotonic() > deadline:
         raise SecedeError(f"{site} ended: {processes.last_words(project, site)}")
-    tell(f"{site} is refused while the SuperLink takes it for the one that was killed; once more")
+    logger.info(
+        f"{site} is refused while the SuperLink takes it for the one that was killed; once more"
+    )
     time.sleep(_AGAIN)
-    fresh[site] = _start_site(project, site, tell)
+    fresh[site] = _start_site(project, site)
 
 
-def _stop(project: Project, names: Iterable[str], tell: Tell) -> None:
+def _stop(project: Project, names: Iterable[str]) -> None:
     """Stop processes and their families, each within a bounded time."""
     for name in names:
         process = processes.running(project, name)
@@ -230,15 +234,15 @@ def _stop(project: Project, names: Iterable[str], tell: Tell) -> None:
         if left:
             raise SecedeError(f"{name}: process {left[0].pid} cannot be ended")
         processes.forget(project, name)
-        tell(f"{name} stopped, process {process.pid}")
+        logger.info(f"{name} stopped, process {process.pid}")
 
 
-def _sweep(project: Project, tell: Tell) -> None:
+def _sweep(project: Project) -> None:
     """End what a killed process left behind; one that is just being started shows a bit later."""
-    _end(lambda: processes.marked(MARK, str(project.folder)), "was left behind", tell)
+    _end(lambda: processes.marked(MARK, str(project.folder)), "was left behind")
 
 
-def _end(find: Callable[[], list[processes.Process]], why: str, tell: Tell) -> None:
+def _end(find: Callable[[], list[processes.Process]], why: str) -> None:
     """End what is found, until nothing is."""
     deadline = time.monotonic() + SWEEP_SECONDS
     while strays := find():
@@ -248,7 +252,7 @@ def _end(find: Callable[[], list[processes.Process]], why: str, tell: Tell) -> N
                 "were stopped: who starts it?"
             )
         for stray in strays:
-            tell(f"process {stray.pid} {why} and is stopped")
+            logger.info(f"process {stray.pid} {why} and is stopped")
         if left := processes.stop(strays, STOP_SECONDS / 4):
             raise SecedeError(f"process {left[0].pid} cannot be ended")
         time.sleep(_POLL)

@@ -23,13 +23,13 @@ class Rarely:
     """Says what is waited for at once, then after thirty seconds, a minute, two, and so on."""
 
     def __init__(
-        self, tell: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+        self, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._tell, self._clock = tell, clock
+        self._say, self._clock = say, clock
         self._next, self._pause = clock(), AGAIN
 
     def __call__(self, line: str) -> None:
         """Say a line if it is time to."""
         if self._clock() >= self._next:
-            self._tell(line)
+            self._say(line)
             self._next, self._pause = self._clock() + self._pause, 2 * self._pause

@@ -5,6 +5,7 @@ A round goes out as ordinary `train` messages, so that the user's own function t
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,8 @@ from secede.flower.storage.round_log import Contribution
 from secede.state import State
 from secede.unlearning import client_tasks
 from secede.unlearning.client_tasks import Task
+
+logger = logging.getLogger(__name__)
 
 _PAUSES = (1, 10, 100, 600)  # before a client that broke off is asked again, in pauses of a look
 
@@ -140,10 +143,10 @@ class LiveEngine(ABC):
             clients, question, seconds=self.round_seconds, gather=self.gather_seconds
         )
         for failure in found.failures.values():
-            self.exchange.tell(f"left out: {failure}")
+            logger.info(f"left out: {failure}")
         if silent := [n for n in clients if n not in found.replies and n not in found.failures]:
             names = ", ".join(self._known(client).name for client in silent)
-            self.exchange.tell(f"left out, no answer came: {names}")
+            logger.info(f"left out, no answer came: {names}")
         return found
 
     @property
@@ -199,7 +202,7 @@ class LiveEngine(ABC):
         for node in wanted:
             if node.name not in there:
                 why = said.get(node.name, "no update came in time")
-                self.exchange.tell(f"left out of the round: client {node.name!r}: {why}")
+                logger.info(f"left out of the round: client {node.name!r}: {why}")
 
     def _known(self, client: int) -> Node:
         if client not in self.clients:
@@ -223,9 +226,7 @@ class FlowerEngine(LiveEngine):
         number: int,
     ) -> Came:
         # The strategy's own sampling would wait for ever if all of them went away by now.
-        grid = DeadlineGrid(
-            SubsetGrid(self.exchange.grid, at), self.gather_seconds, self.exchange.tell
-        )
+        grid = DeadlineGrid(SubsetGrid(self.exchange.grid, at), self.gather_seconds)
         # In the model's order, as while training: clients and mods may go by place.
         record = arrays.to_record({name: state[name] for name in self.like})
         config = to_config(self.config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,14 +22,10 @@ if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
     from flwr.supercore.run import Run
 
-Tell = Callable[[str], None]
+logger = logging.getLogger(__name__)
+
 _SLOW = ("HttpGrid",)
 _LOOK = 0.5  # seconds
-
-
-def say(line: str) -> None:
-    """Print a line at once: it is what `flwr log` shows."""
-    print(line, flush=True)
 
 
 class ForwardingGrid(Grid):
@@ -188,7 +185,6 @@ class DeadlineGrid(ForwardingGrid):
         self,
         inner: Grid,
         seconds: float,
-        tell: Tell = say,
         *,
         enough: int = 1,
         hopeless: Callable[[list[NodeInfo], int], str | None] = lambda _there, _enough: None,
@@ -198,7 +194,7 @@ class DeadlineGrid(ForwardingGrid):
         self._clock, self._pause = clock, min(1.0, seconds / 10)
         self._until, self._seconds = clock() + seconds, seconds
         self._enough, self._hopeless = enough, hopeless
-        self._say_so = Rarely(tell, clock=clock)
+        self._say_so = Rarely(logger.info, clock=clock)
         self._returned: float | None = None  # when enough were there for the first time
 
     def get_nodes(self) -> Iterable[NodeInfo]:
@@ -241,13 +237,12 @@ class Exchange:
     """A grid with bounded waits."""
 
     grid: Grid
-    tell: Tell = say
     pause: float = 1.0  # seconds between two looks
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def gather(self, wanted: Sequence[Node], seconds: float) -> dict[str, Node]:
         """Return which of `wanted` are there, by name, waiting for the others for so long."""
-        say_so = Rarely(self.tell)
+        say_so = Rarely(logger.info)
         for left in until(seconds, self.pause):
             there = online(self.grid)
             found = {w.name: n for w in wanted for n in there if n.same(w)}
@@ -269,7 +264,7 @@ class Exchange:
             if identity:
                 pending[identity] = message
         sound, failed, lost = dict[int, Message](), dict[int, str](), dict[int, str]()
-        say_so = Rarely(self.tell)
+        say_so = Rarely(logger.info)
         for left in until(seconds, self.pause):
             for reply in self.grid.pull_messages(list(pending)):
                 asked = pending.pop(reply.metadata.reply_to_message_id, None)

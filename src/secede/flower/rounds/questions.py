@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from secede.unlearning import client_tasks
 from secede.unlearning.client_tasks import Sent, Task
 from secede.unlearning.local_step import LocalResult
 from secede.unlearning.method import Reply
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,13 @@ class Questions:
                 found = messages.read_answer(message, question.task, self.like, names[node])
                 replies[at[node]] = found
             except SecedeError as error:
-                self.exchange.tell(str(error))
+                logger.info(str(error))
                 failures[at[node]] = _unsaid(error, names[node])
         for node, reason in came.failed.items():
-            self.exchange.tell(f"client {names[node]!r} failed: {reason}")
+            logger.info(f"client {names[node]!r} failed: {reason}")
             failures[at[node]] = _unsaid(RecordError(), names[node])
         for node, reason in came.lost.items():
-            self.exchange.tell(f"client {names[node]!r} went away: {reason}")
+            logger.info(f"client {names[node]!r} went away: {reason}")
         cost = Cost(
             upload_bytes=sum(arrays.size_bytes(message) for message in came.sound.values()),
             download_bytes=sum(arrays.size_bytes(message) for message in made),

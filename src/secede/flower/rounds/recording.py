@@ -7,6 +7,7 @@ ServerApp or the SuperLink, goes on after its last completed round when it is st
 from __future__ import annotations
 
 import base64
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ from secede.flower.rounds.grid import reply_error as reason
 from secede.flower.storage.round_log import Contribution
 from secede.flower.storage.store import Store
 from secede.state import State
+
+logger = logging.getLogger(__name__)
 
 
 def vetted_update(reply: Message, found: FedAvg, like: State) -> tuple[dict[str, Tensor], float]:
@@ -193,7 +196,7 @@ class Recording(Strategy):
         for reply in found:
             if reply.has_error() and (node := self._asked.get(reply.metadata.src_node_id)):
                 line = reason(reply)
-                self.store.tell(f"left out of the round: client {node.name!r}: {line}")
+                logger.info(f"left out of the round: client {node.name!r}: {line}")
         # Flower samples in random order, and a sum of floats depends on its order.
         found.sort(key=self._place)
         with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
@@ -204,7 +207,7 @@ class Recording(Strategy):
             hashing = [pool.submit(_hashed, state) for _, state, _ in vetted]
             aggregate, metrics = self.inner.aggregate_train(server_round + self._done, found)
             if aggregate is None:
-                self.store.tell(f"round {server_round + self._done}: no update came, all stays")
+                logger.info(f"round {server_round + self._done}: no update came, all stays")
                 return aggregate, metrics
             state = _model(aggregate, self.store)
             updates = [each.result() for each in hashing]
@@ -249,7 +252,7 @@ class Recording(Strategy):
         sound = {r.metadata.src_node_id: r for r in found if not r.has_error()}
         odd = odd_ones(sound)
         for node in sorted(odd):
-            self.store.tell(f"left out of the evaluation: node {node}: its metrics are other ones")
+            logger.info(f"left out of the evaluation: node {node}: its metrics are other ones")
         found = [r for r in found if r.has_error() or r.metadata.src_node_id not in odd]
         return self.inner.aggregate_evaluate(server_round + self._done, found)
 
@@ -284,14 +287,12 @@ class Recording(Strategy):
     def _waiting(self, shown: AdmissionGrid, phase: Literal["train", "evaluate"]) -> DeadlineGrid:
         """Return a grid that waits for as many clients as the strategy does, and not for ever."""
         enough = supported_strategies.least(self.inner, phase)
-        return DeadlineGrid(
-            shown, self._wait_seconds, self.store.tell, enough=enough, hopeless=shown.hopeless
-        )
+        return DeadlineGrid(shown, self._wait_seconds, enough=enough, hopeless=shown.hopeless)
 
     def _tell_refused(self, node: Node, reason: str) -> None:
         if (node.node, reason) not in self._told:
             self._told.add((node.node, reason))
-            self.store.tell(f"stays out: client {node.name!r}: {reason}")
+            logger.info(f"stays out: client {node.name!r}: {reason}")
 
     def _vetted(
         self, replies: Sequence[Message], pool: ThreadPoolExecutor
@@ -308,7 +309,7 @@ class Recording(Strategy):
         odd = odd_ones({r.metadata.src_node_id: r for r, _, _ in sound})
         faults |= dict.fromkeys(odd, "its records or metrics are named otherwise than others'")
         for node, fault in faults.items():
-            self.store.tell(f"left out of the round: client {self._asked[node].name!r}: {fault}")
+            logger.info(f"left out of the round: client {self._asked[node].name!r}: {fault}")
         if len(faults) > 1 and faults.keys() == self._asked.keys():  # the app's fault, nobody's
             raise GuardError(f"no client sent a sound update: {next(iter(faults.values()))}")
         return [each for each in sound if each[0].metadata.src_node_id not in odd]

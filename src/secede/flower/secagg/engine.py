@@ -6,6 +6,7 @@ made of them, weighted by samples, is the mean again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ from secede.flower.secagg.grid import Carried, Configured, SecAggGrid
 from secede.flower.secagg.legacy_api import SecAggSettings
 from secede.flower.secagg.opened_sums import OpenedSums
 from secede.state import State
+
+logger = logging.getLogger(__name__)
 
 Results = list[tuple[ClientProxy, FitRes]]
 Failures = list[tuple[ClientProxy, FitRes] | BaseException]
@@ -144,16 +147,16 @@ class SecureEngine(LiveEngine):
             grid.carry(self.masked.workflow, context)
         except SilentError:
             for node, why in here.faults.items():
-                self.exchange.tell(f"left out of the round: client {names[node]!r}: {why}")
+                logger.info(f"left out of the round: client {names[node]!r}: {why}")
             raise
         if not heard.results:
             why = here.spoilt or "too few clients stayed in it"
-            self.exchange.tell(f"secure aggregation came to no end: {why}")
+            logger.info(f"secure aggregation came to no end: {why}")
             return Came(faults=here.faults, up=here.up, down=here.down)
         mean = legacy_api.to_state(heard.mean, self.like)
         weights = {at[int(p.cid)]: int(found.num_examples) for p, found in heard.results}
         for line in legacy_api.warnings(self.masked.workflow, [*weights.values()]):
-            self.exchange.tell(line)
+            logger.info(line)
         return Came(
             updates=[Update(client, mean, weight) for client, weight in weights.items()],
             digests={at[node]: digest for node, digest in here.digests.items()},

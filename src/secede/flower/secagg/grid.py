@@ -9,6 +9,7 @@ masks are taken off, it is looked at who is left, and written down.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from secede.flower.protocol import messages as wire
 from secede.flower.rounds.grid import Exchange, ForwardingGrid
 from secede.flower.secagg.opened_sums import OpenedSums
 from secede.state import State
+
+logger = logging.getLogger(__name__)
 
 Configured = list[tuple[ClientProxy, FitIns]]
 _BEFORE = (Stage.SETUP, Stage.SHARE_KEYS)
@@ -158,7 +161,7 @@ class SecAggGrid(ForwardingGrid):
         if len(names) < 2:  # a threshold of 0 would allow it
             raise _ClosedError
         if here.without_fail and here.faults:
-            self.exchange.tell("the strategy accepts no failures: the sum stays closed")
+            logger.info("the strategy accepts no failures: the sum stays closed")
             raise _ClosedError
         here.check(names)
         self.opened.add(here.start, names)

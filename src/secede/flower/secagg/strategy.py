@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -35,6 +36,8 @@ from secede.state import State
 if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
 
+logger = logging.getLogger(__name__)
+
 _PAUSE = 0.5  # seconds between two looks for replies
 _SAME = 1e-5  # of a value's size: rounding makes less of a mean of equal states
 
@@ -43,9 +46,7 @@ class Shown(SecAggGrid):
     """The grid of a training, on which those who were erased are not."""
 
     def __init__(self, grid: Grid, store: Store, seconds: float, most: float) -> None:
-        exchange = Exchange(
-            grid=with_fast_polls(grid), tell=store.tell, pause=_PAUSE, now=store.clock
-        )
+        exchange = Exchange(grid=with_fast_polls(grid), pause=_PAUSE, now=store.clock)
         super().__init__(
             exchange,
             OpenedSums(store.path),
@@ -118,11 +119,11 @@ class RecordingStrategy(Strategy):
         here = self._shown.round
         missing = {n: why for n, why in here.faults.items() if n not in (self._in_mean or ())}
         for node, why in missing.items():
-            self._store.tell(f"left out of the round: client {self._asked[node].name!r}: {why}")
+            logger.info(f"left out of the round: client {self._asked[node].name!r}: {why}")
         if here.spoilt:
-            self._store.tell(f"round {number} is not recorded, all stays: {here.spoilt}")
+            logger.info(f"round {number} is not recorded, all stays: {here.spoilt}")
         elif self._in_mean is None:
-            self._store.tell(f"round {number}: secure aggregation came to no end, all stays")
+            logger.info(f"round {number}: secure aggregation came to no end, all stays")
             wrong = missing.keys() - here.silent
             if len(wrong) > 1 and wrong == self._asked.keys():  # the app's fault, nobody's
                 raise GuardError(f"no client sent a sound update: {next(iter(missing.values()))}")
@@ -143,7 +144,6 @@ class RecordingStrategy(Strategy):
         DeadlineGrid(
             shown,
             self._wait_seconds,
-            self._store.tell,
             enough=max(self._masked.least(), len(self._shown.opened.before(self._start) or ())),
             hopeless=shown.hopeless,
         ).get_nodes()
@@ -189,7 +189,7 @@ class RecordingStrategy(Strategy):
         parameters, metrics = self._inner.aggregate_fit(server_round, results, failed)
         self._in_mean = set(weights)
         if parameters is None:
-            self._store.tell(f"round {server_round}: the strategy took no mean, all stays")
+            logger.info(f"round {server_round}: the strategy took no mean, all stays")
             return parameters, metrics
         state = legacy_api.to_state(parameters, self._store.like)
         _check_same(state, mean, type(self._inner).__name__)
@@ -260,7 +260,7 @@ class RecordingStrategy(Strategy):
         """Return the messages of a round whose sum was opened before: to the same clients."""
         names = [node.name for node in shown.seen.values()]
         agreed = self._shown.opened.agreed(self._start, names)
-        self._store.tell(
+        logger.info(
             f"a sum from this model was opened before: the round is taken again with the same "
             f"clients, {', '.join(sorted(agreed))}"
         )
@@ -277,7 +277,7 @@ class RecordingStrategy(Strategy):
     def _tell_once(self, node: int, what: str, line: str) -> None:
         if (node, what) not in self._said:
             self._said.add((node, what))
-            self._store.tell(line)
+            logger.info(line)
 
 
 def _check_same(state: State, mean: State, name: str) -> None:

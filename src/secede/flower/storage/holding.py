@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from secede.erasure.storage.home import Home
@@ -10,16 +11,16 @@ from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.locks import BusyError, Lock, locked
 from secede.flower.protocol.waiting import Rarely, until
 
+logger = logging.getLogger(__name__)
+
 
 @contextmanager
-def held(
-    home: Home, tell: Callable[[str], None], seconds: float = 90, *, doing: str
-) -> Iterator[Lock]:
+def held(home: Home, seconds: float = 90, *, doing: str) -> Iterator[Lock]:
     """Hold a home, waiting for one who works in it for at most so long."""
     home.path.mkdir(parents=True, exist_ok=True)
     with Journal(home.journal):  # it must be there for the lock to name who has it
         pass
-    say_so = Rarely(tell)
+    say_so = Rarely(logger.info)
     with ExitStack() as stack:
         for left in until(seconds, 1.0):
             try:

@@ -4,11 +4,13 @@ rounds.jsonl     who contributed to which model with which weight and digest; ne
 opened.jsonl     whose updates' sums were opened, under secure aggregation
 training.json    the training that is under way        identity.json   what clients know it by
 models/          the last models, by digest            noted/   the rounds of an erasure in progress
-and what an erasure keeps there: journal, ledger, registry, keys, plans, receipts (erasure/storage/home.py)
+and what an erasure keeps there: journal, ledger, registry, keys, plans, receipts
+(erasure/storage/home.py)
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import secrets
@@ -24,7 +26,7 @@ from flwr.app import ArrayRecord
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
-from secede import files
+from secede import files, logs
 from secede import state as states
 from secede.erasure.canonical_json import parse, read, to_canonical
 from secede.erasure.storage.home import Home
@@ -41,11 +43,12 @@ from secede.errors import (
 )
 from secede.flower.protocol import arrays
 from secede.flower.protocol.nodes import Node
-from secede.flower.rounds.grid import Tell, say
 from secede.flower.storage import holding, state_writer
 from secede.flower.storage.round_log import Contribution, Notes, Round, RoundLog
 from secede.flower.storage.training_state import TrainingState
 from secede.state import State
+
+logger = logging.getLogger(__name__)
 
 _LIMIT = 1 << 20  # bytes of a recipe
 
@@ -78,7 +81,6 @@ class Store:
         *,
         name: str | None = None,
         classes: int | None = None,
-        tell: Tell = say,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.path, self.load_model = Path(path).absolute(), load_model
@@ -86,7 +88,8 @@ class Store:
         self.home, self.log = Home(self.path), RoundLog(self.path / "rounds.jsonl")
         self.trainings = TrainingState(self.path)
         self.name = check_name(name or self._called(), "federation")
-        self.tell, self.clock = tell, clock
+        self.clock = clock
+        logs.print_unless_handled()
         self.classes = classes  # that the network tells apart; None: its last layer's outputs
         self.notes = Notes(self.path / "noted")
 
@@ -229,7 +232,7 @@ class Store:
         here = found.model is None or (found.model == given and not found.done)
         state = None if here else self.model()
         found = self.trainings.begin(rounds, given=given, from_scratch=from_scratch)
-        self.tell(found.words)
+        logger.info(found.words)
         return None if state is None else Resumed(found.done, arrays.to_record(state), found.model)
 
     def resume(self) -> Resumed | None:
@@ -292,7 +295,7 @@ class Store:
 
     def held(self, seconds: float = 90, *, doing: str = "training") -> AbstractContextManager[Lock]:
         """Hold the folder, waiting for one who works in it for at most so long."""
-        return holding.held(self.home, self.tell, seconds, doing=doing)
+        return holding.held(self.home, seconds, doing=doing)
 
     def _sweep(self, stays: set[str]) -> None:
         """Delete models of former rounds, unless the registry looks after them."""

@@ -1,0 +1,50 @@
+"""Where secede's log lines go: nowhere by default, to a function, or to standard output.
+
+The library logs under `secede` and its sub-packages. INFO lines are progress for people, WARNING
+lines want somebody to look, DEBUG lines are details.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+LOGGER = logging.getLogger("secede")
+
+
+class LineHandler(logging.Handler):
+    """Passes each line on to a function; what that raises is not swallowed."""
+
+    def __init__(self, write: Callable[[str], None], level: int = logging.INFO) -> None:
+        super().__init__(level)
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass one line on."""
+        self._write(self.format(record))
+
+
+@contextmanager
+def passed_to(write: Callable[[str], None], level: int = logging.INFO) -> Iterator[None]:
+    """Pass lines on to a function for as long as the context lasts."""
+    handler = LineHandler(write, level)
+    add(handler)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+
+
+def add(handler: logging.Handler) -> None:
+    """Add a handler, and let the lines that it wants reach it."""
+    LOGGER.addHandler(handler)
+    if LOGGER.level == logging.NOTSET or LOGGER.level > handler.level:
+        LOGGER.setLevel(handler.level)
+
+
+def print_unless_handled() -> None:
+    """Print lines unless the program has a handler of its own: `flwr log` shows the output."""
+    own = [each for each in LOGGER.handlers if not isinstance(each, logging.NullHandler)]
+    if not own and not logging.getLogger().handlers:
+        add(LineHandler(lambda line: print(line, flush=True)))

@@ -28,7 +28,7 @@ from secede.erasure.storage.journal_entries import (
     Holder,
     Lease,
     Listed,
-    Transition,
+    TransitionRow,
     damaged,
     sound_moment,
 )
@@ -225,7 +225,7 @@ class Journal:
         *,
         holder: Holder,
         allowed: Allowed,
-    ) -> Transition:
+    ) -> TransitionRow:
         """Take the request to its next state, and close it where none can follow.
 
         `holder` must be the last that leased the request; a lapsed lease counts until another
@@ -240,7 +240,7 @@ class Journal:
                 journal_rules.release_lease(connection, number, holder)
         return added
 
-    def transitions(self, number: int) -> list[Transition]:
+    def transitions(self, number: int) -> list[TransitionRow]:
         """Return the request's way so far."""
         with self._database.errors():
             found = read_transitions(self._database.connection, number)
@@ -320,7 +320,7 @@ def insert_transition(
     details: Mapping[str, Any],
     now: datetime,
     allowed: Allowed,
-) -> Transition:
+) -> TransitionRow:
     """Write the next transition if it is allowed after the last one.
 
     It is stamped no earlier than that one, whatever the clock says.
@@ -343,7 +343,7 @@ def insert_transition(
             f"expected {' or '.join(sorted(following)) or 'nothing, it is closed'}"
         )
     _insert(connection, number, last + 1, state, now, content)
-    return Transition(
+    return TransitionRow(
         request=number,
         number=last + 1,
         state=state,
@@ -352,7 +352,7 @@ def insert_transition(
     )
 
 
-def read_transitions(connection: sqlite3.Connection, number: int) -> list[Transition]:
+def read_transitions(connection: sqlite3.Connection, number: int) -> list[TransitionRow]:
     """Return a request's transitions in order; none if it is unknown."""
     rows = connection.execute(
         "SELECT number, state, at, details FROM transitions WHERE request = ? ORDER BY number",
@@ -362,7 +362,7 @@ def read_transitions(connection: sqlite3.Connection, number: int) -> list[Transi
         raise damaged(number)
     try:
         return [
-            Transition(
+            TransitionRow(
                 request=number,
                 number=place,
                 state=check_name(state),

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from secede import files
 from secede.errors import RecordError, SecedeError, StorageError
-from secede.files import write_new
 
 # Takes the tables from the version it is listed under to the next; runs inside a transaction.
 Migration = Callable[[sqlite3.Connection], None]
@@ -48,7 +47,7 @@ def prepare_file(
                 f"{path}: the {what} is missing, but its log {log.name} is there: restore both"
             )
         with suppress(FileExistsError):  # another process was faster, and its file is whole too
-            write_new(path, _empty(schema, version), 0o600)
+            files.create(path, _empty(schema, version), 0o600)
     found = check_file(path, what, schema, version)
     if found < version:
         _migrate(path, what, version, migrations)

@@ -305,7 +305,7 @@ class Store:
                 stays |= {m.digest for m in registry.models() if m.status != "retired"}
         folder = self.path / "models"
         models = (path for path in folder.glob("*.safetensors") if path.stem not in stays)
-        self._remove(*models, *folder.glob(state_writer.PARTS))
+        self._remove(*models, *folder.glob(files.PARTS))
 
     def _remove(self, *paths: Path) -> None:
         try:

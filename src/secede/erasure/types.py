@@ -22,7 +22,7 @@ from pydantic import (
 from secede.errors import ConfigError
 from secede.text import one_line, printable
 
-LARGEST = 2**53 - 1  # the largest whole number that every JSON reader keeps exact
+MAX_SAFE_INTEGER = 2**53 - 1  # the largest whole number that every JSON reader keeps exact
 FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -61,10 +61,10 @@ Text = Annotated[
         pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*$",
     ),
 ]
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
+Whole = Annotated[int, Field(ge=-MAX_SAFE_INTEGER, le=MAX_SAFE_INTEGER)]
 Scalar = bool | Whole | Number | Name | None
 Scalars = Annotated[dict[Name, Scalar], Field(max_length=64)]
 

@@ -84,7 +84,9 @@ def test_a_servers_key_outlives_the_loss_of_its_public_half(federation: Federati
     verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
 
 
-@pytest.mark.parametrize("step", ["register.register_federation", "chosen", "_entry", "FlowerBackend"])
+@pytest.mark.parametrize(
+    "step", ["register.register_federation", "chosen", "_entry", "FlowerBackend"]
+)
 def test_nobody_trains_between_what_an_erasure_reads_and_does(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -93,7 +95,7 @@ def test_nobody_trains_between_what_an_erasure_reads_and_does(
     real, tried = getattr(owner, name), []
 
     def looked(*given: Any, **options: Any) -> Any:
-        with pytest.raises(RecordError, match="is worked on by"), federation.store.held(0):
+        with pytest.raises(RecordError, match="is in use by"), federation.store.held(0):
             pass
         tried.append(step)
         return real(*given, **options)

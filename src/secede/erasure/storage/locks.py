@@ -184,7 +184,7 @@ def _renew_lease(
 
 
 def _describe(owner: _LeaseOwner | None, path: Path) -> str:
-    if owner is None:
+    if owner is None or not path.exists():
         return "another process"
     with Journal(path, read_only=True) as journal:
         until = journal.leased_until(owner.request)

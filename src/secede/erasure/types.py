@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from secede.errors import ConfigError
+from secede.text import one_line, printable
 
 MAX_SAFE_INTEGER = 2**53 - 1  # the largest whole number that every JSON reader keeps exact
 FORMAT = "%Y-%m-%dT%H:%M:%SZ"
@@ -88,8 +89,8 @@ def describe_errors(error: ValidationError) -> str:
         place = ".".join(str(part)[:40] for part in fault["loc"])[:120] or "it"
         told.append(f"{place}: {fault['msg']}")
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    line = " ".join("; ".join(told).split())[:400] + more
-    return "".join(character if character.isprintable() else "?" for character in line)
+    line = one_line("; ".join(told))[:400] + more
+    return printable(line)
 
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")

@@ -189,12 +189,12 @@ def test_what_a_request_was_not_planned_with_is_not_ignored_in_silence(
     asked: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     home, path = asked
-    erase(home, path, wishes=small.wishes())
+    erase(home, path, wishes=small.options())
     capsys.readouterr()
-    erase(home, path, wishes=small.wishes())
+    erase(home, path, wishes=small.options())
     assert "changes nothing" not in capsys.readouterr().err
     erase(home, path, wishes=EraseOptions(methods=("retrain",)))
-    assert "request 1 was planned with other wishes (promoted)" in capsys.readouterr().err
+    assert "request 1 was planned with other options (promoted)" in capsys.readouterr().err
 
 
 def test_a_dry_run_of_a_request_that_would_be_refused_is_refused(
@@ -294,7 +294,7 @@ def test_rounds_of_retraining_are_called_so(
     asked: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     home, path = asked
-    wished = EraseOptions(distrust=True, server_rounds=0)
+    wished = EraseOptions(untrusted_leaver=True, max_server_rounds=0)
     erase(home, path, wishes=wished)
     told = capsys.readouterr().err
     assert "retraining round 4" in told

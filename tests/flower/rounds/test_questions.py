@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.flower.journals import home, told
-from harness.flower.small import WISHES, Federation, strategy
+from harness.flower.small import OPTIONS, Federation, strategy
 from secede.erasure.receipts import verify
 from secede.erasure.signing.keys import Keyring, key_id
 from secede.erasure.workflow import erase
@@ -101,7 +101,7 @@ def test_nobody_trains_between_what_an_erasure_reads_and_does(
     monkeypatch.setattr(owner, name, looked)
     assert federation.erase("name:site-1").state == "promoted"
     if step != "_entry":
-        plan(federation.grid(), strategy(), federation.store, leaver="name:site-2", wishes=WISHES)
+        plan(federation.grid(), strategy(), federation.store, leaver="name:site-2", options=OPTIONS)
     assert len(tried) == (1 if step == "_entry" else 2)
 
 

@@ -1,7 +1,7 @@
 """How easily the code is walked: import graph, sizes, and the files that one erasure passes through.
 
-    python -m benchmarks.structure            # the graph and the sizes: seconds
-    python -m benchmarks.structure --erase    # a whole simulated erasure too: a minute or two
+python -m benchmarks.structure            # the graph and the sizes: seconds
+python -m benchmarks.structure --erase    # a whole simulated erasure too: a minute or two
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _profiled() -> Iterator[set[str]]:
         yield files
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
 
 def main() -> None:

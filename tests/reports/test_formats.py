@@ -3,7 +3,7 @@ import math
 import pytest
 
 from secede.reports.analysis.statistics import Estimate
-from secede.reports.formats import Unit, brief, full, interval, mean, number, plural, signed_points
+from secede.reports.formats import Unit, brief, full, interval, mean, number, signed_points
 
 ESTIMATE = Estimate(0.9813, 0.976, 0.9866, 3, "seeds")
 
@@ -44,10 +44,6 @@ def test_differences_show_their_sign() -> None:
     gap = Estimate(-0.015, -0.021, 0.009, 3, "seeds")
     assert signed_points(gap) == "\u22121.5 points (\u22122.1 to +0.9)"
     assert signed_points(Estimate(0.01, None, None, 1, "none")) == "+1.0 points"
-
-
-def test_nouns_follow_their_count() -> None:
-    assert [plural(count, "seed") for count in (0, 1, 2)] == ["0 seeds", "1 seed", "2 seeds"]
 
 
 def test_a_terminal_gets_the_mean_and_half_the_width() -> None:

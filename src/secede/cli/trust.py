@@ -31,6 +31,7 @@ from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, TrustError, did_you_mean
+from secede.text import plural
 
 
 def ledger_verify(path: Path, *, expected: str | None = None, as_json: bool) -> None:
@@ -247,7 +248,7 @@ def _forgotten(answers: Verification) -> str:
 
 
 def _how(method: MethodPart) -> str:
-    count = certificate.plural(method.rounds, "round")
+    count = plural(method.rounds, "round")
     after = "" if method.rung == "retraining" else " after it"
     return f"{method.name} ({method.rung}), {count}{after}"
 

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from secede import files
 from secede.errors import DataError
+from secede.text import format_bytes
 
 _CHUNK_BYTES = 256 * 1024
 
@@ -104,7 +105,7 @@ def _announced_bytes(response: Any) -> int | None:
 def _progress(url: str, total: int | None) -> Iterator[Callable[[int], None]]:
     name = url.rpartition("/")[2]
     if not sys.stderr.isatty():
-        size = f" ({total / 1e6:.1f} MB)" if total is not None else ""
+        size = f" ({format_bytes(total)})" if total is not None else ""
         print(f"downloading {name}{size} from {url}", file=sys.stderr, flush=True)
         yield lambda count: None
         return

@@ -22,7 +22,7 @@ from torch import nn
 from secede import plugins
 from secede.erasure.planning import options
 from secede.errors import ConfigError, SecedeError
-from secede.flower.erase import erase
+from secede.flower.erasure import erase
 from secede.flower.protocol import arrays
 from secede.flower.rounds.recording import recording
 from secede.nvflare.store import Store

@@ -20,6 +20,7 @@ from secede.reports.tables import methods as compared
 from secede.reports.tables import overview
 from secede.reports.tables.main import cost_table, main_table, membership_table
 from secede.reports.tables.table import Table
+from secede.text import plural
 
 ENDED_BY = {
     "stop-distance": "far enough from the leaver's own state",
@@ -144,7 +145,7 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(mean=formats.mean, interval=formats.interval, plural=_plural)
+    environment.filters.update(mean=formats.mean, interval=formats.interval, plural=plural)
     return environment.get_template("page.html.j2").render(
         title=_title(parts),
         headline=joint_headline(
@@ -193,7 +194,3 @@ def _title(parts: Sequence[Section]) -> str:
     return f"{len(parts)} runs: " + ", ".join(
         dict.fromkeys(names.SCENARIOS[part.run.config.scenario].lower() for part in parts)
     )
-
-
-def _plural(count: int, noun: str) -> str:
-    return formats.plural(count, noun)

@@ -13,7 +13,7 @@ from secede.erasure.receipts import verify
 from secede.erasure.signing.keys import Keyring, key_id
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError, RolledBackError, TrustError
-from secede.flower import erase as erasing
+from secede.flower import erasure as erasing
 from secede.flower import plan
 from secede.flower.storage import register
 
@@ -84,12 +84,12 @@ def test_a_servers_key_outlives_the_loss_of_its_public_half(federation: Federati
     verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
 
 
-@pytest.mark.parametrize("step", ["founding.found", "chosen", "_entry", "FlowerGround"])
+@pytest.mark.parametrize("step", ["register.register_federation", "chosen", "_entry", "FlowerBackend"])
 def test_nobody_trains_between_what_an_erasure_reads_and_does(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     federation.train(2)
-    owner, name = (register, "found") if "." in step else (erasing, step)
+    owner, name = (register, "register_federation") if "." in step else (erasing, step)
     real, tried = getattr(owner, name), []
 
     def looked(*given: Any, **options: Any) -> Any:

@@ -21,6 +21,7 @@ from secede.erasure.documents.plan import Limits
 from secede.errors import ConfigError, GuardError, StateError
 from secede.federation.engine import OwnState
 from secede.state import State
+from secede.text import short_digest
 from secede.unlearning.steps.radius import third_of_distance_to_fresh
 
 
@@ -198,7 +199,7 @@ class Guard:
         for digest in sorted({*self.registered} - {states.digest(self.global_state)}):
             away = self.sketches.distance(digest, state, self._movable)
             if away is not None:
-                name = f"model {digest[:12]}…, which served before"
+                name = f"model {short_digest(digest)}, which served before"
                 self._check_apart(name, away, SKETCHED * self.nearest)
 
     def _check_apart(self, what: str, found: float, least: float) -> None:

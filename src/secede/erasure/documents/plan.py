@@ -18,7 +18,6 @@ from rich.text import Text as Plain
 from secede.erasure.canonical_json import digest, to_canonical
 from secede.erasure.documents.ledger_rows import PlanBody, Rung
 from secede.erasure.documents.receipt import Setting
-from secede.erasure.receipts.page import in_bytes
 from secede.erasure.types import (
     Count,
     Digest,
@@ -33,6 +32,7 @@ from secede.erasure.types import (
     is_name,
 )
 from secede.errors import RecordError
+from secede.text import format_bytes, list_first
 
 _LINE = "plan: "
 _HIDDEN = (
@@ -190,8 +190,8 @@ class Plan(Document):
                 str(step.rounds)
                 if step.least_rounds == step.rounds
                 else f"{step.least_rounds} to {step.rounds}",
-                in_bytes(step.upload_bytes),
-                in_bytes(step.download_bytes),
+                format_bytes(step.upload_bytes),
+                format_bytes(step.download_bytes),
             )
             table.add_row(*(Plain(cell) for cell in cells))
         return table
@@ -223,7 +223,7 @@ class Plan(Document):
         )
 
     def _notes(self) -> list[str]:
-        names = ", ".join(self.retained[:8]) + (", …" if len(self.retained) > 8 else "")
+        names = list_first(self.retained, 8)
         margins, local = self.margins, self.ladder[0].rung == "local-step"
         notes = [
             f"Who takes part: {names} ({len(self.retained)})"

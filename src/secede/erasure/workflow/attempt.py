@@ -28,6 +28,7 @@ from secede.errors import (
     StateError,
 )
 from secede.federation.cost import Cost
+from secede.text import one_line
 from secede.unlearning.method import AtLeaver, Method, Server, Start
 
 logger = logging.getLogger(__name__)
@@ -159,7 +160,7 @@ def escalate(
     step = plan.ladder[rung]
     following = rung + 1 if rung + 1 < len(plan.ladder) else None
     told: dict[str, Rung | str] = {"rung": step.rung, "method": step.method, "outcome": outcome}
-    line = " ".join(reason.split())[:_REASON]
+    line = one_line(reason)[:_REASON]
     details: dict[str, Any] = {
         **told,
         "plan": plan.digest(),

@@ -38,7 +38,7 @@ from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, RecordError, StateError, StorageError
 from secede.federation.robust import by_name
 from secede.state import State
-from secede.text import listed
+from secede.text import fill_line
 from secede.unlearning.method import Server
 
 logger = logging.getLogger(__name__)
@@ -252,7 +252,7 @@ def _words(transition: Transition, said: str) -> str:
         told += f", {faded:.0%} of the layers' weights, squared, faded" if faded else ""
         if stay := [name for key in NOT_FADED for name in details.get(key, ())]:
             count = sum(details["scalars"].get(key, 0) for key in NOT_FADED)
-            told += listed(", these could not fade: ", stay, count)
+            told += fill_line(", these could not fade: ", stay, count)
         return f"{said} round {details['round']}{told}"
     if transition.state in (courses.REFUSED, courses.ROLLED_BACK):
         return said  # whoever works on it tells the outcome, and why

@@ -24,6 +24,7 @@ from secede.erasure.types import describe_errors
 from secede.erasure.workflow import promotion
 from secede.erasure.workflow.session import ErasureSession
 from secede.errors import ConfigError, RecordError, RequestError
+from secede.text import short_digest
 
 logger = logging.getLogger(__name__)
 
@@ -74,11 +75,12 @@ def plan_for(
         raise RecordError(f"run {run!r} has no serving model in {home.registry}")
     known = {model.digest for model in registry.models() if model.run == run}
     if request.model not in known:
-        raise RequestError(f"model {request.model[:12]}… is not one of this federation's")
+        raise RequestError(f"model {short_digest(request.model)} is not one of this federation's")
     if request.client not in serving.clients:
         past = "was erased from it" if request.client in registry.erased() else "never was in it"
         raise RequestError(
-            f"the serving model {serving.digest[:12]}… does not carry {request.client!r}: it {past}"
+            f"the serving model {short_digest(serving.digest)} does not carry {request.client!r}: "
+            f"it {past}"
         )
     retained = tuple(name for name in serving.clients if name != request.client)
     if not retained:

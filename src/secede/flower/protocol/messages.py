@@ -21,6 +21,7 @@ from secede.erasure.types import Count, Digest, Document, Name, Share, describe_
 from secede.errors import ConfigError, GuardError, RecordError, SecedeError, StateError
 from secede.flower.protocol import arrays
 from secede.state import State
+from secede.text import one_line, printable
 from secede.unlearning import client_tasks
 from secede.unlearning.client_tasks import CountRight, Measure, Sent, Task
 from secede.unlearning.local_step import LocalResult
@@ -167,14 +168,14 @@ def read_answer(message: Message, task: Task, like: State, who: str) -> LocalRes
     told = _json(message, _ANSWER)
     if "error" in told:
         kind = _KINDS.get(str(told["error"]), RecordError)
-        text = "".join(c if c.isprintable() else "?" for c in str(told.get("text"))[:_TEXT])
+        text = printable(told.get("text"))[:_TEXT]
         raise kind(f"client {who!r}: {text}")
     try:
         if isinstance(task, TakeStep):
             return _state(message, told, like)
         return _numbers(told, task)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
-        line = " ".join(str(error).split())[:160]
+        line = one_line(error)[:160]
         raise GuardError(f"client {who!r}: its answer cannot be read ({line})") from error
     except GuardError as error:
         raise GuardError(f"client {who!r}: {error}") from error

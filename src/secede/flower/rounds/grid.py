@@ -17,6 +17,7 @@ from secede.errors import ConfigError, SilentError
 from secede.flower.protocol import nodes
 from secede.flower.protocol.nodes import Node, Roster, online
 from secede.flower.protocol.waiting import Rarely, until
+from secede.text import list_first, printable
 
 if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
@@ -137,7 +138,7 @@ class AdmissionGrid(ForwardingGrid):
             return None
         return (
             f"the strategy waits for {enough} clients, of the known ones {coming} may take part: "
-            f"{', '.join(out[:8])} {'was' if len(out) == 1 else 'were'} erased or refused; start "
+            f"{list_first(out, 8)} {'was' if len(out) == 1 else 'were'} erased or refused; start "
             "new ones first, or lower its min_available_nodes, min_train_nodes and "
             "min_evaluate_nodes"
         )
@@ -288,8 +289,7 @@ class Exchange:
 
     def _words(self, names: Sequence[str], left: float) -> str:
         end = self.now() + timedelta(seconds=left)
-        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        return f"waiting for {shown} until {end:%H:%M:%S} UTC"
+        return f"waiting for {list_first(names, 8)} until {end:%H:%M:%S} UTC"
 
 
 def _fault(reply: Message, asked: Message) -> str | None:
@@ -305,4 +305,4 @@ def reply_error(reply: Message) -> str:
     """Return an error's last line, which names the exception, in printable characters."""
     lines = [line.strip() for line in str(reply.error.reason or "").splitlines() if line.strip()]
     text = lines[-1] if lines else f"error {reply.error.code}"
-    return "".join(c if c.isprintable() else "?" for c in text[:300])
+    return printable(text[:300])

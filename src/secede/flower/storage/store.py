@@ -47,6 +47,7 @@ from secede.flower.storage import holding, state_writer
 from secede.flower.storage.round_log import Contribution, Notes, Round, RoundLog
 from secede.flower.storage.training_state import TrainingState
 from secede.state import State
+from secede.text import short_digest
 
 logger = logging.getLogger(__name__)
 
@@ -212,8 +213,8 @@ class Store:
             retired = not erased.isdisjoint(self.log.carried().get(digest, ()))
         if retired:
             raise GuardError(
-                f"the training starts from model {digest[:12]}…, which is retired because a "
-                "client was erased from it: start from the one that serves"
+                f"the training starts from model {short_digest(digest)}, which is retired because "
+                "a client was erased from it: start from the one that serves"
             )
 
     # A training

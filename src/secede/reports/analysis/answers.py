@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from secede.reports.analysis.statistics import Estimate
-from secede.reports.formats import plural
+from secede.text import plural
 
 JUDGED_ROUND = 2  # post-training round at which the erased model is judged
 FORGOTTEN_POINTS = 3.0  # the probe's score may differ from the retrained model's by this much

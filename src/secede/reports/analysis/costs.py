@@ -11,8 +11,8 @@ from typing import Literal
 
 from secede.reports import names
 from secede.reports.analysis.statistics import Estimate, over_seeds
-from secede.reports.formats import plural
 from secede.reports.records.runs import Cost, Point, Run
+from secede.text import plural
 
 MEGABYTE = 1_000_000
 

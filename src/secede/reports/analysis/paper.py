@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from secede.reports import names
 from secede.reports.analysis.costs import compare_at_level, compare_at_round, largest_ratio
 from secede.reports.analysis.statistics import Estimate, measured
-from secede.reports.formats import Unit, plural
+from secede.reports.formats import Unit
 from secede.reports.records.runs import Run
+from secede.text import plural
 
 BASELINE = (
     "The paper's baseline is not the fair retraining measured here: its authors' published "

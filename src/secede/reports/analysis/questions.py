@@ -26,8 +26,9 @@ from secede.reports.analysis.statistics import (
     of_shares,
     over_seeds,
 )
-from secede.reports.formats import full, mean, plural, signed_points
+from secede.reports.formats import full, mean, signed_points
 from secede.reports.records.runs import Cost, Run
+from secede.text import plural
 
 FORGOTTEN = "Is the leaver forgotten, as by retraining?"
 USEFUL = "Is the model still useful?"

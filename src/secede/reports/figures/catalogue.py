@@ -21,8 +21,8 @@ from secede.reports.figures.panels import (
     rounds_panel,
 )
 from secede.reports.figures.plots import Panel, Plot
-from secede.reports.formats import plural
 from secede.reports.records.runs import Run
+from secede.text import plural
 
 SOON = 1  # the paper's round for backdoors and membership inference
 LATER = 5  # the paper's round for clean and flipped accuracy

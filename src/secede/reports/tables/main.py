@@ -15,9 +15,10 @@ from secede.reports.analysis.costs import (
 )
 from secede.reports.analysis.statistics import Estimate, difference, measured, of_shares, over_seeds
 from secede.reports.analysis.verdict import judged_round
-from secede.reports.formats import Unit, mean, plural
+from secede.reports.formats import Unit, mean
 from secede.reports.records.runs import Run, Score
 from secede.reports.tables.table import Column, Row, Table
+from secede.text import plural
 
 SHOWN_ROUNDS = (0, 1, 2, 5)  # of the erased model, besides its last
 UNITS: dict[Quantity, Unit] = {

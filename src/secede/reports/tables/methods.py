@@ -18,10 +18,11 @@ from secede.reports.analysis.statistics import (
     over_seeds,
     ratio,
 )
-from secede.reports.formats import Unit, plural
+from secede.reports.formats import Unit
 from secede.reports.records.runs import Point, Run, Score
 from secede.reports.tables.main import UNITS
 from secede.reports.tables.table import Column, Mark, Row, Table
+from secede.text import plural
 from secede.unlearning.stopping import rounds_that_pay
 
 EXPLAINED = (

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from harness.erasure import attacks, small
 from harness.erasure.hostile import HomeLab, row
@@ -22,11 +20,8 @@ ATTEMPTS = 100
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HomeLab]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield HomeLab(tmp_path_factory.mktemp("hostile"))
-    torch.set_num_threads(threads)
+def lab(tmp_path_factory: pytest.TempPathFactory) -> HomeLab:
+    return HomeLab(tmp_path_factory.mktemp("hostile"))
 
 
 @pytest.mark.slow

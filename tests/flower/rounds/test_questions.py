@@ -84,7 +84,10 @@ def test_a_servers_key_outlives_the_loss_of_its_public_half(federation: Federati
     verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
 
 
-@pytest.mark.parametrize("step", ["register.register_federation", "chosen", "_entry", "FlowerBackend"])
+@pytest.mark.parametrize(
+    "step",
+    ["register.register_federation", "chosen", "_entry", "FlowerBackend"],
+)
 def test_nobody_trains_between_what_an_erasure_reads_and_does(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -140,7 +140,7 @@ def countersign(
     Nothing is written unless the receipt still holds with it.
     """
     signers, private = Signers.load(keys, auditors), load_private(key)
-    with files.held(path.parent), files.private():  # another may be countersigning it too
+    with files.lock_folder(path.parent), files.private():  # another may be countersigning it too
         data = read(path, receipt.LIMIT)
         with about(path):
             held = receipt.verify(data, signers.keys, auditors=signers.auditors, server=server)

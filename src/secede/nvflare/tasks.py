@@ -23,8 +23,8 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from secede.errors import GuardError, SilentError
 from secede.flower._flwr import NodeInfo, Run, act_as_server, answer_as_server, set_message_id
-from secede.flower.protocol.waiting import until
 from secede.nvflare import forms
+from secede.waiting import seconds_left
 
 _FAILED, _GONE = 1, 2  # codes of errors
 _PAUSE = 0.1  # seconds between two looks
@@ -85,7 +85,7 @@ class TaskGrid(Grid):
             message.metadata.ttl = min(message.metadata.ttl, timeout or math.inf)
         pending, found = set(self.push_messages(made)), list[Message]()
         seconds = max((message.metadata.ttl for message in made), default=0.0)
-        for _ in until(seconds, _PAUSE):
+        for _ in seconds_left(seconds, _PAUSE):
             came = list(self.pull_messages(pending))
             pending -= {reply.metadata.reply_to_message_id for reply in came}
             found += came

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.flower.journals import home, told
-from harness.flower.small import WISHES, Federation, strategy
+from harness.flower.small import OPTIONS, Federation, strategy
 from secede.erasure.receipts import verify
 from secede.erasure.signing.keys import Keyring, key_id
 from secede.erasure.workflow import erase
@@ -85,8 +85,7 @@ def test_a_servers_key_outlives_the_loss_of_its_public_half(federation: Federati
 
 
 @pytest.mark.parametrize(
-    "step",
-    ["register.register_federation", "chosen", "_entry", "FlowerBackend"],
+    "step", ["register.register_federation", "chosen", "_entry", "FlowerBackend"]
 )
 def test_nobody_trains_between_what_an_erasure_reads_and_does(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, step: str
@@ -96,7 +95,7 @@ def test_nobody_trains_between_what_an_erasure_reads_and_does(
     real, tried = getattr(owner, name), []
 
     def looked(*given: Any, **options: Any) -> Any:
-        with pytest.raises(RecordError, match="is worked on by"), federation.store.held(0):
+        with pytest.raises(RecordError, match="is in use by"), federation.store.held(0):
             pass
         tried.append(step)
         return real(*given, **options)
@@ -104,7 +103,7 @@ def test_nobody_trains_between_what_an_erasure_reads_and_does(
     monkeypatch.setattr(owner, name, looked)
     assert federation.erase("name:site-1").state == "promoted"
     if step != "_entry":
-        plan(federation.grid(), strategy(), federation.store, leaver="name:site-2", wishes=WISHES)
+        plan(federation.grid(), strategy(), federation.store, leaver="name:site-2", options=OPTIONS)
     assert len(tried) == (1 if step == "_entry" else 2)
 
 

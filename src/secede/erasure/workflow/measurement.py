@@ -115,7 +115,7 @@ def verify(desk: ErasureSession) -> None:
     for key, words in zip(NOT_FADED, (STAYED, CLEARED), strict=True):
         limits += [_stayed(each, key, words) for each in course.rounds if each.get(key)]
     if step.rung == "local-step" and not faded:
-        limits.append(UNFADED if plan.fading else KEPT)
+        limits.append(KEPT if plan.keep_unused_weights else UNFADED)
     if left or not last["round"]:
         limits.append(STALE)
     found, limit, sent = _at_leaver(desk, plan, before, after)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from secede.reports import names
-from secede.reports.analysis.answers import FORGOTTEN_POINTS
+from secede.reports.analysis.questions import FORGOTTEN_POINTS
 from secede.reports.figures.panels import (
     attack_panel,
     bar_panel,
@@ -20,7 +20,7 @@ from secede.reports.figures.panels import (
     methods_shown,
     rounds_panel,
 )
-from secede.reports.figures.plots import Panel, Plot
+from secede.reports.figures.plot import Panel, Plot
 from secede.reports.records.runs import Run
 from secede.text import plural
 
@@ -73,14 +73,14 @@ _CURVE = {
 
 
 @dataclass(frozen=True)
-class Column:
+class PanelColumn:
     """The runs that share one column of panels: a data set, each with its own clients."""
 
     title: str
     runs: tuple[Run, ...]
 
 
-def plots(runs: Sequence[Run]) -> tuple[Plot, ...]:
+def make_plots(runs: Sequence[Run]) -> tuple[Plot, ...]:
     """Return every figure for these runs, scenario by scenario."""
     found: list[Plot] = []
     for scenario in names.SCENARIOS:
@@ -90,18 +90,20 @@ def plots(runs: Sequence[Run]) -> tuple[Plot, ...]:
     return tuple(found)
 
 
-def columns(runs: Sequence[Run]) -> tuple[Column, ...]:
+def columns(runs: Sequence[Run]) -> tuple[PanelColumn, ...]:
     """Group runs by data set; runs that differ in more than clients get a column each."""
     ordered = sorted(runs, key=lambda run: (names.data_order(run.config.data), run.config.clients))
     groups: dict[str, list[Run]] = {}
     for run in ordered:
         groups.setdefault(run.config.data, []).append(run)
     if any(len({run.config.clients for run in group}) < len(group) for group in groups.values()):
-        return tuple(Column(run.config.title, (run,)) for run in ordered)
-    return tuple(Column(names.data_label(data), tuple(group)) for data, group in groups.items())
+        return tuple(PanelColumn(run.config.title, (run,)) for run in ordered)
+    return tuple(
+        PanelColumn(names.data_label(data), tuple(group)) for data, group in groups.items()
+    )
 
 
-def _scenario_plots(scenario: str, found: tuple[Column, ...]) -> Iterator[Plot]:
+def _scenario_plots(scenario: str, found: tuple[PanelColumn, ...]) -> Iterator[Plot]:
     yield _efficacy(scenario, found)
     sizes = sorted({run.config.clients for column in found for run in column.runs})
     of_size = {size: _only(found, size) for size in sizes}
@@ -116,11 +118,11 @@ def _scenario_plots(scenario: str, found: tuple[Column, ...]) -> Iterator[Plot]:
         yield from _methods(scenario, size, some)
 
 
-def _only(found: tuple[Column, ...], size: int) -> list[tuple[str, Run]]:
+def _only(found: tuple[PanelColumn, ...], size: int) -> list[tuple[str, Run]]:
     return [(c.title, run) for c in found for run in c.runs if run.config.clients == size]
 
 
-def _efficacy(scenario: str, found: tuple[Column, ...]) -> Plot:
+def _efficacy(scenario: str, found: tuple[PanelColumn, ...]) -> Plot:
     scores, round = _EFFICACY[scenario]
     after = _rounds_of(found, round)
     return Plot(
@@ -131,7 +133,7 @@ def _efficacy(scenario: str, found: tuple[Column, ...]) -> Plot:
     )
 
 
-def _clean(scenario: str, found: tuple[Column, ...]) -> Plot:
+def _clean(scenario: str, found: tuple[PanelColumn, ...]) -> Plot:
     which = " of the other classes" if scenario in names.UTILITY else ""
     return Plot(
         slug=f"{scenario}-clean-accuracy",
@@ -145,7 +147,7 @@ def _utility(scenario: str) -> str:
     return names.UTILITY.get(scenario, names.CLEAN_ACCURACY)
 
 
-def _bars(found: tuple[Column, ...], score: str, round: int) -> tuple[Panel, ...]:
+def _bars(found: tuple[PanelColumn, ...], score: str, round: int) -> tuple[Panel, ...]:
     return tuple(bar_panel(column.title, column.runs, score, round) for column in found)
 
 
@@ -213,7 +215,7 @@ def _methods(scenario: str, size: int, some: list[tuple[str, Run]]) -> Iterator[
     panels = [method_panel(title, run) for title, run in rich]
     logarithmic = (
         " Large differences are on a logarithmic scale."
-        if any(panel.is_difference_wide or panel.is_position_wide for panel in panels)
+        if any(panel.is_difference_logarithmic or panel.is_position_logarithmic for panel in panels)
         else ""
     )
     yield Plot(
@@ -234,7 +236,7 @@ def _which(runs: Sequence[Run]) -> str:
     return "Every method but some variants, which the table has,"
 
 
-def _erased(found: tuple[Column, ...], round: int) -> str:
+def _erased(found: tuple[PanelColumn, ...], round: int) -> str:
     return f"Erased: after {_rounds_of(found, round)} of post-training."
 
 
@@ -242,7 +244,7 @@ def _erased_runs(runs: Sequence[Run], round: int) -> str:
     return f"Erased: after {_reached(runs, round)} of post-training."
 
 
-def _rounds_of(found: tuple[Column, ...], round: int) -> str:
+def _rounds_of(found: tuple[PanelColumn, ...], round: int) -> str:
     return _reached([run for column in found for run in column.runs], round)
 
 

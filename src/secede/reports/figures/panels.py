@@ -9,11 +9,11 @@ from typing import Literal
 
 from secede.reports import names
 from secede.reports.analysis.costs import MEGABYTE
-from secede.reports.analysis.questions import allowed
-from secede.reports.analysis.statistics import difference, measured, of_shares
+from secede.reports.analysis.formats import Unit
+from secede.reports.analysis.questions import allowed_difference
+from secede.reports.analysis.statistics import difference, mean_score, mean_share
 from secede.reports.figures.palette import look_keys
-from secede.reports.figures.plots import BarGroup, BarPanel, Line, LinePanel, Mark, MarkPanel
-from secede.reports.formats import Unit
+from secede.reports.figures.plot import BarGroup, BarPanel, Line, LinePanel, Mark, ScatterPanel
 from secede.reports.records.runs import Run, Score
 
 # Drawn round by round where a run has them, besides retraining and what is judged; more lines
@@ -26,7 +26,7 @@ _SHARES: dict[Share, str] = {
     "nonmember_accuracy": "known non-members recognised",
 }
 
-TOLD_APART = 10  # methods in one panel; there are not many more looks
+DISTINCT_LOOKS = 10  # methods in one panel; there are not many more looks
 
 
 def bar_panel(title: str, runs: Sequence[Run], score: str, round: int) -> BarPanel:
@@ -35,7 +35,7 @@ def bar_panel(title: str, runs: Sequence[Run], score: str, round: int) -> BarPan
         BarGroup(
             f"N = {run.config.clients}",
             tuple(
-                (run.shown_as(arm), measured(run, arm, _moment(run, arm, round), score))
+                (run.shown_as(arm), mean_score(run, arm, _moment(run, arm, round), score))
                 for arm in _barred(run)
             ),
         )
@@ -52,7 +52,7 @@ def attack_panel(title: str, run: Run, share: Share, round: int) -> BarPanel:
         for arm in _barred(run):
             found = run.attacks(arm, _moment(run, arm, round), attack)
             if found:
-                shown = of_shares([getattr(item, share) for item in found])
+                shown = mean_share([getattr(item, share) for item in found])
                 bars.append((run.shown_as(arm), shown))
         if bars:
             groups.append(BarGroup(label, tuple(bars)))
@@ -69,7 +69,7 @@ def communication_panel(title: str, run: Run) -> LinePanel:
         unit="share",
         lines=lines,
         window=_cost_window(lines),
-        upright=True,
+        transposed=True,
     )
 
 
@@ -85,7 +85,7 @@ def rounds_panel(title: str, run: Run, score: str) -> LinePanel:
         unit=_unit(score),
         lines=lines,
         window=_window(lines, score),
-        level=(names.FEDAVG, measured(run, names.FEDAVG, last, score)),
+        level=(names.FEDAVG, mean_score(run, names.FEDAVG, last, score)),
     )
 
 
@@ -94,7 +94,7 @@ def curves_beside(run: Run) -> tuple[str, ...]:
     return tuple(arm for arm in CURVES if arm in run.config.methods[1:])
 
 
-def method_panel(title: str, run: Run) -> MarkPanel:
+def method_panel(title: str, run: Run) -> ScatterPanel:
     """Return methods after one round: their probe and their usefulness against retraining's."""
     probe, shown = run.config.main_probe, methods_shown(run)
     looks = look_keys([run.shown_as(arm) for arm in (names.FEDAVG, names.RETRAIN, *shown)])
@@ -106,19 +106,19 @@ def method_panel(title: str, run: Run) -> MarkPanel:
             for score in (probe, use)
         )
         marks.append(Mark(names.label(arm), looks[run.shown_as(arm)], 100 * loss.mean, gap))
-    return MarkPanel(
+    return ScatterPanel(
         title=title,
         position_label=f"{names.SCORES[use]}: points from retraining",
         value_label=f"{names.SCORES[probe]}: points from retraining",
         marks=tuple(marks),
-        allowed=allowed(probe),
+        allowed=allowed_difference(probe),
     )
 
 
 def methods_shown(run: Run) -> tuple[str, ...]:
     """Return the methods that a figure can tell apart: more than a few variants are left out."""
     variants = [arm for arm in run.config.methods if "@" in arm]
-    room = max(0, TOLD_APART - len(run.config.methods) + len(variants))
+    room = max(0, DISTINCT_LOOKS - len(run.config.methods) + len(variants))
     return tuple(arm for arm in run.config.methods if arm not in variants[room:])
 
 
@@ -137,7 +137,7 @@ def _unit(score: str) -> Unit:
 
 def _curve(run: Run, arm: str, score: str) -> Line:
     rounds = range(run.last_round(arm) + 1)
-    values = tuple(measured(run, arm, round, score) for round in rounds)
+    values = tuple(mean_score(run, arm, round, score) for round in rounds)
     return Line(run.shown_as(arm), tuple(float(round) for round in rounds), values)
 
 
@@ -148,7 +148,7 @@ def _best_so_far(run: Run, arm: str) -> Line:
         sum(point.cost.upload_bytes for point in points) / len(points) / MEGABYTE
         for points in zip(*curves, strict=True)
     )
-    shown = tuple(of_shares(scores) for scores in zip(*best, strict=True))
+    shown = tuple(mean_share(scores) for scores in zip(*best, strict=True))
     return Line(run.shown_as(arm), spent, shown)
 
 

@@ -22,9 +22,9 @@ from matplotlib.patches import Patch
 
 from secede.reports import names
 from secede.reports.figures.draw import draw
-from secede.reports.figures.marks import MARKS_HEIGHT, MARKS_WIDTH
 from secede.reports.figures.palette import INK, LOOKS, PAPER, THEME, settings
-from secede.reports.figures.plots import BarPanel, MarkPanel, Panel, Plot
+from secede.reports.figures.plot import BarPanel, Panel, Plot, ScatterPanel
+from secede.reports.figures.scatter import SCATTER_HEIGHT, SCATTER_WIDTH
 
 WIDTH, HEIGHT = 4.0, 2.9  # inches of one panel
 LETTER, LINE = 0.1, 0.2  # inches that a letter of a title takes, and each line after the first
@@ -34,7 +34,7 @@ DPI = 160
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RenderedPlot:
     """A plot as files and, panel by panel, as SVG to stand inside a page."""
 
     panels: tuple[str, ...]
@@ -42,11 +42,11 @@ class Drawn:
     png: bytes
 
 
-def draw_plot(plot: Plot) -> Drawn:
+def render_plot(plot: Plot) -> RenderedPlot:
     """Draw a plot in all its forms."""
     names = (f"{plot.slug}-{index}" for index in range(1, len(plot.panels) + 1))
     panels = (panel_svg(panel, name) for panel, name in zip(plot.panels, names, strict=True))
-    return Drawn(tuple(panels), plot_bytes(plot, "svg"), plot_bytes(plot, "png"))
+    return RenderedPlot(tuple(panels), plot_bytes(plot, "svg"), plot_bytes(plot, "png"))
 
 
 def plot_bytes(plot: Plot, form: Literal["svg", "png"]) -> bytes:
@@ -119,7 +119,7 @@ def _figure(plot: Plot) -> Figure:
 
 
 def _inches(panel: Panel) -> tuple[float, float]:
-    return (MARKS_WIDTH, MARKS_HEIGHT) if isinstance(panel, MarkPanel) else (WIDTH, HEIGHT)
+    return (SCATTER_WIDTH, SCATTER_HEIGHT) if isinstance(panel, ScatterPanel) else (WIDTH, HEIGHT)
 
 
 def _handles(plot: Plot) -> list[Patch | Line2D]:

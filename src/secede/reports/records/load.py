@@ -13,7 +13,7 @@ from pathlib import Path
 
 from secede.errors import RecordError
 from secede.reports import names
-from secede.reports.records.merge import joined
+from secede.reports.records.merge import merge_runs
 from secede.reports.records.runs import Config, Point, Records, Run, SeedRecord
 from secede.reports.records.schema import (
     Result,
@@ -42,7 +42,7 @@ def load_runs(paths: Sequence[Path]) -> Records:
             "run the same config again to finish it"
         )
     unfinished = tuple(folder for folder in folders if folder not in finished)
-    return Records(joined(sorted(map(read_run, finished), key=_order)), unfinished)
+    return Records(merge_runs(sorted(map(read_run, finished), key=_order)), unfinished)
 
 
 def read_run(folder: Path) -> Run:

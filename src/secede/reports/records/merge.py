@@ -13,7 +13,7 @@ from dataclasses import replace
 from secede.reports.records.runs import Config, Run, SeedRecord
 
 
-def joined(runs: Sequence[Run]) -> tuple[Run, ...]:
+def merge_runs(runs: Sequence[Run]) -> tuple[Run, ...]:
     """Return the runs in their order, each with the methods of later ones that fit it."""
     found = list[Run]()
     for run in runs:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 ASIDE = 9.0  # between marks of the same cost
 LINE = 10.6  # height of a name
 
-Place = tuple[float, float]
+Position = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Box:
         high = min(self.top, other.top) - max(self.bottom, other.bottom)
         return max(wide, 0.0) * max(high, 0.0)
 
-    def outside(self, frame: Place) -> float:
+    def outside(self, frame: Position) -> float:
         """Return how far it reaches out of a frame that begins at the origin."""
         over = (-self.left, -self.bottom, self.right - frame[0], self.top - frame[1])
         return sum(max(end, 0.0) for end in over)
 
 
-def asides(columns: Sequence[Box]) -> list[float]:
+def shifts(columns: Sequence[Box]) -> list[float]:
     """Return how far each box must move to one side, the first ones least, to stand free."""
     found: list[float] = []
     for column in columns:
@@ -51,25 +51,25 @@ def asides(columns: Sequence[Box]) -> list[float]:
     return found
 
 
-def offset(place: Place, width: float, taken: Sequence[Box], frame: Place) -> Place:
+def label_offset(place: Position, width: float, taken: Sequence[Box], frame: Position) -> Position:
     """Return where a name begins, from its mark: where it covers least, and then the nearest."""
 
-    def cost(found: Place) -> float:
-        box = name_box(place, width, found)
+    def cost(found: Position) -> float:
+        box = label_box(place, width, found)
         covered = sum(box.overlap(other) for other in taken)
         leftwards = 4.0 if found[0] < 0 else 0.0
         return 5 * covered + 200 * box.outside(frame) + abs(found[1]) + leftwards
 
-    return min(_offsets(width), key=cost)
+    return min(_candidate_offsets(width), key=cost)
 
 
-def name_box(place: Place, width: float, begins: Place) -> Box:
+def label_box(place: Position, width: float, begins: Position) -> Box:
     """Return what a name covers that begins at an offset from its mark."""
     left, middle = place[0] + begins[0], place[1] + begins[1]
     return Box(left - 1, middle - LINE / 2, left + width + 1, middle + LINE / 2)
 
 
-def _offsets(width: float) -> Iterator[Place]:
+def _candidate_offsets(width: float) -> Iterator[Position]:
     """Yield what may be tried: right, left, above and below, nearest first."""
     for step in range(17):
         for sign in (1, -1) if step else (1,):

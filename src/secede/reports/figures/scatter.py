@@ -17,19 +17,19 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from secede.reports import names
-from secede.reports.figures import placing
+from secede.reports.analysis.formats import MINUS
+from secede.reports.figures import label_placement
+from secede.reports.figures.label_placement import ASIDE, LINE, Box, Position
 from secede.reports.figures.palette import INK, LOOKS, PAPER, QUIET
-from secede.reports.figures.placing import ASIDE, LINE, Box, Place
-from secede.reports.figures.plots import Mark, MarkPanel
-from secede.reports.formats import MINUS
+from secede.reports.figures.plot import Mark, ScatterPanel
 
-MARKS_WIDTH, MARKS_HEIGHT = 7.2, 4.3  # inches of a panel
+SCATTER_WIDTH, SCATTER_HEIGHT = 7.2, 4.3  # inches of a panel
 _AXES = (72 * 5.65, 72 * 3.2)  # points of the panel's axes, nearly
 _SIZE = 8.5  # of a name, in points
 _TICKS = (3.0, 10.0, 30.0, 100.0)  # of the logarithmic part, in points
 
 
-def draw_marks(axes: Axes, panel: MarkPanel) -> None:
+def draw_scatter(axes: Axes, panel: ScatterPanel) -> None:
     """Draw retraining's line, the allowed band, and each method with its interval and name."""
     retrained = LOOKS[names.RETRAIN]
     _positions(axes, panel)
@@ -54,10 +54,10 @@ def draw_marks(axes: Axes, panel: MarkPanel) -> None:
     axes.grid(axis="both")
 
 
-def _positions(axes: Axes, panel: MarkPanel) -> None:
+def _positions(axes: Axes, panel: ScatterPanel) -> None:
     places = [mark.position for mark in panel.marks]
     least, most = min(places), max(max(places), 0.0)
-    if panel.is_position_wide:
+    if panel.is_position_logarithmic:
         axes.set_xscale("symlog", linthresh=1.0, linscale=0.6)
         ticks = [sign * tick for tick in (1.0, *_TICKS) for sign in (-1, 1)]
         axes.xaxis.set_major_locator(FixedLocator([0.0, *ticks]))
@@ -71,12 +71,12 @@ def _positions(axes: Axes, panel: MarkPanel) -> None:
     axes.set_xlabel(panel.position_label)
 
 
-def _differences(axes: Axes, panel: MarkPanel) -> None:
+def _differences(axes: Axes, panel: ScatterPanel) -> None:
     margin = 100 * panel.allowed[1]
     ends = [100 * end for mark in panel.marks for end in mark.value.interval or (mark.value.mean,)]
     ends += [100 * end for end in panel.allowed if math.isfinite(end)] + [0.0]
     least, most = min(ends), max(ends)
-    if panel.is_difference_wide:
+    if panel.is_difference_logarithmic:
         axes.set_yscale("symlog", linthresh=margin, linscale=0.6)
         ticks = [-tick for tick in _TICKS if -tick >= 2 * least] + [0.0, *_TICKS]
         axes.yaxis.set_major_locator(FixedLocator(ticks))
@@ -97,7 +97,7 @@ def _signed(value: float, _: int | None) -> str:
 def _asides(axes: Axes, marks: Sequence[Mark]) -> list[float]:
     """Return how far each mark stands aside, so that equal ones do not hide methods."""
     order = _downwards(axes, marks)
-    moved = placing.asides([_column(axes, marks[index]) for index in order])
+    moved = label_placement.shifts([_column(axes, marks[index]) for index in order])
     found = dict(zip(order, moved, strict=True))
     return [found[index] for index in range(len(marks))]
 
@@ -155,12 +155,12 @@ def _names(axes: Axes, marks: Sequence[Mark], asides: Sequence[float]) -> None:
         mark, aside = marks[index], asides[index]
         x, y = _place(axes, mark.position, mark.value.mean)
         place, width = (x + aside, y), _width(mark.label)
-        offset = placing.offset(place, width, taken, _AXES)
-        taken.append(placing.name_box(place, width, offset))
+        offset = label_placement.label_offset(place, width, taken, _AXES)
+        taken.append(label_placement.label_box(place, width, offset))
         _name(axes, mark, aside, width, offset)
 
 
-def _name(axes: Axes, mark: Mark, aside: float, width: float, offset: Place) -> None:
+def _name(axes: Axes, mark: Mark, aside: float, width: float, offset: Position) -> None:
     far = abs(offset[1]) > 0.6 * LINE
     side = 0.0 if offset[0] > 0 else 1.0 if offset[0] <= -width else 0.5
     line = {
@@ -188,7 +188,7 @@ def _name(axes: Axes, mark: Mark, aside: float, width: float, offset: Place) -> 
     text.set_in_layout(False)
 
 
-def _place(axes: Axes, position: float, difference: float) -> Place:
+def _place(axes: Axes, position: float, difference: float) -> Position:
     """Return a point of the data in points from the corner of the axes."""
     x, y = (axes.transScale + axes.transLimits).transform((position, 100 * difference))
     return float(x) * _AXES[0], float(y) * _AXES[1]

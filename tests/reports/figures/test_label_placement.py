@@ -1,6 +1,6 @@
 from itertools import combinations
 
-from secede.reports.figures.placing import ASIDE, Box, asides, name_box, offset
+from secede.reports.figures.label_placement import ASIDE, Box, label_box, label_offset, shifts
 
 FRAME = (400.0, 200.0)
 
@@ -16,20 +16,20 @@ def test_boxes_know_what_they_share_and_how_far_they_stick_out() -> None:
 def test_columns_at_one_place_move_apart_and_free_ones_stay() -> None:
     here = Box(-ASIDE / 2, 0, ASIDE / 2, 30)
     above = Box(-ASIDE / 2, 40, ASIDE / 2, 60)
-    assert asides([here, here, here, above]) == [0, ASIDE, -ASIDE, 0]
+    assert shifts([here, here, here, above]) == [0, ASIDE, -ASIDE, 0]
 
 
 def test_a_name_stands_right_of_its_mark_if_nothing_is_there() -> None:
-    assert offset((100, 100), 60, [], FRAME) == (8, 0)
+    assert label_offset((100, 100), 60, [], FRAME) == (8, 0)
 
 
 def test_a_name_stays_inside_the_frame() -> None:
-    begins = offset((395, 100), 60, [], FRAME)
-    assert name_box((395, 100), 60, begins).outside(FRAME) == 0
+    begins = label_offset((395, 100), 60, [], FRAME)
+    assert label_box((395, 100), 60, begins).outside(FRAME) == 0
 
 
 def test_names_of_one_mark_do_not_cover_each_other() -> None:
     place, taken = (200.0, 100.0), [Box(195, 95, 205, 105)]
     for _ in range(10):
-        taken.append(name_box(place, 60, offset(place, 60, taken, FRAME)))
+        taken.append(label_box(place, 60, label_offset(place, 60, taken, FRAME)))
     assert all(one.overlap(other) == 0 for one, other in combinations(taken, 2))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from secede.reports import names
+from secede.reports.analysis.formats import Unit, format_mean, format_points
 from secede.reports.analysis.statistics import Estimate
-from secede.reports.formats import Unit, mean, signed_points
 
 # Of legends.
 ORDER = (
@@ -41,7 +41,7 @@ class BarPanel:
     groups: tuple[BarGroup, ...]
 
     @property
-    def height_label(self) -> str:
+    def vertical_label(self) -> str:
         """What the vertical axis shows."""
         return self.value_label
 
@@ -57,7 +57,7 @@ class BarPanel:
 
     def _said(self) -> Iterator[str]:
         for group in self.groups:
-            bars = ", ".join(f"{names.label(a)} {mean(v, self.unit)}" for a, v in group.bars)
+            bars = ", ".join(f"{names.label(a)} {format_mean(v, self.unit)}" for a, v in group.bars)
             yield f"{group.label}: {bars}."
 
 
@@ -74,7 +74,7 @@ class Line:
 class LinePanel:
     """Values against positions, seen through a window of values.
 
-    `upright` puts the values on the horizontal axis; `level` is one arm's value for comparison.
+    `transposed` puts the values on the horizontal axis; `level` is one arm's value for comparison.
     """
 
     title: str
@@ -84,12 +84,12 @@ class LinePanel:
     lines: tuple[Line, ...]
     window: tuple[float, float]
     level: tuple[str, Estimate] | None = None
-    upright: bool = False
+    transposed: bool = False
 
     @property
-    def height_label(self) -> str:
+    def vertical_label(self) -> str:
         """What the vertical axis shows."""
-        return self.position_label if self.upright else self.value_label
+        return self.position_label if self.transposed else self.value_label
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -101,8 +101,8 @@ class LinePanel:
     def alt(self) -> str:
         """The panel in words: where each line begins and ends."""
         said = (
-            f"{names.label(line.arm)} from {mean(line.values[0], self.unit)} at "
-            f"{line.positions[0]:g} to {mean(line.values[-1], self.unit)} at "
+            f"{names.label(line.arm)} from {format_mean(line.values[0], self.unit)} at "
+            f"{line.positions[0]:g} to {format_mean(line.values[-1], self.unit)} at "
             f"{line.positions[-1]:g}."
             for line in self.lines
         )
@@ -110,7 +110,7 @@ class LinePanel:
         level = ""
         if self.level:
             arm, value = self.level
-            level = f" {names.label(arm)}, for comparison: {mean(value, self.unit)}."
+            level = f" {names.label(arm)}, for comparison: {format_mean(value, self.unit)}."
         return " ".join((heading, *said)) + level
 
 
@@ -125,8 +125,8 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class MarkPanel:
-    """Differences from retraining, in points, of two scores; `allowed` upright ones are shaded.
+class ScatterPanel:
+    """Differences from retraining, in points, of two scores; `allowed` transposed ones are shaded.
 
     Marks are labelled where they lie, so that there is no legend.
     """
@@ -138,17 +138,17 @@ class MarkPanel:
     allowed: tuple[float, float]
 
     @property
-    def is_position_wide(self) -> bool:
+    def is_position_logarithmic(self) -> bool:
         """Whether the lower axis is logarithmic beyond a point."""
         return min(mark.position for mark in self.marks) < -WIDE_LOSS
 
     @property
-    def is_difference_wide(self) -> bool:
+    def is_difference_logarithmic(self) -> bool:
         """Whether the axis of differences is logarithmic beyond the allowed ones."""
         return any(abs(mark.value.mean) > WIDE_MARGINS * self.allowed[1] for mark in self.marks)
 
     @property
-    def height_label(self) -> str:
+    def vertical_label(self) -> str:
         """What the vertical axis shows."""
         return self.value_label
 
@@ -162,13 +162,13 @@ class MarkPanel:
         """The panel in words."""
         heading = f"Scatter chart, {self.title}, {self.value_label} against {self.position_label}."
         said = (
-            f"{mark.label}: {signed_points(mark.value)} at {mark.position:.1f}."
+            f"{mark.label}: {format_points(mark.value)} at {mark.position:.1f}."
             for mark in self.marks
         )
         return " ".join((heading, *said))
 
 
-Panel = BarPanel | LinePanel | MarkPanel
+Panel = BarPanel | LinePanel | ScatterPanel
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from secede.erasure.types import Document, describe_errors, format_time
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome
 from secede.errors import ConfigError, GuardError, RequestError
+from secede.flower._flwr import LegacyStrategy
 from secede.flower.backend import FlowerBackend
 from secede.flower.protocol import messages
 from secede.flower.protocol.nodes import Node, online, select
@@ -52,7 +53,7 @@ _GOODBYE = 60.0  # seconds that an erased client has to say that it deleted its 
 
 def erase(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     *,
     leaver: str,
@@ -125,7 +126,7 @@ def erase(
 
 def plan(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     *,
     leaver: str,
@@ -194,7 +195,7 @@ def _say_goodbye(exchange: Exchange, store: Store, client: Node, seconds: float)
 
 
 def _strategy(
-    strategy: Strategy | legacy_api.Strategy, secure: Secure | None
+    strategy: Strategy | LegacyStrategy, secure: Secure | None
 ) -> FedAvg | SecAggSettings:
     if secure is not None:
         workflow = secure.workflow if isinstance(secure, SecureRecording) else secure
@@ -325,7 +326,7 @@ class Options(Document):
 
 def erase_if_asked(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     context: Context,
     *,

@@ -20,6 +20,7 @@ from harness.paths import ROOT
 from secede.cli import homes
 from secede.cli import requests as commands
 from secede.cli.app import app
+from secede.cli.output import show_log_lines
 from secede.erasure.documents.acknowledgement import verify_acknowledgement
 from secede.erasure.documents.request import new_request, sign_request, unverified_request
 from secede.erasure.planning.options import EraseOptions
@@ -101,6 +102,7 @@ def asked(founded: Home, tmp_path: Path) -> tuple[Home, Path]:
 def erase(home: Home, path: Path, **changes: Any) -> None:
     options: dict[str, Any] = {"gone": False, "dry_run": False, "as_json": True}
     options |= {"wishes": EraseOptions()} | changes
+    show_log_lines()
     homes.erase(path, home.path, **options)
 
 

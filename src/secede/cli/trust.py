@@ -148,7 +148,7 @@ def countersign(
     Nothing is written unless the receipt still holds with it.
     """
     signers, private = Signers.load(keys, auditors), load_private(key)
-    with files.held(path.parent), files.private():  # another may be countersigning it too
+    with files.lock_folder(path.parent), files.private():  # another may be countersigning it too
         data = read(path, MAX_RECEIPT_BYTES)
         with about(path):
             held = verify_receipt(data, signers.keys, auditors=signers.auditors, server=server)

@@ -90,7 +90,7 @@ def erase(
     register.check(store)
     _check_hidden(found, store)
     # Nobody trains between what is read and done.
-    with files.private(), store.held(doing="an erasure") as lock:
+    with files.private(), store.held(purpose="an erasure") as lock:
         home = register.register_federation(store)
         client = chosen(grid, store, leaver)
         logger.info(f"leaver {leaver} is client {client.name!r} ({client.words()})")
@@ -144,7 +144,7 @@ def plan(
     found = _strategy(strategy, secure)
     register.check(store)
     _check_hidden(found, store)
-    with files.private(), store.held(doing="planning an erasure"):
+    with files.private(), store.held(purpose="planning an erasure"):
         home = register.register_federation(store)
         client = chosen(grid, store, leaver)
         _check_enough(found, store, client.name, asked=not (gone or options.untrusted_leaver))

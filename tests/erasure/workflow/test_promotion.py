@@ -153,7 +153,7 @@ def test_a_lease_lost_in_the_middle_of_the_end_stops_it_there(
         return genuine(*args)
 
     monkeypatch.setattr(promotion, at, late)
-    with pytest.raises(RecordError, match="worked on by process 4711"):
+    with pytest.raises(RecordError, match="leased by process 4711"):
         erase.erase(
             home,
             SimulatedBackend(home),

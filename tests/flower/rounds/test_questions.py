@@ -95,7 +95,7 @@ def test_nobody_trains_between_what_an_erasure_reads_and_does(
     real, tried = getattr(owner, name), []
 
     def looked(*given: Any, **options: Any) -> Any:
-        with pytest.raises(RecordError, match="is worked on by"), federation.store.held(0):
+        with pytest.raises(RecordError, match="is in use by"), federation.store.held(0):
             pass
         tried.append(step)
         return real(*given, **options)

@@ -24,7 +24,7 @@ from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.journal_rules import QUOTA, check_reason
-from secede.erasure.storage.locks import Lock
+from secede.erasure.storage.locks import HomeLock
 from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.workflow import attempt, intake, post_training, promotion, taking
 from secede.erasure.workflow.opening import open_session
@@ -108,7 +108,7 @@ def erase(
     key: PrivateKey,
     clock: Callable[[], datetime],
     options: EraseOptions | None = None,
-    lock: Lock | None = None,
+    lock: HomeLock | None = None,
 ) -> Outcome:
     """Carry request `number` to its end and say how it ended.
 

@@ -37,9 +37,7 @@ class Row:
     note: str = ""
     unit: Unit | None = None
     words: str = ""  # under the table's heading of the same name
-    missing: str | tuple[str, ...] = (
-        "never"  # text for None, or one for each value
-    )
+    missing: str | tuple[str, ...] = "never"  # text for None, or one for each value
     marks: tuple[frozenset[Mark], ...] = ()  # one set for each value; empty: no marks
 
     def missing_text(self, index: int) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from secede.errors import ConfigError
+from secede.text import describe_exception
 
 
 @contextmanager
@@ -51,11 +52,6 @@ def error_in(kind: str, value: str, problem: str) -> ConfigError:
     return ConfigError(f"{kind} {value!r}: {problem}")
 
 
-def told(error: BaseException) -> str:
-    """Return an error's type and text on one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
 def _load(kind: str, value: str, path: str) -> ModuleType:
     try:
         return importlib.import_module(path)
@@ -67,7 +63,9 @@ def _load(kind: str, value: str, path: str) -> ModuleType:
                 "(PYTHONPATH=. puts this folder on it)"
             )
             raise error_in(kind, value, problem) from error
-        raise error_in(kind, value, f"importing {path!r} failed: {told(error)}") from error
+        raise error_in(
+            kind, value, f"importing {path!r} failed: {describe_exception(error)}"
+        ) from error
 
 
 def _check_origin(

@@ -20,6 +20,7 @@ from harness.paths import ROOT
 from secede.cli import homes
 from secede.cli import requests as commands
 from secede.cli.app import app
+from secede.cli.output import show_log_lines
 from secede.erasure.documents import acknowledgement
 from secede.erasure.documents import request as requests
 from secede.erasure.planning.options import EraseOptions
@@ -101,6 +102,7 @@ def asked(founded: Home, tmp_path: Path) -> tuple[Home, Path]:
 def erase(home: Home, path: Path, **changes: Any) -> None:
     options: dict[str, Any] = {"gone": False, "dry_run": False, "as_json": True}
     options |= {"wishes": EraseOptions()} | changes
+    show_log_lines()
     homes.erase(path, home.path, **options)
 
 
@@ -187,12 +189,12 @@ def test_what_a_request_was_not_planned_with_is_not_ignored_in_silence(
     asked: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     home, path = asked
-    erase(home, path, wishes=small.wishes())
+    erase(home, path, wishes=small.options())
     capsys.readouterr()
-    erase(home, path, wishes=small.wishes())
+    erase(home, path, wishes=small.options())
     assert "changes nothing" not in capsys.readouterr().err
     erase(home, path, wishes=EraseOptions(methods=("retrain",)))
-    assert "request 1 was planned with other wishes (promoted)" in capsys.readouterr().err
+    assert "request 1 was planned with other options (promoted)" in capsys.readouterr().err
 
 
 def test_a_dry_run_of_a_request_that_would_be_refused_is_refused(
@@ -292,7 +294,7 @@ def test_rounds_of_retraining_are_called_so(
     asked: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     home, path = asked
-    wished = EraseOptions(distrust=True, server_rounds=0)
+    wished = EraseOptions(untrusted_leaver=True, max_server_rounds=0)
     erase(home, path, wishes=wished)
     told = capsys.readouterr().err
     assert "retraining round 4" in told

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from secede import files
 from secede.cli.trust import about
 from secede.erasure.canonical_json import read
 from secede.erasure.documents.data_commitment import (
@@ -20,7 +21,6 @@ from secede.erasure.receipts import verify as receipts
 from secede.erasure.signing.keys import Signers
 from secede.erasure.storage.home import Home
 from secede.errors import ConfigError, SecedeError
-from secede.files import write_new
 
 
 def whole(folder: Path, client: str, receipt: Path | None, *, as_json: bool) -> None:
@@ -54,8 +54,8 @@ def prove(folder: Path, client: str, index: int, out: Path, sample: Path, *, as_
             raise ConfigError(f"{path} exists and is not replaced: name another file")
     content, proof = prove_sample(home, client, index)
     check_proof(pinned, content, proof)
-    write_new(sample, content, 0o600)
-    write_new(out, Shown(client=client, proof=proof).content(), 0o600)
+    files.create(sample, content, 0o600)
+    files.create(out, Shown(client=client, proof=proof).content(), 0o600)
     if as_json:
         told = {"client": client, "index": index, "proof": str(out), "sample": str(sample)}
         print(json.dumps(told, indent=2))

@@ -86,7 +86,7 @@ def erase(
     absent = (asked.client,) if gone else ()
     if dry_run:
         plan = workflow.plan(
-            home, SimulatedBackend(home, gone=absent), asked, wishes=wishes, now=now
+            home, SimulatedBackend(home, gone=absent), asked, options=wishes, now=now
         )
         if as_json:
             print(plan.model_dump_json(indent=2))
@@ -106,7 +106,7 @@ def erase(
                 entry.id,
                 key=key,
                 clock=lambda: datetime.now(UTC),
-                wishes=wishes,
+                options=wishes,
             )
     except KeyboardInterrupt:
         raise StoppedError("interrupted; the same command goes on from here") from None

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from secede import files
 from secede.erasure.canonical_json import parse, read
 from secede.erasure.documents import request as erasure_requests
 from secede.erasure.signing import dsse, keys
@@ -20,7 +21,6 @@ from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Listed
 from secede.erasure.types import format_time
 from secede.errors import ConfigError, RequestError, TrustError
-from secede.files import write_new
 
 
 def keygen(name: str, folder: Path, *, as_json: bool) -> None:
@@ -62,7 +62,7 @@ def request(
     )
     signed = erasure_requests.sign(made, keys.load_private(key))
     try:
-        write_new(out, signed, 0o644)
+        files.create(out, signed, 0o644)
     except FileExistsError:
         raise ConfigError(f"{out} exists and is not replaced: name another file") from None
     if as_json:

@@ -31,6 +31,7 @@ from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, TrustError, did_you_mean
+from secede.text import plural
 
 
 def ledger_verify(path: Path, *, expected: str | None = None, as_json: bool) -> None:
@@ -139,7 +140,7 @@ def countersign(
     Nothing is written unless the receipt still holds with it.
     """
     signers, private = Signers.load(keys, auditors), load_private(key)
-    with files.held(path.parent), files.private():  # another may be countersigning it too
+    with files.lock_folder(path.parent), files.private():  # another may be countersigning it too
         data = read(path, receipt.LIMIT)
         with about(path):
             held = receipt.verify(data, signers.keys, auditors=signers.auditors, server=server)
@@ -247,7 +248,7 @@ def _forgotten(answers: Verification) -> str:
 
 
 def _how(method: MethodPart) -> str:
-    count = certificate.plural(method.rounds, "round")
+    count = plural(method.rounds, "round")
     after = "" if method.rung == "retraining" else " after it"
     return f"{method.name} ({method.rung}), {count}{after}"
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secede.errors import DataError
+from secede.text import one_line
 
 ARCHIVE_FOLDER = "cifar-10-batches-py"
 LIMIT_BYTES = 40_000_000  # upstream's batches have 31 MB
@@ -182,7 +183,7 @@ def _members(path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     except DataError:
         raise
     except Exception as error:  # tarfile and each of its packers fail in their own ways
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise DataError(f"{path}: truncated or damaged archive ({reason:.80})") from error
 
 

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from secede import files
 from secede.errors import DataError
+from secede.text import format_bytes
 
 _CHUNK_BYTES = 256 * 1024
 
@@ -31,7 +32,7 @@ def fetch(
     failures = []
     for url in [urls] if isinstance(urls, str) else urls:
         try:
-            with files.replacing(destination) as temporary:
+            with files.replace(destination) as temporary:
                 _transfer(url, temporary, checksum, timeout_seconds)
             return
         except DataError as error:
@@ -53,7 +54,7 @@ def matches(path: Path, checksum: str) -> bool:
 
 def _transfer(url: str, target: Path, checksum: str, timeout_seconds: float) -> None:
     # Only what comes from the network becomes a DataError here; an OSError of the disk is left
-    # for `replacing`, which makes it a StorageError.
+    # for `replace`, which makes it a StorageError.
     algorithm, _, expected = checksum.partition(":")
     digest = hashlib.new(algorithm, usedforsecurity=False)
     received = 0
@@ -104,7 +105,7 @@ def _announced_bytes(response: Any) -> int | None:
 def _progress(url: str, total: int | None) -> Iterator[Callable[[int], None]]:
     name = url.rpartition("/")[2]
     if not sys.stderr.isatty():
-        size = f" ({total / 1e6:.1f} MB)" if total is not None else ""
+        size = f" ({format_bytes(total)})" if total is not None else ""
         print(f"downloading {name}{size} from {url}", file=sys.stderr, flush=True)
         yield lambda count: None
         return

@@ -19,6 +19,7 @@ from torch import Tensor
 from secede.data.samples import Dataset, Samples
 from secede.data.tensors import to_inputs, to_labels
 from secede.errors import DataError
+from secede.text import one_line
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 LIMIT_BYTES = 4 * 1024**3
@@ -71,7 +72,7 @@ def _read_array(archive: zipfile.ZipFile, key: str, path: Path) -> NDArray[np.ge
     except DataError:
         raise
     except Exception as error:  # zipfile, zlib and numpy's header parser fail in many ways
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise DataError(f"{path}: {key} is damaged or cannot be read ({reason:.200})") from error
 
 

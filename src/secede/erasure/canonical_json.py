@@ -1,7 +1,7 @@
-"""JSON that is signed or hashed: one way to write a value, and a strict way to read one.
+"""Canonical JSON (RFC 8785) for what is signed or hashed, and a strict reader for what comes back.
 
-Keys are sorted by code point, there are no spaces, text is UTF-8 and numbers are Python's shortest
-form; NaN and infinities have none. Reading checks size and depth before anything is built.
+A verifier in any language computes the same bytes and digests: `tests/erasure/vectors` has
+examples. Reading checks size and depth before anything is built.
 """
 
 from __future__ import annotations
@@ -12,50 +12,54 @@ import math
 import os
 import re
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+import rfc8785
+
+from secede.erasure.types import MAX_SAFE_INTEGER
 from secede.errors import ConfigError, TrustError
 
-DEPTH = 32
+MAX_DEPTH = 32
 # A string (closed or not, so that the scan stays linear) or a bracket outside of strings.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def to_canonical(value: object) -> bytes:
-    """Return the one UTF-8 text that stands for `value`."""
-    _check_keys(value, DEPTH)
+def to_canonical(value: Any) -> bytes:
+    """Return the canonical JSON of `value`, as UTF-8."""
+    _check_value(value, MAX_DEPTH)
     try:
-        text = json.dumps(
-            value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        )
-        return text.encode()
-    except (ValueError, TypeError, UnicodeEncodeError) as error:
+        return rfc8785.dumps(value)
+    except ValueError as error:
         raise TrustError(f"this value has no canonical JSON: {_reason(error)}") from None
 
 
-def digest(value: object) -> str:
+def digest(value: Any) -> str:
     """Return the SHA-256 of `value`'s canonical JSON, in hexadecimal."""
     return hashlib.sha256(to_canonical(value)).hexdigest()
 
 
 def parse(data: bytes, limit: int) -> dict[str, Any]:
-    """Return the JSON object in `data`; too long, too deep, doubled keys and NaN are refused.
+    """Return the JSON object in `data`, of at most `limit` bytes.
 
-    The text need not be canonical: compare `canonical(parse(data, limit))` where it must be.
+    Refuses deep nesting, repeated keys, NaN and integers that other readers would round. The text
+    need not be canonical: where it must be, compare it with `to_canonical(parse(data, limit))`.
     """
     if len(data) > limit:
-        raise TrustError(f"the document has {len(data):,} bytes, at most {limit:,} are read")
+        raise TrustError(f"the document has {len(data):,} bytes, the limit is {limit:,}")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise TrustError(f"the document is not UTF-8: byte {error.start} is wrong") from None
-    _check_depth(text)
+    _check_text_depth(text)
     try:
         value = json.loads(
-            text, object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite
+            text,
+            object_pairs_hook=_without_repeats,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_float,
+            parse_int=_safe_number,
         )
         if _SURROGATE.search(text):  # an escape that may stand alone, which is no UTF-8
             json.dumps(value, ensure_ascii=False).encode()
@@ -67,7 +71,7 @@ def parse(data: bytes, limit: int) -> dict[str, Any]:
 
 
 def read(path: Path, limit: int) -> bytes:
-    """Return a regular file's bytes; one of more than `limit` is refused before it is read."""
+    """Return the bytes of a regular file of at most `limit` bytes."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not hang us
         with os.fdopen(descriptor, "rb") as file:
@@ -77,48 +81,62 @@ def read(path: Path, limit: int) -> bytes:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     if len(data) > limit:
-        raise TrustError(f"{path} has more than the {limit:,} bytes that are read")
+        raise TrustError(f"{path} has more bytes than the limit of {limit:,}")
     return data
 
 
-def _check_depth(text: str) -> None:
+def _check_value(value: object, depth: int) -> None:
+    """Raise if a value is nested too deep, or holds an integer that other readers would round."""
+    if depth < 0:
+        raise TrustError(f"this value is nested more than {MAX_DEPTH} deep")
+    if isinstance(value, dict):
+        for item in value.values():
+            _check_value(item, depth - 1)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_value(item, depth - 1)
+    elif isinstance(value, int) and abs(value) > MAX_SAFE_INTEGER:
+        raise TrustError(f"this value has no canonical JSON: {_ROUNDED}")
+
+
+def _check_text_depth(text: str) -> None:
     depth = 0
     for token in _TOKEN.finditer(text):
         mark = text[token.start()]
         depth += (mark in "[{") - (mark in "]}")
-        if depth > DEPTH:
-            raise TrustError(f"the document is nested more than {DEPTH} deep")
+        if depth > MAX_DEPTH:
+            raise TrustError(f"the document is nested more than {MAX_DEPTH} deep")
 
 
-def _check_keys(value: object, left: int) -> None:
-    if left < 0:
-        raise TrustError(f"this value is nested more than {DEPTH} deep")
-    if isinstance(value, Mapping):
-        for key, entry in value.items():
-            if not isinstance(key, str):
-                raise TrustError(f"JSON's keys are text, found {type(key).__name__}")
-            _check_keys(entry, left - 1)
-    elif isinstance(value, list | tuple):
-        for entry in value:
-            _check_keys(entry, left - 1)
+_ROUNDED = "an integer is beyond ±(2^53 - 1), where readers round; write it as text or as a float"
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands there twice")
-    return found
+def _safe_number(text: str) -> int | float:
+    """Return an integer, or the float that is written so because it is at least 2^53."""
+    if len(text) <= len(str(-MAX_SAFE_INTEGER)) and abs(int(text)) <= MAX_SAFE_INTEGER:
+        return int(text)
+    value = _finite_float(text)
+    if rfc8785.dumps(value) != text.encode():
+        raise ValueError(_ROUNDED)
+    return value
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
-
-
-def _finite(text: str) -> float:
+def _finite_float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError("a number is too large")
     return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise ValueError("a key is repeated")
+    return entries
 
 
 def _reason(error: Exception) -> str:

@@ -20,8 +20,9 @@ from pydantic import (
 )
 
 from secede.errors import ConfigError
+from secede.text import one_line, printable
 
-LARGEST = 2**53 - 1  # the largest whole number that every JSON reader keeps exact
+MAX_SAFE_INTEGER = 2**53 - 1  # the largest whole number that every JSON reader keeps exact
 FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -60,10 +61,10 @@ Text = Annotated[
         pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*$",
     ),
 ]
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
+Whole = Annotated[int, Field(ge=-MAX_SAFE_INTEGER, le=MAX_SAFE_INTEGER)]
 Scalar = bool | Whole | Number | Name | None
 Scalars = Annotated[dict[Name, Scalar], Field(max_length=64)]
 
@@ -88,8 +89,8 @@ def describe_errors(error: ValidationError) -> str:
         place = ".".join(str(part)[:40] for part in fault["loc"])[:120] or "it"
         told.append(f"{place}: {fault['msg']}")
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    line = " ".join("; ".join(told).split())[:400] + more
-    return "".join(character if character.isprintable() else "?" for character in line)
+    line = one_line("; ".join(told))[:400] + more
+    return printable(line)
 
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")

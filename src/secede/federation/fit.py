@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from secede.errors import DataError
 from secede.federation.engine import Batch
 from secede.federation.training import Loss
+from secede.text import one_line
 
 _KINDS = (RuntimeError, LookupError, TypeError, ValueError)
 
@@ -59,4 +60,4 @@ def _words(value: object) -> str:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__
+    return one_line(error)[:160] or type(error).__name__

@@ -19,11 +19,11 @@ if find_spec("flwr") is None:
     )
 
 if TYPE_CHECKING:
-    from secede.flower.backend import FlowerBackend as FlowerGround
+    from secede.flower.backend import FlowerBackend as FlowerBackend
     from secede.flower.client.mod import ClientErasure as ClientErasure
-    from secede.flower.erase import erase as erase
-    from secede.flower.erase import erase_if_asked as erase_if_asked
-    from secede.flower.erase import plan as plan
+    from secede.flower.erasure import erase as erase
+    from secede.flower.erasure import erase_if_asked as erase_if_asked
+    from secede.flower.erasure import plan as plan
     from secede.flower.rounds.engine import FlowerEngine as FlowerEngine
     from secede.flower.rounds.recording import recording as recording
     from secede.flower.secagg.recording import secure_recording as secure_recording
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 _HOMES = {
     "ClientErasure": "client.mod",
     "FlowerEngine": "rounds.engine",
-    "FlowerGround": "backend",
+    "FlowerBackend": "backend",
     "Store": "storage.store",
-    "erase": "erase",
-    "erase_if_asked": "asked",
-    "plan": "erase",
+    "erase": "erasure",
+    "erase_if_asked": "erasure",
+    "plan": "erasure",
     "recording": "rounds.recording",
     "secure_recording": "secagg.recording",
 }
 
 __all__ = [
     "ClientErasure",
+    "FlowerBackend",
     "FlowerEngine",
-    "FlowerGround",
     "Store",
     "erase",
     "erase_if_asked",

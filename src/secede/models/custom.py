@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from secede.errors import ConfigError
 from secede.models.evaluation import evaluating
-from secede.plugins import error_in, find, importable, told
+from secede.plugins import error_in, find, importable
+from secede.text import describe_exception
 
 # A factory that hands out one model twice would let training leak into the "fresh" second one.
 _handed_out: WeakSet[nn.Module] = WeakSet()
@@ -50,7 +51,7 @@ def _call(
     try:
         model = factory(*arguments)
     except (Exception, SystemExit) as error:
-        raise _error(value, f"calling it failed: {told(error)}") from error
+        raise _error(value, f"calling it failed: {describe_exception(error)}") from error
     if not isinstance(model, nn.Module):
         raise _error(value, f"it returned {_kind(model)}, expected a torch.nn.Module")
     if model in _handed_out:
@@ -86,7 +87,8 @@ def _try(value: str, model: nn.Module, shape: tuple[int, ...], classes: int) -> 
             output = model(torch.zeros(2, *shape, device=device))
         except Exception as error:
             raise _error(
-                value, f"it fails on a batch of two inputs of shape {shape}: {told(error)}"
+                value,
+                f"it fails on a batch of two inputs of shape {shape}: {describe_exception(error)}",
             ) from error
     if not isinstance(output, Tensor):
         raise _error(value, f"its output is {_kind(output)}, expected a tensor of logits")

@@ -24,8 +24,8 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from secede.errors import GuardError, SilentError
-from secede.flower.protocol.waiting import until
 from secede.nvflare import forms
+from secede.waiting import seconds_left
 
 if TYPE_CHECKING:
     from flwr.supercore.run import Run
@@ -92,7 +92,7 @@ class TaskGrid(Grid):
             message.metadata.ttl = min(message.metadata.ttl, timeout or math.inf)
         pending, found = set(self.push_messages(made)), list[Message]()
         seconds = max((message.metadata.ttl for message in made), default=0.0)
-        for _ in until(seconds, _PAUSE):
+        for _ in seconds_left(seconds, _PAUSE):
             came = list(self.pull_messages(pending))
             pending -= {reply.metadata.reply_to_message_id for reply in came}
             found += came

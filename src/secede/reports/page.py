@@ -20,6 +20,7 @@ from secede.reports.tables import methods as compared
 from secede.reports.tables import overview
 from secede.reports.tables.scores import cost_table, membership_table, score_table
 from secede.reports.tables.table import Table
+from secede.text import plural
 
 ENDED_BY = {
     "stop-distance": "far enough from the leaver's own state",
@@ -146,7 +147,7 @@ def render_page(
         lstrip_blocks=True,
     )
     environment.filters.update(
-        mean=formats.format_mean, interval=formats.format_interval, plural=formats.plural
+        mean=formats.format_mean, interval=formats.format_interval, plural=plural
     )
     return environment.get_template("page.html.j2").render(
         title=_title(sections),

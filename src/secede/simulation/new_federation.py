@@ -32,7 +32,6 @@ from secede.experiments.arms import TRAINING
 from secede.experiments.config import Config
 from secede.experiments.setup import Federation, resolve_device
 from secede.federation.engine import aggregate
-from secede.files import write_new
 from secede.simulation.backend import Recipe
 from secede.simulation.sites import Sites
 from secede.state import State
@@ -144,7 +143,7 @@ def _commit(home: Home, name: str, samples: Samples) -> Commitment:
     """Commit to a client's samples; the salt stays at its site."""
     path = home.path / "sites" / f"{name}.salt"
     if not path.exists():
-        write_new(path, data_commitment.new_salt(), 0o600)
+        files.create(path, data_commitment.new_salt(), 0o600)
     return data_commitment.commit(_rows(samples), path.read_bytes())
 
 

@@ -105,7 +105,7 @@ def sent(task: object) -> Sent:
     for name, entry in METHODS.items():
         module, _, attribute = entry.made_by.partition(":")
         if isinstance(task, TakeStep) and name in LOCAL and kind.__name__ == attribute:
-            if kind.__module__ != f"secede.unlearning.{module}":
+            if kind.__module__ != f"secede.unlearning.methods.{module}":
                 continue
             settings = TypeAdapter(kind).dump_python(step, mode="json")
             return Sent(LOCAL_STEP, name, cast("dict[str, Any]", settings))

@@ -74,7 +74,7 @@ def test_what_guard_and_gate_let_by_fades(lab: HomeLab) -> None:
 
 @pytest.mark.slow
 def test_distrust_takes_nothing_from_the_leaver(lab: HomeLab) -> None:
-    distrust = EraseOptions(distrust=True, server_rounds=10)
+    distrust = EraseOptions(untrusted_leaver=True, max_server_rounds=10)
     returned = lab.backdoored(SMUGGLED_INSIDE)
     found = row(lab, "distrusting", returned, SMUGGLED_INSIDE, distrust)
     assert found.by == "server-side: weight-negation"

@@ -13,7 +13,7 @@ from secede.erasure.defences.gate import CLASSES
 from secede.erasure.documents import request as requests
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Accepted, AlreadyAccepted, Entry, Holder
-from secede.erasure.types import LARGEST
+from secede.erasure.types import MAX_SAFE_INTEGER
 from secede.errors import ConfigError, RecordError, RequestError, SecedeError, TrustError
 
 
@@ -96,7 +96,7 @@ def test_refusals_say_why_and_leave_no_trace(two: People, journal: Journal) -> N
         (genuine, NOW - timedelta(minutes=5, seconds=1), RequestError, "clock"),
         (two.ask("south"), NOW, RequestError, "open request already: 2, due 2026-12-15T12:00:00Z"),
         (b"", NOW, TrustError, "not valid JSON"),
-        (b"x" * 100_000, NOW, TrustError, "at most 16,384"),
+        (b"x" * 100_000, NOW, TrustError, "the limit is 16,384"),
     ]
     for data, now, kind, told in cases:
         with pytest.raises(kind, match=told) as caught:
@@ -221,7 +221,7 @@ def test_a_way_is_numbered_and_closes_where_nothing_can_follow(
 def test_the_counts_of_as_many_classes_as_the_gate_takes_fit(two: People, journal: Journal) -> None:
     number, holder = accepted(two, journal).id, Holder()
     journal.lease(number, holder, NOW, 60)
-    most = {"right": [LARGEST] * CLASSES, "samples": [LARGEST] * CLASSES}
+    most = {"right": [MAX_SAFE_INTEGER] * CLASSES, "samples": [MAX_SAFE_INTEGER] * CLASSES}
     details = {"before": most, "counts": most}
     journal.append(number, "working", details, NOW, holder=holder, allowed=ALLOWED)
     assert journal.transitions(number)[-1].details == details

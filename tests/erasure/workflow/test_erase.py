@@ -107,7 +107,7 @@ def test_the_plan_predicts_the_bytes_that_are_counted(home: Home) -> None:
         request = journal.request(entry.id)
     ground = SimulatedBackend(home)
     plans = [
-        erase.plan(home, ground, request, wishes=small.wishes(rounds=rounds), now=NOW)
+        erase.plan(home, ground, request, options=small.options(max_rounds=rounds), now=NOW)
         for rounds in range(6)
     ]
     small.erase(home, entry.id, ground=ground)
@@ -151,7 +151,7 @@ def near(home: Home) -> State:
 def test_no_round_at_all_is_taken_where_none_is_needed_and_none_is_asked_for(home: Home) -> None:
     start = near(home)
     hostile = Hostile(home, leaver=lambda _: start)
-    small.erase(home, small.receive(home).id, ground=hostile, how=small.wishes(least_rounds=0))
+    small.erase(home, small.receive(home).id, ground=hostile, how=small.options(min_rounds=0))
     told = small.told(home)
     assert told["method"]["rounds"] == 0
     assert told["models"]["after"] == states.digest(start)
@@ -178,7 +178,7 @@ def test_rounds_can_be_asked_for_however_good_the_start_is(home: Home) -> None:
     noise = {n: torch.randn(v.shape, generator=draw) for n, v in before.items()}
     start = states.shifted(before, noise, 0.05 / states.norm(noise))
     hostile = Hostile(home, leaver=lambda _: start)
-    small.erase(home, small.receive(home).id, ground=hostile, how=small.wishes(least_rounds=2))
+    small.erase(home, small.receive(home).id, ground=hostile, how=small.options(min_rounds=2))
     told = small.told(home)
     assert told["method"]["rounds"] == 2
     assert RETURNED not in told["limits"]
@@ -195,7 +195,7 @@ def test_a_request_for_a_client_that_the_model_lacks_is_refused(home: Home) -> N
         with Journal(home.journal, read_only=True) as journal:
             request = journal.request(entry.id)
         with pytest.raises(RequestError, match=words):
-            erase.plan(home, SimulatedBackend(home), request, wishes=EraseOptions(), now=NOW)
+            erase.plan(home, SimulatedBackend(home), request, options=EraseOptions(), now=NOW)
 
 
 def test_an_erasure_is_planned_again_if_another_one_came_first(home: Home) -> None:
@@ -205,7 +205,7 @@ def test_an_erasure_is_planned_again_if_another_one_came_first(home: Home) -> No
             home,
             first.id,
             ground=Hostile(home, silent=True),
-            how=small.wishes(wait=timedelta(hours=1)),
+            how=small.options(wait=timedelta(hours=1)),
         )
     assert small.erase(home, small.receive(home, "site-1").id).state == "promoted"
     between = small.serving(home)
@@ -279,14 +279,16 @@ def test_a_robust_mean_holds_against_a_malicious_retained_client(home: Home) -> 
         other,
         small.receive(other).id,
         ground=Hostile(other, retained=turned),
-        how=small.wishes(mean="median"),
+        how=small.options(mean="median"),
     )
     assert (robust.state, robust.rung) == ("promoted", "local-step")
     assert small.told(other)["method"]["mean"] == "median"
 
 
 def test_backups_and_margins_are_stated(home: Home) -> None:
-    how = small.wishes(backups_until=small.later(days=30), margins=Margins(overall=0.2, points=3.0))
+    how = small.options(
+        backups_until=small.later(days=30), margins=Margins(overall=0.2, points=3.0)
+    )
     small.erase(home, small.receive(home).id, how=how)
     told = small.told(home)
     (left,) = told["remaining"]

@@ -131,7 +131,7 @@ def test_a_holder_that_lost_its_lease_promotes_deletes_and_signs_nothing(
             entry.id,
             key=home.server_key(),
             clock=lambda: now[0],
-            wishes=small.wishes(),
+            options=small.options(),
         )
     assert small.serving(home) == before
     assert home.model(before).exists()
@@ -153,14 +153,14 @@ def test_a_lease_lost_in_the_middle_of_the_end_stops_it_there(
         return genuine(*args)
 
     monkeypatch.setattr(promotion, at, late)
-    with pytest.raises(RecordError, match="worked on by process 4711"):
+    with pytest.raises(RecordError, match="leased by process 4711"):
         erase.erase(
             home,
             SimulatedBackend(home),
             entry.id,
             key=home.server_key(),
             clock=lambda: now[0],
-            wishes=small.wishes(),
+            options=small.options(),
         )
     assert home.model(before).exists() == (at == "_destroy")
     assert not home.receipts.exists()
@@ -168,14 +168,14 @@ def test_a_lease_lost_in_the_middle_of_the_end_stops_it_there(
 
 
 def test_the_receipt_holds_every_parameter(home: Home) -> None:
-    how = small.wishes(answer_seconds=77.0, least_rounds=2, backups_until=later(days=9))
+    how = small.options(leaver_timeout=77.0, min_rounds=2, backups_until=later(days=9))
     small.erase(home, small.receive(home).id, how=how)
     method, course = small.told(home)["method"], small.course(home)
     assert method["parameters"].keys() == {f.name for f in fields(ProjectedAscent)}
     assert method["plan"] == course.plan
     said = method["settings"]
-    assert (said["answer_seconds"], said["least_rounds"], said["most_rounds"]) == (77.0, 2, 5)
-    assert (said["margins.overall"], said["margins.of_class"], said["margins.level"]) == (
+    assert (said["leaver_timeout"], said["min_rounds"], said["max_rounds"]) == (77.0, 2, 5)
+    assert (said["margins.overall"], said["margins.per_class"], said["margins.level"]) == (
         0.05,
         0.1,
         0.95,

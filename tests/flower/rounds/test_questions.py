@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from harness.flower.journals import home, told
-from harness.flower.small import WISHES, Federation, strategy
+from harness.flower.small import OPTIONS, Federation, strategy
 from secede.erasure.receipts import verify
 from secede.erasure.signing.keys import Keyring, key_id
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError, RolledBackError, TrustError
-from secede.flower import erase as erasing
+from secede.flower import erasure as erasing
 from secede.flower import plan
 from secede.flower.storage import register
 
@@ -84,16 +84,18 @@ def test_a_servers_key_outlives_the_loss_of_its_public_half(federation: Federati
     verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
 
 
-@pytest.mark.parametrize("step", ["founding.found", "chosen", "_entry", "FlowerGround"])
+@pytest.mark.parametrize(
+    "step", ["register.register_federation", "chosen", "_entry", "FlowerBackend"]
+)
 def test_nobody_trains_between_what_an_erasure_reads_and_does(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     federation.train(2)
-    owner, name = (register, "found") if "." in step else (erasing, step)
+    owner, name = (register, "register_federation") if "." in step else (erasing, step)
     real, tried = getattr(owner, name), []
 
     def looked(*given: Any, **options: Any) -> Any:
-        with pytest.raises(RecordError, match="is worked on by"), federation.store.held(0):
+        with pytest.raises(RecordError, match="is in use by"), federation.store.held(0):
             pass
         tried.append(step)
         return real(*given, **options)
@@ -101,7 +103,7 @@ def test_nobody_trains_between_what_an_erasure_reads_and_does(
     monkeypatch.setattr(owner, name, looked)
     assert federation.erase("name:site-1").state == "promoted"
     if step != "_entry":
-        plan(federation.grid(), strategy(), federation.store, leaver="name:site-2", wishes=WISHES)
+        plan(federation.grid(), strategy(), federation.store, leaver="name:site-2", options=OPTIONS)
     assert len(tried) == (1 if step == "_entry" else 2)
 
 

@@ -17,7 +17,7 @@ from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, GuardError, RecordError
-from secede.flower import FlowerGround, recording
+from secede.flower import FlowerBackend, recording
 from secede.flower.rounds.grid import Exchange
 from secede.flower.storage import register
 from secede.flower.storage.training_state import Training, TrainingState
@@ -41,7 +41,7 @@ def found(federation: Federation) -> None:
 
 def retraining(federation: Federation) -> int:
     exchange = Exchange(grid=federation.grid())
-    return FlowerGround(exchange, strategy(), federation.store).training_rounds
+    return FlowerBackend(exchange, strategy(), federation.store).training_rounds
 
 
 def test_the_next_training_goes_on_from_the_model_and_says_so(federation: Federation) -> None:

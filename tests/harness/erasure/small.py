@@ -58,10 +58,10 @@ Rounds = dict[tuple[str, tuple[int, ...], str, int], RoundReply]  # by what went
 STEP = {"epochs": 1, "batch_size": 16, "learning_rate": 0.1, "stop_distance": 100.0}
 
 
-def wishes(**changes: Any) -> EraseOptions:
-    """Return wishes with that local step; where no rounds are wished for, none must be taken."""
-    if changes.get("rounds") == 0:
-        changes = {"least_rounds": 0, **changes}
+def options(**changes: Any) -> EraseOptions:
+    """Return options with that local step; with `max_rounds=0` none must be taken."""
+    if changes.get("max_rounds") == 0:
+        changes = {"min_rounds": 0, **changes}
     return EraseOptions(
         methods=("projected-ascent",), settings={"projected-ascent": STEP}, **changes
     )
@@ -152,7 +152,7 @@ def erase(
             number,
             key=home.server_key(),
             clock=lambda: now,
-            wishes=how or wishes(),
+            options=how or options(),
         )
 
 

@@ -26,7 +26,7 @@ from secede.seeding import derive, generator, torch_seeded
 
 SITES = tuple(f"site-{n}" for n in range(len(SIZES)))
 MODEL = "harness.flower.small:load_model"
-WISHES = {"methods": ["projected-ascent"], "settings": {"projected-ascent": STEP}}
+OPTIONS = {"methods": ["projected-ascent"], "settings": {"projected-ascent": STEP}}
 
 
 def load_data(site: str) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,6 @@ from secede.reports.analysis.formats import (
     format_mean,
     format_number,
     format_points,
-    plural,
 )
 from secede.reports.analysis.statistics import Estimate
 
@@ -53,10 +52,6 @@ def test_differences_show_their_sign() -> None:
     gap = Estimate(-0.015, -0.021, 0.009, 3, "seeds")
     assert format_points(gap) == "\u22121.5 points (\u22122.1 to +0.9)"
     assert format_points(Estimate(0.01, None, None, 1, "none")) == "+1.0 points"
-
-
-def test_nouns_follow_their_count() -> None:
-    assert [plural(count, "seed") for count in (0, 1, 2)] == ["0 seeds", "1 seed", "2 seeds"]
 
 
 def test_a_terminal_gets_the_mean_and_half_the_width() -> None:

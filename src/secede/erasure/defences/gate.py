@@ -16,7 +16,7 @@ from statistics import NormalDist
 import torch
 
 from secede.erasure.defences.reply_checks import MALFORMED, SILENT, believed, is_plain
-from secede.erasure.types import LARGEST
+from secede.erasure.types import MAX_SAFE_INTEGER
 from secede.errors import ConfigError, DataError, GuardError, SilentError
 from secede.federation.cost import Cost
 from secede.federation.engine import Engine
@@ -122,7 +122,7 @@ def _sound(reply: Reply) -> Counts | None:
         return None
     if reply.gradient_samples != 0:  # counting takes none
         return None
-    return found if 1 <= sum(found.samples) == reply.samples <= LARGEST else None
+    return found if 1 <= sum(found.samples) == reply.samples <= MAX_SAFE_INTEGER else None
 
 
 @dataclass(frozen=True, kw_only=True)

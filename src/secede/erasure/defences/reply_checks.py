@@ -15,7 +15,7 @@ from torch import Tensor
 
 from secede import state as states
 from secede.erasure.defences.state_message import pack, unpack
-from secede.erasure.types import LARGEST
+from secede.erasure.types import MAX_SAFE_INTEGER
 from secede.errors import GuardError, SecedeError, StateError
 from secede.federation.cost import Cost
 from secede.federation.engine import Update
@@ -61,7 +61,7 @@ def fault_of_state(state: object, like: State) -> str | None:
 
 def fault_of_samples(samples: object, pinned: int | None) -> str | None:
     """Say whether a sample count is not the pinned one, or none at all where none is pinned."""
-    if type(samples) is not int or not 1 <= samples <= LARGEST:
+    if type(samples) is not int or not 1 <= samples <= MAX_SAFE_INTEGER:
         return SAMPLES
     return SAMPLES if pinned is not None and samples != pinned else None
 
@@ -148,5 +148,5 @@ def _is_number(value: object) -> bool:
     if value is None or isinstance(value, bool):
         return True
     if isinstance(value, int):
-        return abs(value) <= LARGEST
+        return abs(value) <= MAX_SAFE_INTEGER
     return isinstance(value, float) and not math.isnan(value)

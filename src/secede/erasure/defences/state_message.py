@@ -21,6 +21,7 @@ from secede import state as states
 from secede.erasure import canonical_json
 from secede.errors import GuardError, SecedeError, StateError
 from secede.state import State
+from secede.text import list_first
 
 _DTYPES = {
     torch.float64: "F64",
@@ -96,7 +97,7 @@ def _check_header(header: dict[str, Any], like: State, values: int) -> None:
         raise GuardError("the message carries metadata, expected a state and nothing else")
     missing, extra = sorted(like.keys() - header.keys()), sorted(header.keys() - like.keys())
     if missing or extra:
-        raise GuardError(f"names differ: missing {_few(missing)}, {len(extra):,} unexpected")
+        raise GuardError(f"names differ: missing {_list(missing)}, {len(extra):,} unexpected")
     places = [_place(name, header[name], value, values) for name, value in like.items()]
     ends = [(0, 0), *sorted(places), (values, values)]
     for (_, end), (begin, _) in pairwise(ends):
@@ -148,7 +149,5 @@ def _dtype(name: str, value: Tensor) -> str:
     return _DTYPES[value.dtype]
 
 
-def _few(names: list[str]) -> str:
-    """Return the first of our own names in words."""
-    shown = ", ".join(repr(name[:80]) for name in names[:3])
-    return f"{shown} and {len(names) - 3:,} more" if len(names) > 3 else shown or "none"
+def _list(names: list[str]) -> str:
+    return list_first([repr(name[:80]) for name in names], 3)

@@ -28,6 +28,7 @@ from secede.erasure.types import (
     format_time,
 )
 from secede.errors import TrustError
+from secede.text import printable
 
 PAYLOAD_TYPE = "application/vnd.secede.erasure-acknowledgement+json"
 LIMIT = 16_384  # bytes; one takes about 700
@@ -78,7 +79,7 @@ def of(entry: Entry, federation: str, last: Transition) -> Acknowledgement:
 def _ended(last: Transition) -> Ended | None:
     if last.state not in (courses.REFUSED, courses.ROLLED_BACK):
         return None
-    reason = "".join(c if c.isprintable() else "?" for c in str(last.details["reason"]))
+    reason = printable(last.details["reason"])
     return Ended.model_validate(
         {"state": last.state, "at": format_time(last.at), "reason": reason[:_LONGEST]}
     )

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from secede.erasure.canonical_json import parse, to_canonical
-from secede.erasure.types import LARGEST, Count, Digest, Document, Name, describe_errors
+from secede.erasure.types import MAX_SAFE_INTEGER, Count, Digest, Document, Name, describe_errors
 from secede.errors import ConfigError, TrustError
 
 SCHEME: Literal["sha256-merkle-v1"] = "sha256-merkle-v1"
@@ -32,7 +32,7 @@ class Commitment(Document):
 
     scheme: Literal["sha256-merkle-v1"] = SCHEME
     root: Digest
-    samples: Annotated[int, Field(ge=1, le=LARGEST)]
+    samples: Annotated[int, Field(ge=1, le=MAX_SAFE_INTEGER)]
 
 
 class Proof(Document):

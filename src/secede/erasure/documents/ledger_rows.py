@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from secede.erasure.canonical_json import digest, parse, to_canonical
 from secede.erasure.documents.request import Trigger
 from secede.erasure.types import (
-    LARGEST,
+    MAX_SAFE_INTEGER,
     Count,
     Digest,
     Document,
@@ -162,7 +162,7 @@ START = Head(number=0, hash="0" * 64)
 class Row(Document):
     """One row; `hash` is over the canonical form of all the rest."""
 
-    number: Annotated[int, Field(ge=1, le=LARGEST)]
+    number: Annotated[int, Field(ge=1, le=MAX_SAFE_INTEGER)]
     at: Timestamp
     kind: Kind
     body: dict[str, Any]

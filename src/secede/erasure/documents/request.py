@@ -100,7 +100,7 @@ def new(
             }
         )
     except ValidationError as error:
-        raise ConfigError(f"a request cannot be made of this: {_told(error)}") from None
+        raise ConfigError(f"a request cannot be made of this: {describe_errors(error)}") from None
 
 
 def sign(request: Request, key: PrivateKey) -> bytes:
@@ -165,15 +165,10 @@ def unverified(data: bytes) -> Request:
     try:
         request = Request.model_validate(parse(payload, LIMIT))
     except ValidationError as error:
-        raise TrustError(f"not a request for erasure: {_told(error)}") from None
+        raise TrustError(f"not a request for erasure: {describe_errors(error)}") from None
     if request.payload() != payload:
         raise TrustError("the request is not written in its one canonical form")
     return request
-
-
-def _told(error: ValidationError) -> str:
-    """Return what is wrong, in characters that a terminal may show."""
-    return "".join(c if c.isprintable() else "?" for c in describe_errors(error))
 
 
 MONTHS = 1

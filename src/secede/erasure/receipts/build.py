@@ -84,7 +84,6 @@ def settings_of(plan: Plan, step: Step) -> dict[str, Setting]:
     own = step.model_dump(mode="json", exclude=_OF_STEP)
     flat: dict[str, Setting] = {}
     for name, value in {**whole, **own}.items():
-        name = "most_rounds" if name == "rounds" else name
         if isinstance(value, dict):
             flat |= {f"{name}.{inner}": part for inner, part in value.items()}
         else:

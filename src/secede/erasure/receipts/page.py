@@ -28,6 +28,7 @@ from secede.erasure.documents.receipt import (
 from secede.erasure.receipts.verify import Verified
 from secede.erasure.types import parse_time
 from secede.errors import ConfigError
+from secede.text import format_bytes, plural, short_digest, shorten
 
 SCORES, PARAMETERS, KINDS, ITEMS, TEXT = 4, 4, 3, 1, 60  # what fits on the sheet
 LONG = 700  # characters of an erasure's own limits; where there are more, less of the rest fits
@@ -104,7 +105,12 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        percent=percent, bytes=in_bytes, day=day, cut=cut, plural=plural, short=short
+        percent=percent,
+        bytes=format_bytes,
+        day=day,
+        shorten=shorten,
+        plural=plural,
+        short_digest=short_digest,
     )
     return environment.get_template("certificate.html.j2")
 
@@ -141,7 +147,9 @@ def kinds(destroyed: Sequence[Destroyed]) -> tuple[Destroyed, ...]:
     for thing in destroyed:
         last[thing.what] = max(thing.at, last.get(thing.what, thing.at))
     return tuple(
-        Destroyed(what=what if counts[what] == 1 else f"{cut(what)} ({counts[what]})", at=at)
+        Destroyed(
+            what=what if counts[what] == 1 else f"{shorten(what, TEXT)} ({counts[what]})", at=at
+        )
         for what, at in last.items()
     )
 
@@ -175,34 +183,10 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}\u202f%"
 
 
-def in_bytes(count: int) -> str:
-    """Return a number of bytes in a unit that fits."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"
-
-
 def day(text: str) -> str:
     """Return a moment's day, as in 15 November 2026."""
     found = parse_time(text)
     return f"{found.day} {found:%B %Y}"
-
-
-def cut(text: object, length: int = TEXT) -> str:
-    """Return a text, shortened where it would not fit."""
-    whole = str(text)
-    return whole if len(whole) <= length else f"{whole[: length - 1]}…"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def short(digest: str) -> str:
-    """Return the first digits of a digest."""
-    return f"{digest[:12]}…"
 
 
 def _is_retrained(told: Predicate) -> bool:

@@ -29,6 +29,7 @@ from secede.erasure.signing.keys import PrivateKey, PublicKey
 from secede.erasure.storage.ledger import rows_of
 from secede.erasure.types import describe_errors
 from secede.errors import TrustError
+from secede.text import short_digest
 
 _STARTS = ("local-step", "server-step")
 
@@ -232,8 +233,8 @@ def _check_model(models: Models, found: str) -> None:
         raise TrustError("this is the model from before the erasure, not the erased one")
     if found != models.after:
         raise TrustError(
-            f"the receipt is about model {models.after[:12]}…, this one is {found[:12]}…: "
-            "it is another model, or it was altered"
+            f"the receipt is about model {short_digest(models.after)}, this one is "
+            f"{short_digest(found)}: it is another model, or it was altered"
         )
 
 

@@ -19,6 +19,7 @@ from secede.erasure.canonical_json import parse, to_canonical
 from secede.erasure.signing.keys import PrivateKey, PublicKey, key_id
 from secede.erasure.types import Digest, Document, describe_errors
 from secede.errors import TrustError
+from secede.text import short_digest
 
 LIMIT = 1 << 20  # bytes of an envelope
 _MOST_SIGNATURES = 16
@@ -59,7 +60,9 @@ def countersign(data: bytes, key: PrivateKey) -> bytes:
     """Return the envelope with one more signature; those in it are kept and not verified here."""
     envelope = _read(data, LIMIT)
     if key_id(key.public_key) in envelope.signatures:
-        raise TrustError(f"the envelope is signed by key {_short(key.public_key.keyid)} already")
+        raise TrustError(
+            f"the envelope is signed by key {short_digest(key.public_key.keyid)} already"
+        )
     envelope.sign(key)
     return _checked(_write(envelope))
 
@@ -125,7 +128,7 @@ def _signers(envelope: Envelope, keys: Mapping[str, PublicKey]) -> list[str]:
     for identity, signature in envelope.signatures.items():
         if identity not in names:
             raise TrustError(
-                f"the envelope is signed by key {_short(identity)}, which is not known here: "
+                f"the envelope is signed by key {short_digest(identity)}, which is not known here: "
                 "it is forged, or that public key is missing"
             )
         try:
@@ -166,7 +169,3 @@ def _write(envelope: Envelope) -> bytes:
 def _checked(data: bytes) -> bytes:
     _read(data, LIMIT)  # what is written can be read again, within the limits
     return data
-
-
-def _short(identity: str) -> str:
-    return f"{identity[:12]}…"

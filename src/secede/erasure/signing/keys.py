@@ -27,9 +27,9 @@ from securesystemslib.signer import (  # type: ignore[attr-defined]  # not marke
     SSlibKey,
 )
 
+from secede import files
 from secede.erasure.types import check_name
 from secede.errors import ConfigError
-from secede.files import write_new
 
 PrivateKey = CryptoSigner
 PublicKey = SSlibKey
@@ -51,8 +51,8 @@ def generate(folder: Path, name: str, *, public: Path | None = None) -> tuple[Pa
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
-        write_new(private, secret, 0o600)
-        write_new(shown, _public_pem(key), 0o644)
+        files.create(private, secret, 0o600)
+        files.create(shown, _public_pem(key), 0o644)
     except FileExistsError as error:  # somebody else was faster
         raise ConfigError(
             f"{error.filename2} exists and is not replaced: take a new name"
@@ -69,7 +69,7 @@ def pair(folder: Path, name: str, *, public: Path | None = None) -> tuple[Path, 
     if not private.exists() and not shown.exists():
         return generate(folder, name, public=public)
     if private.exists() and not shown.exists():
-        write_new(shown, _public_pem(_ed25519(private)), 0o644)
+        files.create(shown, _public_pem(_ed25519(private)), 0o644)
     return private, shown
 
 

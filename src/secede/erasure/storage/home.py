@@ -27,7 +27,7 @@ from secede.erasure.documents.receipt import Scope
 from secede.erasure.receipts.verify import LIMIT, SERVER, verify
 from secede.erasure.signing.keys import Keyring, PrivateKey, PublicKey, Signers, load_private, pair
 from secede.erasure.types import Count, Digest, Document, Name, describe_errors
-from secede.errors import ConfigError, RecordError, StorageError, TrustError, did_you_mean
+from secede.errors import ConfigError, RecordError, TrustError, did_you_mean
 
 _LIMIT = 64 << 20
 _PLAN_LIMIT = 16 << 20  # a plan for as many clients as a federation may have takes half of it
@@ -192,11 +192,7 @@ class Home:
 
     def sweep(self) -> None:
         """Remove what a kill left half written; whoever calls holds the home."""
-        try:
-            for leftover in self.path.rglob(".*.part"):
-                leftover.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot write to {self.path}: {error.strerror}") from error
+        files.remove_parts(self.path)
 
     def _plan(self, digest: str) -> Path:
         return self.path / "plans" / f"{digest}.json"

@@ -125,7 +125,7 @@ def acquire_lease(
     held = _lease_held(connection, number)
     if held and held[1] != holder.token and sound_moment(number, held[2]) > now:
         raise RecordError(
-            f"request {number} is worked on by process {held[0]} until {held[2]}: "
+            f"request {number} is leased by process {held[0]} until {held[2]}: "
             "wait; if that process is gone, the lease lapses then by itself"
         )
     lease_end = format_time(now + timedelta(seconds=seconds))
@@ -159,7 +159,7 @@ def check_lease(connection: sqlite3.Connection, number: int, holder: Holder) -> 
         )
     if held[1] != holder.token:
         raise RecordError(
-            f"request {number} is worked on by process {held[0]} until {held[2]}, "
+            f"request {number} is leased by process {held[0]} until {held[2]}, "
             f"not by process {holder.pid} any more"
         )
 

@@ -180,7 +180,7 @@ def verify(path: Path, *expected: Head | None) -> Head:
 def export(rows: Iterable[Row], path: Path, *expected: Head | None) -> Head:
     """Write rows as JSON lines, their chain verified on the way."""
     head = START
-    with files.replacing(path) as temporary, temporary.open("wb") as file:
+    with files.replace(path) as temporary, temporary.open("wb") as file:
         for row in walk_chain(rows, *expected):
             file.write(row.line)
             head = row.head

@@ -20,6 +20,7 @@ from secede.erasure.documents.ledger_rows import Status
 from secede.erasure.storage.sqlite import Database
 from secede.erasure.types import Count, Digest, Document, Name, describe_errors, format_time
 from secede.errors import GuardError, RecordError
+from secede.text import short_digest
 
 NAME: TypeAdapter[str] = TypeAdapter(Name)
 DIGEST: TypeAdapter[str] = TypeAdapter(Digest)
@@ -83,7 +84,7 @@ def model_of(connection: sqlite3.Connection, digest: str) -> Model:
     query = "SELECT parent, run, round, status, added, changed FROM models WHERE digest = ?"
     found = connection.execute(query, (digest,)).fetchone()
     if found is None:
-        raise RecordError(f"model {short(digest)} is not in the registry")
+        raise RecordError(f"model {short_digest(digest)} is not in the registry")
     parent, run, number, status, added, changed = found
     return Model(
         digest=digest,
@@ -109,7 +110,8 @@ def is_there(connection: sqlite3.Connection, candidate: Candidate) -> bool:
     found = connection.execute(query, (candidate.digest,)).fetchone()
     if found is not None and found != (candidate.parent, candidate.run, candidate.round):
         raise RecordError(
-            f"model {short(candidate.digest)} is in the registry with another parent, run or round"
+            f"model {short_digest(candidate.digest)} is in the registry with another parent, run "
+            "or round"
         )
     return found is not None
 
@@ -119,7 +121,7 @@ def check_erased(connection: sqlite3.Connection, client: str, request: str, mode
     query = "SELECT request FROM erased WHERE client = ? AND model = ?"
     if connection.execute(query, (client, model)).fetchone() != (request,):
         raise RecordError(
-            f"model {short(model)} is in the registry, but not by this erasure of {client!r}"
+            f"model {short_digest(model)} is in the registry, but not by this erasure of {client!r}"
         )
 
 
@@ -144,7 +146,7 @@ def supersede(
     serving = found[0] if found else None
     if serving != replaced:
         raise RecordError(
-            f"run {candidate.run!r} serves {short(serving)}, not {short(replaced)}, which the new "
+            f"run {candidate.run!r} serves {_name(serving)}, not {_name(replaced)}, which the new "
             "model comes from: another one was promoted since, or it was retired"
         )
     connection.execute(
@@ -176,9 +178,8 @@ def checked_model(kind: TypeAdapter[str], value: str) -> str:
         raise RecordError(f"not a name or digest ({describe_errors(error)})") from error
 
 
-def short(digest: str | None) -> str:
-    """Return a digest as it is shown in a sentence."""
-    return f"{digest[:12]}…" if digest else "no model"
+def _name(digest: str | None) -> str:
+    return short_digest(digest) if digest else "no model"
 
 
 class ModelRegistry:
@@ -232,7 +233,7 @@ class ModelRegistry:
                 return model_of(connection, candidate.digest)
             before = carried(connection, candidate.parent)
             if name not in before:
-                raise RecordError(f"model {short(candidate.parent)} does not carry {name!r}")
+                raise RecordError(f"model {short_digest(candidate.parent)} does not carry {name!r}")
             if name in candidate.clients:
                 raise RecordError(f"{name!r} took part in training the model that is to lack it")
             refuse_erased(connection, candidate.clients)
@@ -313,7 +314,7 @@ class ModelRegistry:
             )
         if found == ("retired",):
             raise GuardError(
-                f"the update of {client!r} starts from model {short(base_digest)}, which is "
+                f"the update of {client!r} starts from model {short_digest(base_digest)}, which is "
                 "retired: train from the serving one"
             )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from secede.erasure.storage.journal_entries import Entry, Transition
-from secede.erasure.types import LARGEST, Document, Name
+from secede.erasure.types import MAX_SAFE_INTEGER, Document, Name
 from secede.errors import RecordError
 from secede.federation.cost import Cost
 
@@ -107,7 +107,7 @@ class Progress:
         for transition in self.way:
             total += Cost(**transition.details.get("cost", {}))
         # Clients claim their gradients: no claim may keep the receipt from being made out.
-        return replace(total, gradient_samples=min(total.gradient_samples, LARGEST))
+        return replace(total, gradient_samples=min(total.gradient_samples, MAX_SAFE_INTEGER))
 
     @property
     def models(self) -> tuple[tuple[str, str], ...]:

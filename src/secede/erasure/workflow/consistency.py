@@ -25,9 +25,10 @@ from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry, Transition
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import ModelRegistry, short
+from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.types import Document, format_time
 from secede.errors import TrustError
+from secede.text import short_digest
 
 RESTORE = "restore the whole home as it was at one time (docs/erasing.md)"
 
@@ -93,8 +94,8 @@ def _check_journal(journal: Journal, entries: Sequence[Entry], rows: Sequence[Ro
         digest, number = row.body["request"], row.body.get("number", -1)
         if digest not in known:
             raise TrustError(
-                f"row {row.number} of the ledger is about request {short(digest)}, which is not in "
-                f"the journal: {RESTORE}"
+                f"row {row.number} of the ledger is about request {short_digest(digest)}, which is "
+                f"not in the journal: {RESTORE}"
             )
         if row.kind == "extended":
             _check_extended(known[digest], row)
@@ -158,8 +159,8 @@ def _check_models(home: Home, registry: ModelRegistry, rows: Sequence[Row]) -> N
             if found is None or (body["status"] == "retired" and found.status != "retired"):
                 what = "missing" if found is None else found.status
                 raise TrustError(
-                    f"model {short(body['model'])} is {body['status']} by the ledger and {what} in "
-                    f"the registry of models: it is older, or was altered; {RESTORE}"
+                    f"model {short_digest(body['model'])} is {body['status']} by the ledger and "
+                    f"{what} in the registry of models: it is older, or was altered; {RESTORE}"
                 )
         elif row.kind == "delivered" and body["model"] in models:
             lost = {*body["clients"]} - {*models[body["model"]].clients} - gone
@@ -181,6 +182,6 @@ def _check_models(home: Home, registry: ModelRegistry, rows: Sequence[Row]) -> N
 def _check_carried(model: str, lost: set[str]) -> None:
     if lost:
         raise TrustError(
-            f"model {short(model)} carries {min(lost)!r}, the registry of models does not say so: "
-            f"it was altered; {RESTORE}"
+            f"model {short_digest(model)} carries {min(lost)!r}, the registry of models does not "
+            f"say so: it was altered; {RESTORE}"
         )

@@ -20,7 +20,7 @@ from secede.erasure.storage.progress import Left
 from secede.erasure.workflow.participants import Participants
 from secede.erasure.workflow.session import NOT_FADED, ErasureSession
 from secede.state import State
-from secede.text import listed
+from secede.text import fill_line
 from secede.unlearning.stopping import rounds_that_pay
 from secede.verification.score import Score as Measured
 
@@ -115,7 +115,7 @@ def verify(desk: ErasureSession) -> None:
     for key, words in zip(NOT_FADED, (STAYED, CLEARED), strict=True):
         limits += [_stayed(each, key, words) for each in course.rounds if each.get(key)]
     if step.rung == "local-step" and not faded:
-        limits.append(UNFADED if plan.fading else KEPT)
+        limits.append(KEPT if plan.keep_unused_weights else UNFADED)
     if left or not last["round"]:
         limits.append(STALE)
     found, limit, sent = _at_leaver(desk, plan, before, after)
@@ -226,13 +226,13 @@ def _missing(left: Sequence[Left], of: int) -> str:
     """Name the retained clients that did not take part to the end."""
     told = [f"{one.client} ({one.why})" for one in left]
     words = f"{len(left)} of {of} retained clients did not take part to the end: "
-    return listed(words, told) + "."
+    return fill_line(words, told) + "."
 
 
 def _stayed(done: Mapping[str, Any], key: str, words: str) -> str:
     """Name the weights that could not fade in a round in which others did."""
     count = int(done["scalars"][key])
-    return listed(words.format(count=f"{count:,}"), done[key], count) + "."
+    return fill_line(words.format(count=f"{count:,}"), done[key], count) + "."
 
 
 def _interval(measured: Measured, level: float) -> dict[str, float]:

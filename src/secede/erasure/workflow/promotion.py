@@ -157,7 +157,7 @@ def _destroy(
     desk.vault.destroy()
     for model in retired:
         desk.hold()
-        files.destroy(desk.home.model(model.digest))
+        files.delete(desk.home.model(model.digest))
     desk.hold()
     desk.returning(plan).keep()
     desk.ground.settle(plan.client, course.last.details["trained_from"])
@@ -198,7 +198,7 @@ def _issue(desk: ErasureSession, model: Model, gone: list[DestroyedItem], head: 
     path = desk.home.receipt(request)
     if not path.exists():
         files.write_bytes(path, data)
-    with files.held(path.parent):  # somebody may be countersigning what a kill left there
+    with files.lock_folder(path.parent):  # somebody may be countersigning what a kill left there
         kept = _kept(desk, verified.digest)
         if kept is None:
             files.write_bytes(path, data)

@@ -20,6 +20,7 @@ from secede.federation.executors.loop import Loop
 from secede.federation.training import batch_loss
 from secede.seeding import torch_seeded
 from secede.state import State
+from secede.text import describe_exception
 
 BATCH = 16
 # Largest deviation of the trained step, as a share of its length, that rounding explains.
@@ -74,7 +75,7 @@ def check(
     except (Refused, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        told = " ".join(f"{type(error).__name__}: {error}".split())
+        told = describe_exception(error)
         raise Refused(f"it fails on this network ({told[:200]})") from error
     # Rounding alone can tip a ReLU or the choice of a maximum and change a step visibly, but not
     # in every job, and not by much.

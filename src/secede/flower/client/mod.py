@@ -24,6 +24,7 @@ from secede.flower.client.tasks import Keys, Site, floats_of, samples_of, undraw
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.messages import Asked
 from secede.state import State
+from secede.text import short_digest
 from secede.unlearning import client_tasks
 from secede.unlearning.local_step import LocalResult
 from secede.unlearning.method import TakeStep
@@ -212,7 +213,7 @@ class ClientErasure:
                 raise
         if found is None and asked.weight:
             raise RecordError(
-                f"the update {str(asked.own)[:12]}…, which the model holds, is not in "
+                f"the update {short_digest(str(asked.own))}, which the model holds, is not in "
                 f"{updates.folder}: was the folder moved, or the update kept inside of a mod that "
                 "changes it?"
             )

@@ -22,6 +22,7 @@ from secede import state as states
 from secede.erasure.defences import state_message as messages
 from secede.errors import GuardError, StateError
 from secede.state import State
+from secede.text import list_first, one_line
 
 NUMPY, SAFETENSORS = "numpy.ndarray", "safetensors"
 _HEADER = 10_240  # bytes that numpy's header before the values may take at most
@@ -57,7 +58,7 @@ def to_state(
     """
     missing, extra = sorted(like.keys() - record.keys()), sorted(record.keys() - like.keys())
     if missing or extra:
-        raise GuardError(f"names differ: missing {_few(missing)}, unexpected {_few(extra)}")
+        raise GuardError(f"names differ: missing {_list(missing)}, unexpected {_list(extra)}")
     found = dict[str, Tensor]()
     for name, expected in like.items():
         array = record[name]
@@ -119,7 +120,7 @@ def _tensor(name: str, array: Array, *, shared: bool = False) -> Tensor:
         value = np.asarray(array.numpy())  # never unpickles
         return torch.from_numpy(value if value.flags.writeable else value.copy())
     except (ValueError, TypeError, EOFError, OSError, SyntaxError, MemoryError) as error:
-        line = " ".join(str(error).split())[:160]
+        line = one_line(error)[:160]
         raise GuardError(f"{name[:80]!r} is no array of numbers ({line})") from error
 
 
@@ -146,6 +147,5 @@ def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return np.lib.format.read_array_header_1_0(stream)
 
 
-def _few(names: list[str]) -> str:
-    shown = ", ".join(repr(name[:80]) for name in names[:3])
-    return f"{shown} and {len(names) - 3:,} more" if len(names) > 3 else shown or "none"
+def _list(names: list[str]) -> str:
+    return list_first([repr(name[:80]) for name in names], 3)

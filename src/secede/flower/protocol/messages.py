@@ -17,10 +17,12 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from pydantic import Field, ValidationError
 
+from secede.erasure.canonical_json import parse
 from secede.erasure.types import Count, Digest, Document, Name, Share, describe_errors
-from secede.errors import ConfigError, GuardError, RecordError, SecedeError, StateError
+from secede.errors import ConfigError, GuardError, RecordError, SecedeError, StateError, TrustError
 from secede.flower.protocol import arrays
 from secede.state import State
+from secede.text import one_line, printable
 from secede.unlearning import client_tasks
 from secede.unlearning.client_tasks import CountRight, Measure, Sent, Task
 from secede.unlearning.local_step import LocalResult
@@ -35,7 +37,7 @@ _STATE, _TASK, _ANSWER = "secede.state", "secede.task", "secede.answer"
 _KEEP, _UPDATE = "secede.keep", "secede.update"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HOME = re.compile(r"[0-9a-f]{1,64}")
-_LIMIT = 4 << 20  # characters of JSON
+_LIMIT = 4 << 20  # bytes of JSON
 _CLASSES = 1_000_000
 _TEXT = 400  # characters of an error
 # An error at a client counts as the same here; others mean that the client could not.
@@ -167,14 +169,14 @@ def read_answer(message: Message, task: Task, like: State, who: str) -> LocalRes
     told = _json(message, _ANSWER)
     if "error" in told:
         kind = _KINDS.get(str(told["error"]), RecordError)
-        text = "".join(c if c.isprintable() else "?" for c in str(told.get("text"))[:_TEXT])
+        text = printable(told.get("text"))[:_TEXT]
         raise kind(f"client {who!r}: {text}")
     try:
         if isinstance(task, TakeStep):
             return _state(message, told, like)
         return _numbers(told, task)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
-        line = " ".join(str(error).split())[:160]
+        line = one_line(error)[:160]
         raise GuardError(f"client {who!r}: its answer cannot be read ({line})") from error
     except GuardError as error:
         raise GuardError(f"client {who!r}: {error}") from error
@@ -221,16 +223,9 @@ def _json(message: Message, key: str) -> dict[str, Any]:
     if not isinstance(text, str) or len(text) > _LIMIT:
         raise GuardError(f"the message has no {key!r}, or too much of it")
     try:
-        found = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise GuardError(f"{key!r} is not JSON") from error
-    if not isinstance(found, dict):
-        raise GuardError(f"{key!r} is not a JSON object")
-    return found
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
+        return parse(text.encode(errors="surrogatepass"), _LIMIT)
+    except TrustError as error:
+        raise GuardError(f"{key!r}: {error}") from error
 
 
 def _finite(value: Any) -> Any:

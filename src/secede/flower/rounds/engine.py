@@ -22,7 +22,6 @@ from secede.federation.engine import ClientSide, ReplyT, RoundReply, Update
 from secede.flower.client.mod import group
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node
-from secede.flower.protocol.waiting import until
 from secede.flower.rounds import supported_strategies
 from secede.flower.rounds.grid import DeadlineGrid, Exchange, SubsetGrid
 from secede.flower.rounds.questions import Answers, OwnTask, Question, Questions
@@ -31,6 +30,7 @@ from secede.flower.storage.round_log import Contribution
 from secede.state import State
 from secede.unlearning import client_tasks
 from secede.unlearning.client_tasks import Task
+from secede.waiting import seconds_left
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class LiveEngine(ABC):
         form, node = client_tasks.sent(task), self._known(client)
         seconds = self.answer_seconds.get(client, self.round_seconds)
         cost, crash, pauses = Cost(), None, list(_PAUSES)
-        for left in until(seconds, self.exchange.pause):
+        for left in seconds_left(seconds, self.exchange.pause):
             if left <= 0:
                 break
             question = Question(cast("Task", task), form, global_state, number)

@@ -16,7 +16,8 @@ from flwr.serverapp import Grid
 from secede.errors import ConfigError, SilentError
 from secede.flower.protocol import nodes
 from secede.flower.protocol.nodes import Node, Roster, online
-from secede.flower.protocol.waiting import Rarely, until
+from secede.text import list_first, printable
+from secede.waiting import LogAtIntervals, seconds_left
 
 if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
@@ -85,7 +86,7 @@ class FastPollGrid(ForwardingGrid):
     ) -> Iterable[Message]:
         """Send messages and wait for the replies."""
         pending, found = set(self.inner.push_messages(messages)), list[Message]()
-        for _ in until(math.inf if timeout is None else timeout, _LOOK):
+        for _ in seconds_left(math.inf if timeout is None else timeout, _LOOK):
             came = list(self.inner.pull_messages(pending))
             pending -= {reply.metadata.reply_to_message_id for reply in came}
             found += came
@@ -137,7 +138,7 @@ class AdmissionGrid(ForwardingGrid):
             return None
         return (
             f"the strategy waits for {enough} clients, of the known ones {coming} may take part: "
-            f"{', '.join(out[:8])} {'was' if len(out) == 1 else 'were'} erased or refused; start "
+            f"{list_first(out, 8)} {'was' if len(out) == 1 else 'were'} erased or refused; start "
             "new ones first, or lower its min_available_nodes, min_train_nodes and "
             "min_evaluate_nodes"
         )
@@ -194,7 +195,7 @@ class DeadlineGrid(ForwardingGrid):
         self._clock, self._pause = clock, min(1.0, seconds / 10)
         self._until, self._seconds = clock() + seconds, seconds
         self._enough, self._hopeless = enough, hopeless
-        self._say_so = Rarely(logger.info, clock=clock)
+        self._say_so = LogAtIntervals(logger.info, clock=clock)
         self._returned: float | None = None  # when enough were there for the first time
 
     def get_nodes(self) -> Iterable[NodeInfo]:
@@ -242,8 +243,8 @@ class Exchange:
 
     def gather(self, wanted: Sequence[Node], seconds: float) -> dict[str, Node]:
         """Return which of `wanted` are there, by name, waiting for the others for so long."""
-        say_so = Rarely(logger.info)
-        for left in until(seconds, self.pause):
+        say_so = LogAtIntervals(logger.info)
+        for left in seconds_left(seconds, self.pause):
             there = online(self.grid)
             found = {w.name: n for w in wanted for n in there if n.same(w)}
             missing = [node.name for node in wanted if node.name not in found]
@@ -264,8 +265,8 @@ class Exchange:
             if identity:
                 pending[identity] = message
         sound, failed, lost = dict[int, Message](), dict[int, str](), dict[int, str]()
-        say_so = Rarely(logger.info)
-        for left in until(seconds, self.pause):
+        say_so = LogAtIntervals(logger.info)
+        for left in seconds_left(seconds, self.pause):
             for reply in self.grid.pull_messages(list(pending)):
                 asked = pending.pop(reply.metadata.reply_to_message_id, None)
                 if asked is None:
@@ -288,8 +289,7 @@ class Exchange:
 
     def _words(self, names: Sequence[str], left: float) -> str:
         end = self.now() + timedelta(seconds=left)
-        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        return f"waiting for {shown} until {end:%H:%M:%S} UTC"
+        return f"waiting for {list_first(names, 8)} until {end:%H:%M:%S} UTC"
 
 
 def _fault(reply: Message, asked: Message) -> str | None:
@@ -305,4 +305,4 @@ def reply_error(reply: Message) -> str:
     """Return an error's last line, which names the exception, in printable characters."""
     lines = [line.strip() for line in str(reply.error.reason or "").splitlines() if line.strip()]
     text = lines[-1] if lines else f"error {reply.error.code}"
-    return "".join(c if c.isprintable() else "?" for c in text[:300])
+    return printable(text[:300])

@@ -32,6 +32,7 @@ from secede.flower.protocol import messages as wire
 from secede.flower.rounds.grid import Exchange, ForwardingGrid
 from secede.flower.secagg.opened_sums import OpenedSums
 from secede.state import State
+from secede.text import describe_exception
 
 logger = logging.getLogger(__name__)
 
@@ -259,7 +260,7 @@ def _key(data: bytes) -> bytes:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:160]
+    return describe_exception(error)[:160]
 
 
 def _parts(configs: ConfigRecord, stage: str) -> dict[str, list[Any]]:

@@ -17,6 +17,7 @@ from secede import files
 from secede.erasure.canonical_json import to_canonical
 from secede.erasure.types import Digest, Document, Name, describe_errors
 from secede.errors import GuardError, RecordError, SilentError, StorageError
+from secede.text import short_digest
 
 
 class Opening(Document):
@@ -39,7 +40,8 @@ class OpenedSums:
             return frozenset(there)
         if missing := sorted(before - {*there}):
             raise SilentError(
-                f"a sum from model {start[:12]}… was opened with {', '.join(sorted(before))}, and "
+                f"a sum from model {short_digest(start)} was opened with "
+                f"{', '.join(sorted(before))}, and "
                 f"another without {', '.join(missing)} would tell about single updates: start "
                 "again when all of them are there, or go on from another model"
             )
@@ -49,7 +51,9 @@ class OpenedSums:
         """Write down that a sum is opened now; it is refused after one of other clients."""
         before = self.before(start)
         if self.agreed(start, clients) != {*clients}:
-            raise GuardError(f"a sum from model {start[:12]}… was opened with fewer clients")
+            raise GuardError(
+                f"a sum from model {short_digest(start)} was opened with fewer clients"
+            )
         if before is not None:
             return
         line = to_canonical(Opening(start=start, clients=tuple(sorted(clients))).model_dump())

@@ -22,6 +22,7 @@ from secede.erasure.workflow.session import NAMES
 from secede.errors import ConfigError, RecordError
 from secede.flower.storage.round_log import Round
 from secede.flower.storage.store import Store
+from secede.text import short_digest
 
 
 def check(store: Store) -> None:
@@ -110,8 +111,8 @@ def _register(store: Store, made: Sequence[Round]) -> None:
             model = _promote(store, made, registry, set(known))
     if model.status == "superseded":
         raise RecordError(
-            f"the last round ended with model {last.model[:12]}…, which served before and was "
-            "replaced: train for another round"
+            f"the last round ended with model {short_digest(last.model)}, which served before and "
+            "was replaced: train for another round"
         )
     # An erasure that was cut short has replaced it, or one that was not wrote the rows of its own.
     if model.status == "retired" or last.erased:

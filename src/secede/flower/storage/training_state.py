@@ -18,6 +18,7 @@ from secede.erasure.canonical_json import to_canonical
 from secede.erasure.types import Count, Document
 from secede.errors import ConfigError, RecordError
 from secede.flower.storage.round_log import Round, RoundLog
+from secede.text import plural, short_digest
 
 
 class Training(Document):
@@ -99,21 +100,23 @@ class TrainingState:
             if given is not None and self._log.knows(given):
                 raise ConfigError(
                     f"a training from scratch was asked for, and it is started with model "
-                    f"{given[:12]}… of an earlier one: give it fresh weights"
+                    f"{short_digest(given)} of an earlier one: give it fresh weights"
                 )
             back = "" if from_scratch else "; --go-on, in an app store.go_on(), takes that back"
             return Beginning(
                 words="FROM SCRATCH: training begins from fresh weights and takes nothing of model "
-                f"{last.model[:12]}…, which it replaces{back}"
+                f"{short_digest(last.model)}, which it replaces{back}"
             )
         if cut is not None:
             return self._again(*cut, last, rounds)
         if given is not None and given != last.model and self._log.knows(given):
-            return Beginning(words=f"training begins from model {given[:12]}…, as it was told to")
+            return Beginning(
+                words=f"training begins from model {short_digest(given)}, as it was told to"
+            )
         made = self._log.made()
         return Beginning(
             model=last.model,
-            words=f"training goes on from the serving model {last.model[:12]}…, which "
+            words=f"training goes on from the serving model {short_digest(last.model)}, which "
             f"{_count(made)} made; --from-scratch, in an app recording(from_scratch=True), begins "
             "anew",
         )
@@ -193,5 +196,5 @@ class TrainingState:
 
 def _count(made: Sequence[Round]) -> str:
     trained, erased = sum(not r.erased for r in made), [r.erased for r in made if r.erased]
-    words = f"{trained} round{'s' if trained != 1 else ''} of training"
+    words = f"{plural(trained, 'round')} of training"
     return f"{words} and the erasure of {', '.join(map(str, erased))}" if erased else words

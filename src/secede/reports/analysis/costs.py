@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from secede.reports import names
-from secede.reports.analysis.formats import plural
 from secede.reports.analysis.statistics import Estimate, mean_over_seeds
 from secede.reports.records.runs import Cost, Point, Run
+from secede.text import plural
 
 MEGABYTE = 1_000_000
 

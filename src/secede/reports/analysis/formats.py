@@ -65,11 +65,6 @@ def format_points(estimate: Estimate) -> str:
     return f"{text} ({low} to {high})"
 
 
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun, as in "1 seed" and "3 seeds"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def _signed(share: float) -> str:
     return f"{100 * share:+.1f}".replace("-", MINUS)
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from secede.reports import names
 from secede.reports.analysis.costs import Comparison, compare_at_round
-from secede.reports.analysis.formats import format_estimate, format_mean, format_points, plural
+from secede.reports.analysis.formats import format_estimate, format_mean, format_points
 from secede.reports.analysis.statistics import (
     Estimate,
     difference,
@@ -22,6 +22,7 @@ from secede.reports.analysis.statistics import (
     mean_share,
 )
 from secede.reports.records.runs import Cost, Run, Score
+from secede.text import plural
 
 JUDGED_ROUND = 2  # post-training round at which the erased model is judged
 FORGOTTEN_POINTS = 3.0  # the probe's score may differ from the retrained model's by this much

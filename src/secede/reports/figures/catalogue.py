@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from secede.reports import names
-from secede.reports.analysis.formats import plural
 from secede.reports.analysis.questions import FORGOTTEN_POINTS
 from secede.reports.figures.panels import (
     attack_panel,
@@ -23,6 +22,7 @@ from secede.reports.figures.panels import (
 )
 from secede.reports.figures.plot import Panel, Plot
 from secede.reports.records.runs import Run
+from secede.text import plural
 
 SOON = 1  # the paper's round for backdoors and membership inference
 LATER = 5  # the paper's round for clean and flipped accuracy

@@ -13,7 +13,7 @@ from secede.reports.analysis.costs import (
     compare_at_round,
     cost_to_reach,
 )
-from secede.reports.analysis.formats import Unit, plural
+from secede.reports.analysis.formats import Unit
 from secede.reports.analysis.questions import Reply, compare_with_retrained, describe_round
 from secede.reports.analysis.statistics import (
     HIGH,
@@ -33,6 +33,7 @@ from secede.reports.analysis.statistics import (
 from secede.reports.records.runs import Point, Run, Score
 from secede.reports.tables.scores import UNITS
 from secede.reports.tables.table import Column, Mark, Row, Table
+from secede.text import plural
 from secede.unlearning.stopping import rounds_that_pay
 
 EXPLAINED = (

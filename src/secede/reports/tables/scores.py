@@ -13,7 +13,7 @@ from secede.reports.analysis.costs import (
     compare_at_level,
     compare_at_round,
 )
-from secede.reports.analysis.formats import Unit, format_mean, plural
+from secede.reports.analysis.formats import Unit, format_mean
 from secede.reports.analysis.statistics import (
     Estimate,
     difference,
@@ -24,6 +24,7 @@ from secede.reports.analysis.statistics import (
 from secede.reports.analysis.verdict import judged_round
 from secede.reports.records.runs import Run, Score
 from secede.reports.tables.table import Column, Row, Table
+from secede.text import plural
 
 SHOWN_ROUNDS = (0, 1, 2, 5)  # of the erased model, besides its last
 UNITS: dict[Quantity, Unit] = {

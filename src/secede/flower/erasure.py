@@ -20,8 +20,7 @@ from secede import files
 from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.request import Request
-from secede.erasure.planning import options as wishing
-from secede.erasure.planning.options import EraseOptions
+from secede.erasure.planning.options import EraseOptions, from_json
 from secede.erasure.signing import keys
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
@@ -59,7 +58,7 @@ def erase(
     leaver: str,
     request: bytes | Path | None = None,
     trigger: str | None = None,
-    wishes: EraseOptions | None = None,
+    options: EraseOptions | None = None,
     gone: bool = False,
     round_seconds: float = 3600.0,
     gather_seconds: float = 120.0,
@@ -72,25 +71,25 @@ def erase(
 
     `request` is what the client signed; without it the operator asks for the client and says why
     (`trigger`), which is not possible for one whose public key lies in the home's `keys/`. A leaver
-    that is offline is waited for as long as `wishes.answer_seconds`, one that is `gone` not at all.
-    `round_seconds` bounds each exchange, `gather_seconds` the wait for other clients that are
+    that is offline is waited for as long as `options.leaver_timeout`; one that is `gone`, not at
+    all. `round_seconds` bounds each exchange, `gather_seconds` the wait for other clients that are
     offline; `passes` is how often a client goes over its samples in a round, for the costs. The
     plan is told before anybody is asked; it and the receipt echo the name.
 
     Under secure aggregation `strategy` is the one that LegacyContext has, and rounds run in the
     workflow `secure`, so that no other client's update is seen.
     """
-    wishes = wishes or EraseOptions()
-    _check_live(wishes)
+    options = options or EraseOptions()
+    _check_live(options)
     found = _strategy(strategy, secure)
     register.check(store)
     _check_hidden(found, store)
     # Nobody trains between what is read and done.
-    with files.private(), store.held(doing="an erasure") as lock:
+    with files.private(), store.held(purpose="an erasure") as lock:
         home = register.register_federation(store)
         client = chosen(grid, store, leaver)
         logger.info(f"leaver {leaver} is client {client.name!r} ({client.words()})")
-        _check_enough(found, store, client.name, asked=not (gone or wishes.distrust))
+        _check_enough(found, store, client.name, asked=not (gone or options.untrusted_leaver))
         entry, by_operator = _entry(store, home, client.name, request, trigger)
         exchange = Exchange(grid=grid, pause=pause, now=store.clock)
         ground = FlowerBackend(
@@ -107,7 +106,7 @@ def erase(
         again = entry.state == PROMOTED
         if not again:
             logger.info(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
-        if entry.state in (RECEIVED, PLANNED) and not gone and not wishes.distrust:
+        if entry.state in (RECEIVED, PLANNED) and not gone and not options.untrusted_leaver:
             _look_for(exchange, store, client)
         outcome = workflow.erase(
             home,
@@ -115,7 +114,7 @@ def erase(
             entry.id,
             key=home.server_key(),
             clock=store.clock,
-            wishes=wishes,
+            options=options,
             lock=lock,
         )
     logger.info(_told_again(outcome, home) if again else _words(outcome, home))
@@ -130,26 +129,26 @@ def plan(
     store: Store,
     *,
     leaver: str,
-    wishes: EraseOptions | None = None,
+    options: EraseOptions | None = None,
     gone: bool = False,
     secure: Secure | None = None,
 ) -> Plan:
     """Return what `erase` would do, without asking anybody for anything."""
-    wishes = wishes or EraseOptions()
-    _check_live(wishes)
+    options = options or EraseOptions()
+    _check_live(options)
     found = _strategy(strategy, secure)
     register.check(store)
     _check_hidden(found, store)
-    with files.private(), store.held(doing="planning an erasure"):
+    with files.private(), store.held(purpose="planning an erasure"):
         home = register.register_federation(store)
         client = chosen(grid, store, leaver)
-        _check_enough(found, store, client.name, asked=not (gone or wishes.distrust))
+        _check_enough(found, store, client.name, asked=not (gone or options.untrusted_leaver))
         exchange = Exchange(grid=grid)
         ground = FlowerBackend(exchange, found, store, gone=gone)
         with Journal(home.journal) as journal:
             known = _known(store, journal, client.name)
             asked = journal.request(known.id) if known else _request(store, client.name, "other")
-        return workflow.plan(home, ground, asked, wishes=wishes, now=store.clock())
+        return workflow.plan(home, ground, asked, options=options, now=store.clock())
 
 
 def chosen(grid: Grid, store: Store, leaver: str) -> Node:
@@ -238,9 +237,9 @@ def _check_enough(
         )
 
 
-def _check_live(wishes: EraseOptions) -> None:
-    for name in wishes.methods:
-        entry, _ = create(name, wishes.settings.get(name))
+def _check_live(options: EraseOptions) -> None:
+    for name in options.methods:
+        entry, _ = create(name, options.settings.get(name))
         if entry.name not in LIVE:
             raise ConfigError(
                 f"method {name!r} asks clients for more than a live federation can send; methods "
@@ -318,7 +317,7 @@ def _words(outcome: Outcome, home: Home) -> str:
 class Options(Document):
     """How it shall be done."""
 
-    wishes: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict)
     gone: bool = False
     request: str = ""
     dry_run: bool = False
@@ -341,11 +340,11 @@ def erase_if_asked(
     leaver, trigger = str(config.get("erasure.leaver", "")), config.get("erasure.trigger")
     if not leaver:
         return False
-    options = _options(str(config.get("erasure.options", "") or "{}"))
-    wishes = wishing.from_json(options.wishes)
-    if options.dry_run:
+    settings = _options(str(config.get("erasure.options", "") or "{}"))
+    options = from_json(settings.options)
+    if settings.dry_run:
         found = plan(
-            grid, strategy, store, leaver=leaver, wishes=wishes, gone=options.gone, secure=secure
+            grid, strategy, store, leaver=leaver, options=options, gone=settings.gone, secure=secure
         )
         logger.info(found.line())
         return True
@@ -354,10 +353,10 @@ def erase_if_asked(
         strategy,
         store,
         leaver=leaver,
-        request=Path(options.request) if options.request else None,
+        request=Path(settings.request) if settings.request else None,
         trigger=str(trigger) if trigger else None,
-        wishes=wishes,
-        gone=options.gone,
+        options=options,
+        gone=settings.gone,
         secure=secure,
     ).check()
     return True

@@ -131,11 +131,11 @@ def test_a_dry_run_shows_the_plan_that_the_run_tells(
         backups_until=None,
     )
 
-    def run(_project: object, config: dict[str, str], *, tell: object, **_: object) -> str:
+    def run(_project: object, config: dict[str, str], *, show: object, **_: object) -> str:
         assert json.loads(config["erasure.options"]) == {"dry_run": True}
-        assert callable(tell)
-        tell("leaver name:a")
-        tell(plan.line())
+        assert callable(show)
+        show("leaver name:a")
+        show(plan.line())
         return "7"
 
     folder, _ = asked

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
-from secede.erasure.documents.ledger_rows import Reply, Rung
+from secede.erasure.documents.ledger_rows import Rung, Verdict
 from secede.erasure.documents.receipt import Scope, Setting, Software, Verification
 from secede.erasure.storage.journal_entries import TransitionRow
 from secede.erasure.types import Count, Digest, Document, Name, Number, Scalar, describe_errors
@@ -301,7 +301,7 @@ class VerificationDetails(ComputedDetails):
 
     def scalars(self) -> dict[str, Scalar]:
         """Return the two answers and the rounds."""
-        forgotten: Reply = self.verification.forgotten
+        forgotten: Verdict = self.verification.forgotten
         return {
             "forgotten": forgotten,
             "useful": self.verification.useful,

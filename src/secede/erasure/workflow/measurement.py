@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from secede import state as states
 from secede.erasure.defences import gate, reply_checks
 from secede.erasure.defences.gate import Counts
-from secede.erasure.documents.ledger_rows import Reply
+from secede.erasure.documents.ledger_rows import Verdict
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Reference, Score, Verification
 from secede.erasure.receipts import contribution
@@ -107,7 +107,7 @@ def verify(session: ErasureSession) -> None:
         *session.backend.scores(plan.client, before, after),
     ]
     loss, margin = gate.lost(old, new, plan.margins.level), plan.margins.overall
-    useful: Reply = "yes" if loss.high <= margin else "no" if loss.low > margin else "undetermined"
+    useful: Verdict = "yes" if loss.high <= margin else "no" if loss.low > margin else "undetermined"
     retrained = step.rung == "retraining"
     scope = session.backend.scope(plan.client)
     session.advance(

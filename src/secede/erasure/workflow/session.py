@@ -26,7 +26,7 @@ from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Holder
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.locks import SECONDS
+from secede.erasure.storage.locks import LEASE_SECONDS
 from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.storage.progress import ALLOWED, TERMINAL, Progress
 from secede.erasure.storage.state_files import StateFiles
@@ -177,7 +177,7 @@ class ErasureSession:
 
     def renew_lease(self) -> None:
         """Renew the lease before what cannot be undone; RecordError if another had it since."""
-        self.journal.renew(self.number, self.holder, self.clock(), SECONDS)
+        self.journal.renew(self.number, self.holder, self.clock(), LEASE_SECONDS)
 
     def append_row(self, body: Document) -> Row:
         """Append a row to the ledger with the present time, unless it is there."""
@@ -204,7 +204,7 @@ class ErasureSession:
             allowed=ALLOWED,
         )
         if details.state not in TERMINAL:
-            self.journal.renew(self.number, self.holder, now, SECONDS)
+            self.journal.renew(self.number, self.holder, now, LEASE_SECONDS)
         transition = read_transition(row)
         # The entry is read again: somebody may have extended the request meanwhile.
         entry = self.journal.entry(self.number)

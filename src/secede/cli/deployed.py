@@ -228,6 +228,7 @@ def _already(erased: ErasureResult) -> str:
 def _show_plan(project: Project, config: runs.Config, seconds: float, *, as_json: bool) -> None:
     """Let the app plan, and show what it says."""
     from secede.erasure.documents.plan import Plan
+    from secede.erasure.planning.plan_table import plan_table
 
     found: list[Plan] = []
 
@@ -243,7 +244,7 @@ def _show_plan(project: Project, config: runs.Config, seconds: float, *, as_json
     if as_json:
         print(found[-1].model_dump_json(indent=2))
     else:
-        Console().print(found[-1].show())
+        Console().print(plan_table(found[-1]))
 
 
 def _rounds(project: Project) -> int:

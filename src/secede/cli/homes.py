@@ -17,6 +17,7 @@ from secede.cli.requests import signed
 from secede.cli.trust import about
 from secede.erasure.documents.request import verify_request
 from secede.erasure.planning.options import EraseOptions
+from secede.erasure.planning.plan_table import plan_table
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.workflow import erase as workflow
@@ -91,7 +92,7 @@ def erase(
         if as_json:
             print(plan.model_dump_json(indent=2))
         else:
-            Console().print(plan.show())
+            Console().print(plan_table(plan))
         return
     key = home.server_key()  # before any work is done
     Recipe.load(home)
@@ -142,7 +143,8 @@ def _tell(outcome: Outcome, *, as_json: bool) -> None:
         for key in ("receipt", "page"):
             told[key] = told[key] and str(told[key])
         told["failures"] = [
-            {k: f[k] for k in ("rung", "method", "outcome", "reason")} for f in outcome.failures
+            failure.model_dump(include={"rung", "method", "outcome", "reason"})
+            for failure in outcome.failures
         ]
         print(json.dumps(told, indent=2))
     if outcome.state == "refused":

@@ -29,7 +29,8 @@ from secede.errors import TrustError
 Rung = Literal["local-step", "server-side", "retraining"]
 Status = Literal["serving", "superseded", "retired"]
 Verdict = Literal["yes", "no", "undetermined"]
-Names = Annotated[tuple[Name, ...], Field(max_length=4096)]
+NAMES_PER_ROW = 4096  # clients that one row lists
+Names = Annotated[tuple[Name, ...], Field(max_length=NAMES_PER_ROW)]
 
 
 class RequestBody(Document):

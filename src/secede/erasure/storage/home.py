@@ -21,10 +21,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from secede import files
 from secede.erasure.canonical_json import parse, read, to_canonical
-from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES, SERVER, Scope
-from secede.erasure.receipts.verify import verify_receipt
+from secede.erasure.documents.receipt import SERVER, Scope
 from secede.erasure.signing.keys import (
     Keyring,
     PrivateKey,
@@ -162,19 +160,6 @@ class Home:
     def acknowledgement(self, request: str) -> Path:
         """Return where the server's acknowledgement of a request lies, by the request's digest."""
         return self.path / "acknowledgements" / f"{request[:16]}.json"
-
-    def heads(self) -> tuple[list[Head], list[Path]]:
-        """Return the ledger's heads that receipts here name, and the receipts that do not hold."""
-        signers, heads, broken = self.signers(), list[Head](), list[Path]()
-        for path in sorted(self.receipts.glob("*.json")):
-            try:
-                data = read(path, MAX_RECEIPT_BYTES)
-                found = verify_receipt(data, signers.keys, auditors=signers.auditors)
-            except (TrustError, ConfigError):
-                broken.append(path)
-            else:
-                heads.append(found.statement.predicate.ledger)
-        return heads, broken
 
     def keep_plan(self, plan: Plan) -> str:
         """Write a plan down and return its digest."""

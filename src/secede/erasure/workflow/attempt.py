@@ -60,9 +60,7 @@ def start_rung(session: ErasureSession) -> None:
     plan, step = session.plan, session.step
     method = method_of(step)
     is_local = step.rung == "local-step"
-    logger.info(
-        f"asking {plan.client} for a local step" if is_local else f"starting {step.method}"
-    )
+    logger.info(f"asking {plan.client} for a local step" if is_local else f"starting {step.method}")
     record_fingerprints(session)
     participants = Participants.of(session)
 
@@ -232,7 +230,7 @@ def escalate(
             outcome=outcome,
             reason=one_line(reason)[:_REASON_LENGTH],
             next_rung=rung + 1 if rung + 1 < len(plan.ladder) else None,
-            exchange=participants and participants.exchange(),
+            exchange=participants.exchange() if participants else None,
         )
     )
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from secede import state as states
 from secede.erasure.backend import FederationBackend
 from secede.erasure.defences.fingerprints import ReplayDetector
-from secede.erasure.documents.ledger_rows import KINDS, DeliveredBody, Row
+from secede.erasure.documents.ledger_rows import KINDS, NAMES_PER_ROW, DeliveredBody, Row
 from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.documents.request import Request
 from secede.erasure.signing.keys import PrivateKey
@@ -55,8 +55,6 @@ from secede.text import fill_line
 from secede.unlearning.method import Server
 
 logger = logging.getLogger(__name__)
-
-NAMES_PER_ROW = 4096  # clients that one row of the ledger names
 
 
 @dataclass(kw_only=True)

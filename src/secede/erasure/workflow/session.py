@@ -29,7 +29,7 @@ from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Holder, Transition
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.locks import SECONDS
+from secede.erasure.storage.locks import LEASE_SECONDS
 from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.storage.progress import Progress
 from secede.erasure.storage.state_files import StateFiles
@@ -124,7 +124,7 @@ class ErasureSession:
     def server(self, plan: Plan) -> Server:
         """Return what a method finds."""
         state = self.model(plan.model)
-        found = self.ground.server(plan.client, plan.retained, state, plan.answer_seconds)
+        found = self.ground.server(plan.client, plan.retained, state, plan.leaver_timeout)
         return replace(found, mean=by_name(plan.mean))
 
     @cached_property
@@ -152,7 +152,7 @@ class ErasureSession:
 
     def hold(self) -> None:
         """Renew the lease before what cannot be undone; RecordError if another had it since."""
-        self.journal.renew(self.number, self.holder, self.clock(), SECONDS)
+        self.journal.renew(self.number, self.holder, self.clock(), LEASE_SECONDS)
 
     def write(self, body: Document) -> Row:
         """Append a row to the ledger unless it is there, stamped with the time that it is now."""
@@ -179,7 +179,7 @@ class ErasureSession:
             allowed=courses.ALLOWED,
         )
         if state not in courses.TERMINAL:
-            self.journal.renew(self.number, self.holder, now, SECONDS)
+            self.journal.renew(self.number, self.holder, now, LEASE_SECONDS)
         self._copy(self.course, added)
         retraining = state == courses.POST_TRAINING and self.step.rung == "retraining"
         logger.info(_words(added, "retraining" if retraining else state.replace("-", " ")))

@@ -17,11 +17,16 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from pydantic import Field, ValidationError
 
 from secede import files
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.request import Request
+from secede.erasure.documents.request import (
+    TRIGGERS,
+    Request,
+    new_request,
+    sign_request,
+    verify_request,
+)
 from secede.erasure.planning.options import EraseOptions, from_json
-from secede.erasure.signing import keys
+from secede.erasure.signing.keys import key_id
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
@@ -254,14 +259,14 @@ def _entry(
     """Return the request to work on, and whether the operator made it for the client."""
     if request is not None:
         data = request if isinstance(request, bytes) else request.read_bytes()
-        asked = requests.verify(data, home.client_keys(), federation=store.name)
+        asked = verify_request(data, home.client_keys(), federation=store.name)
         if asked.client != client:
             raise RequestError(f"the request is {asked.client!r}'s, the leaver {client!r}")
         return workflow.receive(home, data, store.clock()), False
     operator = home.operator_key()
     with Journal(home.journal) as journal:
         if (entry := _known(store, journal, client)) is not None:  # it goes on, or is told again
-            return entry, keys.key_id(operator.public_key) in journal.signed_with(entry.id)
+            return entry, key_id(operator.public_key) in journal.signed_with(entry.id)
     public = home.keys / f"{client}.pub"
     if public.exists():
         raise RequestError(
@@ -271,9 +276,9 @@ def _entry(
     if not trigger:
         raise ConfigError(
             f"why {client!r} leaves is not said, and its receipt will: give trigger=, one of "
-            f"{', '.join(requests.TRIGGERS)}"
+            f"{', '.join(TRIGGERS)}"
         )
-    signed = requests.sign(_request(store, client, trigger), operator)
+    signed = sign_request(_request(store, client, trigger), operator)
     allowed = {client: operator.public_key}  # nowhere else: it must not pass for the client's own
     return workflow.receive(home, signed, store.clock(), operator=allowed), True
 
@@ -291,7 +296,7 @@ def _request(store: Store, client: str, trigger: str) -> Request:
     serving = store.serving()
     if serving is None:
         raise ConfigError(f"{store.path} has no serving model")
-    return requests.new(
+    return new_request(
         federation=store.name, client=client, trigger=trigger, model=serving, now=store.clock()
     )
 

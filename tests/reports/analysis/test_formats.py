@@ -54,10 +54,6 @@ def test_differences_show_their_sign() -> None:
     assert format_points(Estimate(0.01, None, None, 1, "none")) == "+1.0 points"
 
 
-def test_nouns_follow_their_count() -> None:
-    assert [plural(count, "seed") for count in (0, 1, 2)] == ["0 seeds", "1 seed", "2 seeds"]
-
-
 def test_a_terminal_gets_the_mean_and_half_the_width() -> None:
     assert (
         format_brief(Estimate(0.975, 0.965, 0.985, 5, "seeds"), "share")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from secede.reports.figures.catalogue import columns, make_plots
+from secede.reports.figures.catalogue import make_plots, panel_columns
 from secede.reports.figures.plot import ScatterPanel
 from secede.reports.records.load import read_run
 from secede.reports.records.runs import Run
@@ -60,8 +60,8 @@ def test_panels_stand_in_the_papers_order(cells: list[Run]) -> None:
 
 def test_runs_that_differ_in_more_than_clients_get_a_column_each(make_run: Make) -> None:
     runs = [make_run(seeds=(0,), post_rounds=2), make_run(seeds=(0,), post_rounds=3)]
-    assert [len(column.runs) for column in columns(runs)] == [1, 1]
-    assert [column.title for column in columns(runs)] == ["MNIST, backdoor, N=5"] * 2
+    assert [len(column.runs) for column in panel_columns(runs)] == [1, 1]
+    assert [column.title for column in panel_columns(runs)] == ["MNIST, backdoor, N=5"] * 2
 
 
 def test_a_single_run_has_its_own_panels(make_run: Make) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from secede import state as states
 from secede.erasure.defences import gate, reply_checks
 from secede.erasure.defences.gate import Counts
-from secede.erasure.documents.ledger_rows import Reply
+from secede.erasure.documents.ledger_rows import Verdict
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Reference, Score, Verification
 from secede.erasure.storage import progress as courses
@@ -125,8 +125,10 @@ def verify(desk: ErasureSession) -> None:
     scores += desk.ground.scores(plan.client, before, after)
     lost = gate.lost(was, now, plan.margins.level)
     margin = plan.margins.overall
-    useful: Reply = "yes" if lost.high <= margin else "no" if lost.low > margin else "undetermined"
-    forgotten: Reply = "yes" if retrained else "undetermined"
+    useful: Verdict = (
+        "yes" if lost.high <= margin else "no" if lost.low > margin else "undetermined"
+    )
+    forgotten: Verdict = "yes" if retrained else "undetermined"
     verification = Verification(
         scores=tuple(scores),
         level=plan.margins.level,

@@ -1,4 +1,4 @@
-"""Panels drawn onto matplotlib axes: bars and marks with error bars, lines with intervals."""
+"""Draw a panel onto matplotlib axes: bars with error bars, lines with intervals."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def _bar(axes: Axes, at: float, value: Estimate, arm: str, unit: Unit) -> None:
         low, high = (end * scale for end in value.interval)
         axes.vlines(at, low, high, color=INK, linewidth=1.1)
     label = format_number(value.mean, unit)
-    place = (at, max(_top(value) * scale, height))
+    top = (at, max(_top(value) * scale, height))
     axes.annotate(
-        label, place, (0, 3), textcoords="offset points", ha="center", va="bottom", fontsize=9
+        label, top, (0, 3), textcoords="offset points", ha="center", va="bottom", fontsize=9
     )
 
 

@@ -1,81 +1,83 @@
-"""Where marks and names go so that none hides another: plain arithmetic, all in points."""
+"""Find free places for marks and their labels; plain arithmetic in points."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-ASIDE = 9.0  # between marks of the same cost
-LINE = 10.6  # height of a name
+MARK_SPACING = 9.0  # between marks at the same place
+LABEL_HEIGHT = 10.6
 
 Position = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Box:
-    """What a mark, an interval or a name covers."""
+    """The rectangle that a mark, an interval or a label covers."""
 
     left: float
     bottom: float
     right: float
     top: float
 
-    def moved(self, aside: float) -> Box:
-        """Return the box moved to the right."""
-        return Box(self.left + aside, self.bottom, self.right + aside, self.top)
+    def shifted(self, distance: float) -> Box:
+        """Return the box shifted to the right."""
+        return Box(self.left + distance, self.bottom, self.right + distance, self.top)
 
     def overlap(self, other: Box) -> float:
-        """Return the area that both cover."""
-        wide = min(self.right, other.right) - max(self.left, other.left)
-        high = min(self.top, other.top) - max(self.bottom, other.bottom)
-        return max(wide, 0.0) * max(high, 0.0)
+        """Return the area covered by both boxes."""
+        width = min(self.right, other.right) - max(self.left, other.left)
+        height = min(self.top, other.top) - max(self.bottom, other.bottom)
+        return max(width, 0.0) * max(height, 0.0)
 
-    def outside(self, frame: Position) -> float:
-        """Return how far it reaches out of a frame that begins at the origin."""
+    def overhang(self, frame: Position) -> float:
+        """Return how far the box reaches out of a frame with its corner at the origin."""
         over = (-self.left, -self.bottom, self.right - frame[0], self.top - frame[1])
         return sum(max(end, 0.0) for end in over)
 
 
 def shifts(columns: Sequence[Box]) -> list[float]:
-    """Return how far each box must move to one side, the first ones least, to stand free."""
-    found: list[float] = []
+    """Return how far each box must shift sideways to stand free, the first ones least."""
+    chosen: list[float] = []
     for column in columns:
-        taken = [other.moved(aside) for other, aside in zip(columns, found, strict=False)]
+        placed = [other.shifted(shift) for other, shift in zip(columns, chosen, strict=False)]
         free = (
-            aside
+            shift
             for step in range(len(columns))
-            for aside in (step * ASIDE, -step * ASIDE)
-            if not any(column.moved(aside).overlap(other) for other in taken)
+            for shift in (step * MARK_SPACING, -step * MARK_SPACING)
+            if not any(column.shifted(shift).overlap(other) for other in placed)
         )
-        found.append(next(free, 0.0))
-    return found
+        chosen.append(next(free, 0.0))
+    return chosen
 
 
-def label_offset(place: Position, width: float, taken: Sequence[Box], frame: Position) -> Position:
-    """Return where a name begins, from its mark: where it covers least, and then the nearest."""
+def label_offset(
+    place: Position, width: float, obstacles: Sequence[Box], frame: Position
+) -> Position:
+    """Return the offset of a label from its mark at which it covers least, the nearest of these."""
 
-    def cost(found: Position) -> float:
-        box = label_box(place, width, found)
-        covered = sum(box.overlap(other) for other in taken)
-        leftwards = 4.0 if found[0] < 0 else 0.0
-        return 5 * covered + 200 * box.outside(frame) + abs(found[1]) + leftwards
+    def cost(offset: Position) -> float:
+        box = label_box(place, width, offset)
+        covered = sum(box.overlap(other) for other in obstacles)
+        leftwards = 4.0 if offset[0] < 0 else 0.0
+        return 5 * covered + 200 * box.overhang(frame) + abs(offset[1]) + leftwards
 
     return min(_candidate_offsets(width), key=cost)
 
 
-def label_box(place: Position, width: float, begins: Position) -> Box:
-    """Return what a name covers that begins at an offset from its mark."""
-    left, middle = place[0] + begins[0], place[1] + begins[1]
-    return Box(left - 1, middle - LINE / 2, left + width + 1, middle + LINE / 2)
+def label_box(place: Position, width: float, offset: Position) -> Box:
+    """Return the box of a label at an offset from its mark."""
+    left, middle = place[0] + offset[0], place[1] + offset[1]
+    return Box(left - 1, middle - LABEL_HEIGHT / 2, left + width + 1, middle + LABEL_HEIGHT / 2)
 
 
 def _candidate_offsets(width: float) -> Iterator[Position]:
-    """Yield what may be tried: right, left, above and below, nearest first."""
+    """Yield offsets to the right, left, above and below, nearest first."""
     for step in range(17):
         for sign in (1, -1) if step else (1,):
-            height = sign * step * LINE / 2
-            aside = 8.0 if step < 3 else 14.0
-            yield aside, height
-            yield -aside - width, height
+            height = sign * step * LABEL_HEIGHT / 2
+            gap = 8.0 if step < 3 else 14.0
+            yield gap, height
+            yield -gap - width, height
             if step > 1:
                 yield -width / 2, height

@@ -1,4 +1,4 @@
-"""Figures as values: panels of bars, lines or marks, what they show and how to say it aloud."""
+"""A figure as a value: panels of bars, lines or marks, with their text alternatives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from secede.reports import names
 from secede.reports.analysis.formats import Unit, format_mean, format_points
 from secede.reports.analysis.statistics import Estimate
 
-# Of legends.
+# The order of arms in legends.
 ORDER = (
     names.FEDAVG,
     names.RETRAIN,
@@ -19,13 +19,14 @@ ORDER = (
     names.ERASED,
 )
 
-WIDE_LOSS = 5.0  # a method that loses more points of usefulness than this
-WIDE_MARGINS = 5.0  # a difference this many times the allowed one
+# Beyond these an axis is logarithmic.
+WIDE_LOSS = 5.0  # points of usefulness lost
+WIDE_MARGINS = 5.0  # a difference, as a multiple of the allowed one
 
 
 @dataclass(frozen=True)
 class BarGroup:
-    """Bars that stand together, as (arm, value)."""
+    """A label and its bars, as (arm, value)."""
 
     label: str
     bars: tuple[tuple[str, Estimate], ...]
@@ -42,7 +43,7 @@ class BarPanel:
 
     @property
     def vertical_label(self) -> str:
-        """What the vertical axis shows."""
+        """The label of the vertical axis."""
         return self.value_label
 
     @property
@@ -52,10 +53,10 @@ class BarPanel:
 
     @property
     def alt(self) -> str:
-        """The panel in words."""
-        return f"Bar chart, {self.title}, {self.value_label}. " + " ".join(self._said())
+        """The panel in words, for screen readers."""
+        return f"Bar chart, {self.title}, {self.value_label}. " + " ".join(self._sentences())
 
-    def _said(self) -> Iterator[str]:
+    def _sentences(self) -> Iterator[str]:
         for group in self.groups:
             bars = ", ".join(f"{names.label(a)} {format_mean(v, self.unit)}" for a, v in group.bars)
             yield f"{group.label}: {bars}."
@@ -72,7 +73,7 @@ class Line:
 
 @dataclass(frozen=True)
 class LinePanel:
-    """Values against positions, seen through a window of values.
+    """Values against positions; `window` is the range of values shown.
 
     `transposed` puts the values on the horizontal axis; `level` is one arm's value for comparison.
     """
@@ -88,7 +89,7 @@ class LinePanel:
 
     @property
     def vertical_label(self) -> str:
-        """What the vertical axis shows."""
+        """The label of the vertical axis."""
         return self.position_label if self.transposed else self.value_label
 
     @property
@@ -100,7 +101,7 @@ class LinePanel:
     @property
     def alt(self) -> str:
         """The panel in words: where each line begins and ends."""
-        said = (
+        sentences = (
             f"{names.label(line.arm)} from {format_mean(line.values[0], self.unit)} at "
             f"{line.positions[0]:g} to {format_mean(line.values[-1], self.unit)} at "
             f"{line.positions[-1]:g}."
@@ -111,12 +112,12 @@ class LinePanel:
         if self.level:
             arm, value = self.level
             level = f" {names.label(arm)}, for comparison: {format_mean(value, self.unit)}."
-        return " ".join((heading, *said)) + level
+        return " ".join((heading, *sentences)) + level
 
 
 @dataclass(frozen=True)
 class Mark:
-    """One method: what it is called, how it looks, and where it lies."""
+    """One method: its label, its look and its place."""
 
     label: str
     look: str  # key in the palette
@@ -126,9 +127,9 @@ class Mark:
 
 @dataclass(frozen=True)
 class ScatterPanel:
-    """Differences from retraining, in points, of two scores; `allowed` transposed ones are shaded.
+    """Differences of two scores from retraining, in points; those within `allowed` are shaded.
 
-    Marks are labelled where they lie, so that there is no legend.
+    Each mark has a label beside it instead of a legend.
     """
 
     title: str
@@ -139,33 +140,33 @@ class ScatterPanel:
 
     @property
     def is_position_logarithmic(self) -> bool:
-        """Whether the lower axis is logarithmic beyond a point."""
+        """Whether the horizontal axis is logarithmic beyond one point."""
         return min(mark.position for mark in self.marks) < -WIDE_LOSS
 
     @property
     def is_difference_logarithmic(self) -> bool:
-        """Whether the axis of differences is logarithmic beyond the allowed ones."""
+        """Whether the vertical axis is logarithmic beyond the allowed differences."""
         return any(abs(mark.value.mean) > WIDE_MARGINS * self.allowed[1] for mark in self.marks)
 
     @property
     def vertical_label(self) -> str:
-        """What the vertical axis shows."""
+        """The label of the vertical axis."""
         return self.value_label
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """No arm needs a legend."""
+        """No arm: the marks need no legend."""
         return ()
 
     @property
     def alt(self) -> str:
-        """The panel in words."""
+        """The panel in words, for screen readers."""
         heading = f"Scatter chart, {self.title}, {self.value_label} against {self.position_label}."
-        said = (
+        sentences = (
             f"{mark.label}: {format_points(mark.value)} at {mark.position:.1f}."
             for mark in self.marks
         )
-        return " ".join((heading, *said))
+        return " ".join((heading, *sentences))
 
 
 Panel = BarPanel | LinePanel | ScatterPanel

@@ -82,11 +82,11 @@ def test_ten_lines_or_fewer_are_added_to_an_app_without_secede(plain: Path) -> N
 
 
 def test_the_page_says_which_methods_and_strategies_work() -> None:
-    from secede.flower.rounds.supported_strategies import WORK
+    from secede.flower.rounds.supported_strategies import SUPPORTED
     from secede.unlearning.client_tasks import LIVE
 
     page = (ROOT / "docs" / "flower.md").read_text()
-    assert all(name in page for name in (*LIVE, *WORK))
+    assert all(name in page for name in (*LIVE, *SUPPORTED))
 
 
 def configured(folder: Path, home: Path) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def stop(folder: Path, number: str | None, *, as_json: bool) -> None:
 
 def down(folder: Path, only: Sequence[str] | None) -> None:
     """Stop all, or only some, processes; runs end with the SuperLink, and are told."""
-    project, cut = Project.load(folder), list[runs.Active]()
+    project, cut = Project.load(folder), list[runs.ActiveRun]()
     if (only is None or SUPERLINK in only) and processes.running(project, SUPERLINK) is not None:
         with suppress(SecedeError):  # one that does not answer is to go all the same
             cut = runs.active(project, seconds=_ASKED)
@@ -125,8 +125,8 @@ def train(
     project = Project.load(folder)
     runs.check_running(project)
     wished = {"from_scratch": bool(from_scratch), "go_on": from_scratch is False}
-    preflight.config(project.app, {"num-server-rounds": preflight.ROUNDS, "erasure.home": ""})
-    asked = preflight.training(project.home, rounds, **wished)
+    preflight.check_config(project.app, {"num-server-rounds": preflight.ROUNDS, "erasure.home": ""})
+    asked = preflight.plan_training(project.home, rounds, **wished)
     _say(asked.words)
     config: runs.Config = {"num-server-rounds": asked.rounds, "erasure.home": str(project.home)}
     before = _rounds(project)
@@ -169,7 +169,7 @@ def erase(
     config = {"erasure.home": str(project.home), "erasure.leaver": leaver}
     if trigger:
         config["erasure.trigger"] = check_trigger(trigger)
-    earlier = None if dry_run else results.already(project.home, leaver)
+    earlier = None if dry_run else results.earlier_result(project.home, leaver)
     options = {
         "options": {} if wishes == EraseOptions() else kept(wishes),
         "gone": gone,
@@ -178,11 +178,11 @@ def erase(
     }
     if asked := {name: value for name, value in options.items() if value}:
         config["erasure.options"] = json.dumps(asked)
-    preflight.config(project.app, config)
-    preflight.leaving(project.home, leaver)
+    preflight.check_config(project.app, config)
+    preflight.check_leaver(project.home, leaver)
     if request is not None:
         signed(request)
-    before = results.request(project.home, leaver)
+    before = results.last_request(project.home, leaver)
     if not (dry_run or earlier or trigger or request or (before is not None and before.open)):
         raise ConfigError(f"say why {leaver} leaves: --trigger {', '.join(TRIGGERS[:-1])} or other")
     if earlier is not None:
@@ -190,7 +190,7 @@ def erase(
     try:
         runs.check_running(project)
         taken = as_it_is and earlier is None
-        preflight.erasure(project.home, leaver, as_it_is=taken)
+        preflight.prepare_erasure(project.home, leaver, as_it_is=taken)
     except SecedeError as error:
         if earlier is None:
             raise
@@ -203,11 +203,11 @@ def erase(
     try:
         number = runs.run(project, config, seconds=seconds, show=_say)
     except SecedeError:
-        after = results.request(project.home, leaver)
+        after = results.last_request(project.home, leaver)
         if after != before and after is not None and not after.open:
-            results.verified(project.home, leaver)  # it failed because it was rolled back
+            results.verified_result(project.home, leaver)  # it failed because it was rolled back
         raise
-    erased = results.already(project.home, leaver) or results.verified(project.home, leaver)
+    erased = results.earlier_result(project.home, leaver) or results.verified_result(project.home, leaver)
     _show(erased, number, again=erased == earlier, as_json=as_json)
 
 

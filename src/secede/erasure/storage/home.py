@@ -23,9 +23,10 @@ from secede import files
 from secede.erasure.canonical_json import parse, read, to_canonical
 from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES, SERVER, Scope
+from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES, Scope
 from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.signing.keys import (
+    SERVER,
     Keyring,
     PrivateKey,
     PublicKey,
@@ -137,7 +138,7 @@ class Home:
 
     def make_server_key(self) -> None:
         """Make the server's pair of keys, unless it is there; a private key is never replaced."""
-        ensure_key_pair(self.path, SERVER, public=self.keys)
+        ensure_key_pair(self.path, SERVER, public_folder=self.keys)
 
     def operator_key(self) -> PrivateKey:
         """Return the key that signs requests for clients that have none; nobody's on a receipt."""

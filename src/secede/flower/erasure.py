@@ -280,7 +280,7 @@ def _entry(
 
 def _known(store: Store, journal: Journal, client: str) -> Entry | None:
     """Return the client's open request, or the one that it was erased for."""
-    known = [row.entry for row in journal.requests(store.clock()) if row.entry.client == client]
+    known = [entry for entry in journal.entries() if entry.client == client]
     fitting = [entry for entry in known if entry.open]
     if not fitting and client in store.erased():
         fitting = [entry for entry in known if entry.state == PROMOTED]

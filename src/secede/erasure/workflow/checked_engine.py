@@ -148,7 +148,7 @@ class _Attended:
         """Say whether the registry refuses an update: of an erased client, or a retired model's."""
         roll = self._roll
         try:
-            roll.desk.registry.check_update(name, base, working=self._working)
+            roll.desk.registry.check_update(name, base, in_progress=self._working)
         except GuardError:
             return reply_checks.REFUSED
         return None

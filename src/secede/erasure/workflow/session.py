@@ -164,8 +164,8 @@ class ErasureSession:
     def note_head(self) -> None:
         """Keep in the journal how far the ledger goes."""
         head = self.ledger.head()
-        if self.journal.head() != head:
-            self.journal.keep_head(head)
+        if self.journal.ledger_head() != head:
+            self.journal.save_ledger_head(head)
 
     def move(self, state: str, details: Mapping[str, Any]) -> None:
         """Take the request to its next state: journal, lease, ledger."""

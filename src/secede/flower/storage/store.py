@@ -188,7 +188,7 @@ class Store:
         if not self.home.registry.exists():
             return frozenset()
         with ModelRegistry(self.home.registry, read_only=True) as registry:
-            return frozenset(registry.erased())
+            return frozenset(registry.erased_clients())
 
     def served(self) -> Model | None:
         """Return the registered model that serves, if there is one."""
@@ -208,7 +208,7 @@ class Store:
             return
         with ModelRegistry(self.home.registry, read_only=True) as registry:
             retired = any(m.digest == digest and m.status == "retired" for m in registry.models())
-            erased, last = frozenset(registry.erased()), self.last()
+            erased, last = frozenset(registry.erased_clients()), self.last()
         if not retired and erased and (last is None or last.model != digest):
             # The registry knows what served, and not the rounds that led there.
             retired = not erased.isdisjoint(self.log.carried().get(digest, ()))

@@ -121,7 +121,7 @@ def test_a_folder_that_cannot_be_written_is_named(write_run: Write, tmp_path: Pa
 
 def test_no_report_imports_torch_and_the_terminals_part_no_matplotlib() -> None:
     code = (
-        "import sys, secede.reports.tables.main, secede.reports.analysis.verdict\n"
+        "import sys, secede.reports.tables.scores, secede.reports.analysis.verdict\n"
         "import secede.reports.records.load\n"
         "assert 'matplotlib' not in sys.modules\n"
         "import secede.reports.build\n"

@@ -11,13 +11,14 @@ from secede import files
 from secede.cli.trust import about
 from secede.erasure.canonical_json import read
 from secede.erasure.documents.data_commitment import (
-    PROOF_LIMIT,
-    SAMPLE_LIMIT,
+    MAX_PROOF_BYTES,
+    MAX_SAMPLE_BYTES,
     Commitment,
-    Shown,
-    check_proof,
+    SampleProof,
+    check_sample,
 )
-from secede.erasure.receipts import verify as receipts
+from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES, SERVER
+from secede.erasure.receipts.verify import unverified_statement, verify_receipt
 from secede.erasure.signing.keys import Signers
 from secede.erasure.storage.home import Home
 from secede.errors import ConfigError, SecedeError
@@ -53,9 +54,9 @@ def prove(folder: Path, client: str, index: int, out: Path, sample: Path, *, as_
         if path.exists():
             raise ConfigError(f"{path} exists and is not replaced: name another file")
     content, proof = prove_sample(home, client, index)
-    check_proof(pinned, content, proof)
+    check_sample(pinned, content, proof)
     files.create(sample, content, 0o600)
-    files.create(out, Shown(client=client, proof=proof).content(), 0o600)
+    files.create(out, SampleProof(client=client, proof=proof).content(), 0o600)
     if as_json:
         told = {"client": client, "index": index, "proof": str(out), "sample": str(sample)}
         print(json.dumps(told, indent=2))
@@ -76,10 +77,10 @@ def check(
 ) -> None:
     """Check one sample against the commitment in a receipt, with public keys alone."""
     with about(proof):
-        shown = Shown.read(read(proof, PROOF_LIMIT))
+        shown = SampleProof.read(read(proof, MAX_PROOF_BYTES))
     pinned = _stated(receipt, shown.client, Signers.load(keys, auditors), server)
     with about(proof):
-        check_proof(pinned, read(sample, SAMPLE_LIMIT), shown.proof)
+        check_sample(pinned, read(sample, MAX_SAMPLE_BYTES), shown.proof)
     if as_json:
         told = {"holds": True, "client": shown.client, "index": shown.proof.index}
         print(json.dumps({**told, **pinned.model_dump()}, indent=2))
@@ -88,15 +89,15 @@ def check(
     print(f"root {pinned.root}, {pinned.samples:,} samples")
 
 
-def _stated(path: Path, client: str, signers: Signers, server: str = receipts.SERVER) -> Commitment:
+def _stated(path: Path, client: str, signers: Signers, server: str = SERVER) -> Commitment:
     """Return the commitment in a receipt that holds and is about `client`.
 
     Of a folder of receipts, in the one that is about it.
     """
     path = _about(path, client) if path.is_dir() else path
     with about(path):
-        data = read(path, receipts.LIMIT)
-        verified = receipts.verify(data, signers.keys, auditors=signers.auditors, server=server)
+        data = read(path, MAX_RECEIPT_BYTES)
+        verified = verify_receipt(data, signers.keys, auditors=signers.auditors, server=server)
     told = verified.statement.predicate
     if told.request.client != client:
         raise ConfigError(f"{path} is about {told.request.client!r}, not {client!r}")
@@ -110,7 +111,7 @@ def _about(folder: Path, client: str) -> Path:
     found = list[tuple[str, Path]]()
     for path in sorted(folder.glob("*.json")):
         with suppress(SecedeError):  # whatever it is, it is not the one
-            told = receipts.unverified(read(path, receipts.LIMIT)).predicate.request
+            told = unverified_statement(read(path, MAX_RECEIPT_BYTES)).predicate.request
             if told.client == client:
                 found.append((told.received, path))
     if not found:

@@ -171,7 +171,7 @@ def erase(
         config["erasure.trigger"] = check_trigger(trigger)
     earlier = None if dry_run else results.already(project.home, leaver)
     options = {
-        "wishes": {} if wishes == EraseOptions() else kept(wishes),
+        "options": {} if wishes == EraseOptions() else kept(wishes),
         "gone": gone,
         "request": str(request.absolute()) if request and earlier is None else "",
         "dry_run": dry_run,

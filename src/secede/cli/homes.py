@@ -15,7 +15,7 @@ from rich.console import Console
 from secede.cli.progress import repeating_when_quiet
 from secede.cli.requests import signed
 from secede.cli.trust import about
-from secede.erasure.documents import request as requests
+from secede.erasure.documents.request import verify_request
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.model_registry import ModelRegistry
@@ -82,11 +82,11 @@ def erase(
     home, now = Home(folder), datetime.now(UTC)
     data, name = signed(path), home.federation.name
     with about(path):
-        asked = requests.verify(data, home.client_keys(), federation=name)
+        asked = verify_request(data, home.client_keys(), federation=name)
     absent = (asked.client,) if gone else ()
     if dry_run:
         plan = workflow.plan(
-            home, SimulatedBackend(home, gone=absent), asked, wishes=wishes, now=now
+            home, SimulatedBackend(home, gone=absent), asked, options=wishes, now=now
         )
         if as_json:
             print(plan.model_dump_json(indent=2))
@@ -106,7 +106,7 @@ def erase(
                 entry.id,
                 key=key,
                 clock=lambda: datetime.now(UTC),
-                wishes=wishes,
+                options=wishes,
             )
     except KeyboardInterrupt:
         raise StoppedError("interrupted; the same command goes on from here") from None

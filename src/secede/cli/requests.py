@@ -15,8 +15,9 @@ from rich.text import Text
 
 from secede import files
 from secede.erasure.canonical_json import parse, read
-from secede.erasure.documents import request as erasure_requests
-from secede.erasure.signing import dsse, keys
+from secede.erasure.documents.request import MAX_REQUEST_BYTES, new_request, sign_request
+from secede.erasure.signing import dsse
+from secede.erasure.signing.keys import generate_key_pair, key_id, load_private, load_public
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.types import format_time
@@ -25,8 +26,8 @@ from secede.errors import ConfigError, RequestError, TrustError
 
 def keygen(name: str, folder: Path, *, as_json: bool) -> None:
     """Make a pair of keys and say what to do with each."""
-    private, public = keys.generate(folder, name)
-    identity = keys.key_id(keys.load_public(public))
+    private, public = generate_key_pair(folder, name)
+    identity = key_id(load_public(public))
     if as_json:
         told = {"private": str(private), "public": str(public), "key_id": identity}
         print(json.dumps(told, indent=2))
@@ -52,7 +53,7 @@ def request(
 
     `model` is a digest of 64 hexadecimal digits, or a safetensors file.
     """
-    made = erasure_requests.new(
+    made = new_request(
         federation=federation,
         client=client,
         trigger=trigger,
@@ -60,7 +61,7 @@ def request(
         now=now,
         lifetime=timedelta(days=days),
     )
-    signed = erasure_requests.sign(made, keys.load_private(key))
+    signed = sign_request(made, load_private(key))
     try:
         files.create(out, signed, 0o644)
     except FileExistsError:
@@ -87,13 +88,13 @@ def signed(path: Path) -> bytes:
     if path.is_dir():
         raise other
     try:
-        data = read(path, erasure_requests.LIMIT)
+        data = read(path, MAX_REQUEST_BYTES)
     except TrustError as error:  # longer than any request
         raise other from error
     if not data.startswith(b"{"):
         raise other
     with suppress(TrustError):
-        if not dsse.FIELDS & parse(data, erasure_requests.LIMIT).keys():
+        if not dsse.FIELDS & parse(data, MAX_REQUEST_BYTES).keys():
             raise other
     return data
 
@@ -126,11 +127,9 @@ def check_known(folder: Path, client: str, key: Path) -> None:
     with ModelRegistry(home.registry, read_only=True) as registry:
         if client in registry.erased_clients():
             raise RequestError(f"{client!r} was erased already: there is nothing to ask for")
-    ring, identity = home.keyring(), keys.key_id(keys.load_private(key).public_key)
-    if client in ring and keys.key_id(ring[client]) != identity:
-        whose = [
-            f"{name}'s key" for name, public in ring.items() if keys.key_id(public) == identity
-        ]
+    ring, identity = home.keyring(), key_id(load_private(key).public_key)
+    if client in ring and key_id(ring[client]) != identity:
+        whose = [f"{name}'s key" for name, public in ring.items() if key_id(public) == identity]
         raise ConfigError(
             f"{key} is {whose[0] if whose else 'a key that nobody has here'}, expected "
             f"{client}'s, whose public key is {home.keys / f'{client}.pub'}"

@@ -16,13 +16,21 @@ from rich.text import Text
 
 from secede import files
 from secede.erasure.canonical_json import read
-from secede.erasure.documents import acknowledgement
-from secede.erasure.documents.acknowledgement import Acknowledgement
+from secede.erasure.documents.acknowledgement import (
+    ACKNOWLEDGEMENT_TYPE,
+    Acknowledgement,
+    verify_acknowledgement,
+)
 from secede.erasure.documents.ledger_rows import Head
-from secede.erasure.documents.receipt import LIMITS, MethodPart, Verification
+from secede.erasure.documents.receipt import (
+    MAX_RECEIPT_BYTES,
+    SERVER,
+    STANDING_LIMITS,
+    MethodPart,
+    Verification,
+)
 from secede.erasure.receipts import page as certificate
-from secede.erasure.receipts import verify as receipt
-from secede.erasure.receipts.verify import Verified
+from secede.erasure.receipts.verify import Verified, countersign_receipt, verify_receipt
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import Signers, key_id, load_private
 from secede.erasure.storage import ledger
@@ -89,7 +97,7 @@ def verify(
     *,
     model: Path | None = None,
     ledger: Path | None = None,
-    server: str = receipt.SERVER,
+    server: str = SERVER,
     auditors: Sequence[Path] = (),
     countersigned_by: Sequence[str] = (),
     page: bool = False,
@@ -100,15 +108,15 @@ def verify(
     An acknowledgement of a request is checked and told likewise. With `page`, the HTML page for
     people is written beside it.
     """
-    signers, data = Signers.load(keys, auditors), read(path, receipt.LIMIT)
+    signers, data = Signers.load(keys, auditors), read(path, MAX_RECEIPT_BYTES)
     with about(path):
-        if dsse.kind(data, limit=receipt.LIMIT) == acknowledgement.PAYLOAD_TYPE:
+        if dsse.kind(data, limit=MAX_RECEIPT_BYTES) == ACKNOWLEDGEMENT_TYPE:
             if model or ledger or countersigned_by or page:
                 raise ConfigError(f"{path} is an acknowledgement: only receipts are compared")
-            acknowledged = acknowledgement.verify(data, signers.keys, server=server)
+            acknowledged = verify_acknowledgement(data, signers.keys, server=server)
             _say_acknowledged(path, acknowledged, as_json)
             return
-        verified = receipt.verify(
+        verified = verify_receipt(
             data,
             signers.keys,
             auditors=signers.auditors,
@@ -131,7 +139,7 @@ def countersign(
     key: Path,
     keys: Path,
     *,
-    server: str = receipt.SERVER,
+    server: str = SERVER,
     auditors: Sequence[Path] = (),
     as_json: bool,
 ) -> None:
@@ -141,12 +149,12 @@ def countersign(
     """
     signers, private = Signers.load(keys, auditors), load_private(key)
     with files.lock_folder(path.parent), files.private():  # another may be countersigning it too
-        data = read(path, receipt.LIMIT)
+        data = read(path, MAX_RECEIPT_BYTES)
         with about(path):
-            held = receipt.verify(data, signers.keys, auditors=signers.auditors, server=server)
+            held = verify_receipt(data, signers.keys, auditors=signers.auditors, server=server)
             _check_entitled(key, key_id(private.public_key), signers, held)
-            signed = receipt.countersign(data, private)
-            verified = receipt.verify(
+            signed = countersign_receipt(data, private)
+            verified = verify_receipt(
                 signed, signers.keys, auditors=signers.auditors, server=server
             )
         files.write_bytes(path, signed)
@@ -236,7 +244,7 @@ def _say(path: Path, verified: Verified, identity: str) -> None:
         print(f"{name:<10} {said}")
     if not others:
         print("Nobody has countersigned it.")
-    print(LIMITS[0])
+    print(STANDING_LIMITS[0])
 
 
 def _forgotten(answers: Verification) -> str:

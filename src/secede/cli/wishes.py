@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from secede.erasure.documents.plan import Limits, Mean
+from secede.erasure.documents.plan import GuardLimits, Mean
 from secede.erasure.planning import options
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.types import describe_errors
@@ -47,27 +47,30 @@ def of(
     found = EraseOptions(
         methods=tuple(methods),
         settings=chosen_settings,
-        distrust=distrust,
-        rounds=plain.rounds if rounds is None else rounds,
-        server_rounds=plain.server_rounds if rounds is None else rounds,
-        least_rounds=plain.least_rounds if least_rounds is None else least_rounds,
+        untrusted_leaver=distrust,
+        max_rounds=plain.max_rounds if rounds is None else rounds,
+        max_server_rounds=plain.max_server_rounds if rounds is None else rounds,
+        min_rounds=plain.min_rounds if least_rounds is None else least_rounds,
         mean=chosen,
-        answer_seconds=answer_seconds or plain.answer_seconds,
+        leaver_timeout=answer_seconds or plain.leaver_timeout,
         wait=wait,
         guard=plain.guard if nearest is None else _limits(nearest),
         quorum=plain.quorum if quorum is None else quorum,
-        retained_seconds=retained_seconds or plain.retained_seconds,
+        client_timeout=retained_seconds or plain.client_timeout,
         measure_at_leaver=measure_at_leaver,
-        fading=fading,
+        keep_unused_weights=not fading,
         backups_until=backups_until and backups_until.replace(tzinfo=UTC),
     )
     options.check_options(found)
     return found
 
 
-def _limits(nearest: float) -> Limits:
+def _limits(nearest: float) -> GuardLimits:
     try:
-        return Limits(nearest=nearest, nearest_line=min(nearest, Limits().nearest_line))
+        return GuardLimits(
+            min_distance=nearest,
+            min_line_distance=min(nearest, GuardLimits().min_line_distance),
+        )
     except ValidationError as error:
         raise ConfigError(
             f"--nearest {nearest} cannot be used: {describe_errors(error)}"

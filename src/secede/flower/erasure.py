@@ -17,12 +17,16 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from pydantic import Field, ValidationError
 
 from secede import files
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.request import Request
-from secede.erasure.planning import options as wishing
-from secede.erasure.planning.options import EraseOptions
-from secede.erasure.signing import keys
+from secede.erasure.documents.request import (
+    TRIGGERS,
+    Request,
+    new_request,
+    sign_request,
+    verify_request,
+)
+from secede.erasure.planning.options import EraseOptions, from_json
+from secede.erasure.signing.keys import key_id
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
@@ -31,6 +35,7 @@ from secede.erasure.types import Document, describe_errors, format_time
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome
 from secede.errors import ConfigError, GuardError, RequestError
+from secede.flower._flwr import LegacyStrategy
 from secede.flower.backend import FlowerBackend
 from secede.flower.protocol import messages
 from secede.flower.protocol.nodes import Node, online, select
@@ -53,13 +58,13 @@ _GOODBYE = 60.0  # seconds that an erased client has to say that it deleted its 
 
 def erase(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     *,
     leaver: str,
     request: bytes | Path | None = None,
     trigger: str | None = None,
-    wishes: EraseOptions | None = None,
+    options: EraseOptions | None = None,
     gone: bool = False,
     round_seconds: float = 3600.0,
     gather_seconds: float = 120.0,
@@ -72,16 +77,16 @@ def erase(
 
     `request` is what the client signed; without it the operator asks for the client and says why
     (`trigger`), which is not possible for one whose public key lies in the home's `keys/`. A leaver
-    that is offline is waited for as long as `wishes.answer_seconds`, one that is `gone` not at all.
-    `round_seconds` bounds each exchange, `gather_seconds` the wait for other clients that are
+    that is offline is waited for as long as `options.leaver_timeout`; one that is `gone`, not at
+    all. `round_seconds` bounds each exchange, `gather_seconds` the wait for other clients that are
     offline; `passes` is how often a client goes over its samples in a round, for the costs. The
     plan is told before anybody is asked; it and the receipt echo the name.
 
     Under secure aggregation `strategy` is the one that LegacyContext has, and rounds run in the
     workflow `secure`, so that no other client's update is seen.
     """
-    wishes = wishes or EraseOptions()
-    _check_live(wishes)
+    options = options or EraseOptions()
+    _check_live(options)
     found = _strategy(strategy, secure)
     register.check(store)
     _check_hidden(found, store)
@@ -90,7 +95,7 @@ def erase(
         home = register.register_federation(store)
         client = chosen(grid, store, leaver)
         logger.info(f"leaver {leaver} is client {client.name!r} ({client.words()})")
-        _check_enough(found, store, client.name, asked=not (gone or wishes.distrust))
+        _check_enough(found, store, client.name, asked=not (gone or options.untrusted_leaver))
         entry, by_operator = _entry(store, home, client.name, request, trigger)
         exchange = Exchange(grid=grid, pause=pause, now=store.clock)
         ground = FlowerBackend(
@@ -107,7 +112,7 @@ def erase(
         again = entry.state == PROMOTED
         if not again:
             logger.info(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
-        if entry.state in (RECEIVED, PLANNED) and not gone and not wishes.distrust:
+        if entry.state in (RECEIVED, PLANNED) and not gone and not options.untrusted_leaver:
             _look_for(exchange, store, client)
         outcome = workflow.erase(
             home,
@@ -115,7 +120,7 @@ def erase(
             entry.id,
             key=home.server_key(),
             clock=store.clock,
-            wishes=wishes,
+            options=options,
             lock=lock,
         )
     logger.info(_told_again(outcome, home) if again else _words(outcome, home))
@@ -126,30 +131,30 @@ def erase(
 
 def plan(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     *,
     leaver: str,
-    wishes: EraseOptions | None = None,
+    options: EraseOptions | None = None,
     gone: bool = False,
     secure: Secure | None = None,
 ) -> Plan:
     """Return what `erase` would do, without asking anybody for anything."""
-    wishes = wishes or EraseOptions()
-    _check_live(wishes)
+    options = options or EraseOptions()
+    _check_live(options)
     found = _strategy(strategy, secure)
     register.check(store)
     _check_hidden(found, store)
     with files.private(), store.held(purpose="planning an erasure"):
         home = register.register_federation(store)
         client = chosen(grid, store, leaver)
-        _check_enough(found, store, client.name, asked=not (gone or wishes.distrust))
+        _check_enough(found, store, client.name, asked=not (gone or options.untrusted_leaver))
         exchange = Exchange(grid=grid)
         ground = FlowerBackend(exchange, found, store, gone=gone)
         with Journal(home.journal) as journal:
             known = _known(store, journal, client.name)
             asked = journal.request(known.id) if known else _request(store, client.name, "other")
-        return workflow.plan(home, ground, asked, wishes=wishes, now=store.clock())
+        return workflow.plan(home, ground, asked, options=options, now=store.clock())
 
 
 def chosen(grid: Grid, store: Store, leaver: str) -> Node:
@@ -195,7 +200,7 @@ def _say_goodbye(exchange: Exchange, store: Store, client: Node, seconds: float)
 
 
 def _strategy(
-    strategy: Strategy | legacy_api.Strategy, secure: Secure | None
+    strategy: Strategy | LegacyStrategy, secure: Secure | None
 ) -> FedAvg | SecAggSettings:
     if secure is not None:
         workflow = secure.workflow if isinstance(secure, SecureRecording) else secure
@@ -238,9 +243,9 @@ def _check_enough(
         )
 
 
-def _check_live(wishes: EraseOptions) -> None:
-    for name in wishes.methods:
-        entry, _ = create(name, wishes.settings.get(name))
+def _check_live(options: EraseOptions) -> None:
+    for name in options.methods:
+        entry, _ = create(name, options.settings.get(name))
         if entry.name not in LIVE:
             raise ConfigError(
                 f"method {name!r} asks clients for more than a live federation can send; methods "
@@ -254,14 +259,14 @@ def _entry(
     """Return the request to work on, and whether the operator made it for the client."""
     if request is not None:
         data = request if isinstance(request, bytes) else request.read_bytes()
-        asked = requests.verify(data, home.client_keys(), federation=store.name)
+        asked = verify_request(data, home.client_keys(), federation=store.name)
         if asked.client != client:
             raise RequestError(f"the request is {asked.client!r}'s, the leaver {client!r}")
         return workflow.receive(home, data, store.clock()), False
     operator = home.operator_key()
     with Journal(home.journal) as journal:
         if (entry := _known(store, journal, client)) is not None:  # it goes on, or is told again
-            return entry, keys.key_id(operator.public_key) in journal.signed_with(entry.id)
+            return entry, key_id(operator.public_key) in journal.signed_with(entry.id)
     public = home.keys / f"{client}.pub"
     if public.exists():
         raise RequestError(
@@ -271,9 +276,9 @@ def _entry(
     if not trigger:
         raise ConfigError(
             f"why {client!r} leaves is not said, and its receipt will: give trigger=, one of "
-            f"{', '.join(requests.TRIGGERS)}"
+            f"{', '.join(TRIGGERS)}"
         )
-    signed = requests.sign(_request(store, client, trigger), operator)
+    signed = sign_request(_request(store, client, trigger), operator)
     allowed = {client: operator.public_key}  # nowhere else: it must not pass for the client's own
     return workflow.receive(home, signed, store.clock(), operator=allowed), True
 
@@ -291,7 +296,7 @@ def _request(store: Store, client: str, trigger: str) -> Request:
     serving = store.serving()
     if serving is None:
         raise ConfigError(f"{store.path} has no serving model")
-    return requests.new(
+    return new_request(
         federation=store.name, client=client, trigger=trigger, model=serving, now=store.clock()
     )
 
@@ -318,7 +323,7 @@ def _words(outcome: Outcome, home: Home) -> str:
 class Options(Document):
     """How it shall be done."""
 
-    wishes: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict)
     gone: bool = False
     request: str = ""
     dry_run: bool = False
@@ -326,7 +331,7 @@ class Options(Document):
 
 def erase_if_asked(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     context: Context,
     *,
@@ -341,11 +346,11 @@ def erase_if_asked(
     leaver, trigger = str(config.get("erasure.leaver", "")), config.get("erasure.trigger")
     if not leaver:
         return False
-    options = _options(str(config.get("erasure.options", "") or "{}"))
-    wishes = wishing.from_json(options.wishes)
-    if options.dry_run:
+    settings = _options(str(config.get("erasure.options", "") or "{}"))
+    options = from_json(settings.options)
+    if settings.dry_run:
         found = plan(
-            grid, strategy, store, leaver=leaver, wishes=wishes, gone=options.gone, secure=secure
+            grid, strategy, store, leaver=leaver, options=options, gone=settings.gone, secure=secure
         )
         logger.info(found.line())
         return True
@@ -354,10 +359,10 @@ def erase_if_asked(
         strategy,
         store,
         leaver=leaver,
-        request=Path(options.request) if options.request else None,
+        request=Path(settings.request) if settings.request else None,
         trigger=str(trigger) if trigger else None,
-        wishes=wishes,
-        gone=options.gone,
+        options=options,
+        gone=settings.gone,
         secure=secure,
     ).check()
     return True

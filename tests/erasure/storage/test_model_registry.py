@@ -79,7 +79,9 @@ def test_a_parent_that_no_longer_serves_is_refused(lineage: ModelRegistry) -> No
 def test_a_model_from_scratch_replaces_the_serving_one_and_is_not_of_it(
     lineage: ModelRegistry,
 ) -> None:
-    with pytest.raises(RecordError, match="run 'cardio' serves model 222222222222…, not model 1111"):
+    with pytest.raises(
+        RecordError, match="run 'cardio' serves model 222222222222…, not model 1111"
+    ):
         lineage.promote(candidate(THREE, None, "b"), LATER, replaces=ONE)
     found = lineage.promote(candidate(THREE, None, "b"), LATER, replaces=TWO)
     assert (found.parent, found.clients) == (None, ("b",))

@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset
 
-from harness.flower.small import FEATURES, NOW, WISHES, Federation, load_model, samples, strategy
+from harness.flower.small import FEATURES, NOW, OPTIONS, Federation, load_model, samples, strategy
 from secede.errors import ConfigError, DataError, GuardError
 from secede.flower import ClientErasure, Store, erase, recording
 from secede.flower.client.tasks import samples_of, undrawn
@@ -130,7 +130,7 @@ def run(made: Federation, store: Store, model: Callable[[], nn.Module]) -> Any:
         store,
         leaver="name:site-1",
         trigger="other",
-        wishes=WISHES,
+        options=OPTIONS,
         round_seconds=0.4,
         gather_seconds=0.2,
         pause=0.01,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from harness.flower.journals import home, told
-from harness.flower.small import WISHES, Federation, strategy
-from secede.erasure.receipts import verify
+from harness.flower.small import OPTIONS, Federation, strategy
+from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
 from secede.erasure.signing.keys import Keyring, key_id
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError, RolledBackError, TrustError
@@ -27,9 +27,9 @@ def test_the_operator_cannot_countersign_as_the_leaver(federation: Federation) -
     assert list(keys) == ["server"]
     assert not list(here.rglob("*site-1*"))
     operator = federation.store.home.operator_key()
-    both = verify.countersign(signed, operator)
+    both = countersign_receipt(signed, operator)
     with pytest.raises(TrustError):
-        verify.verify(both, keys, countersigned_by=["site-1"])
+        verify_receipt(both, keys, countersigned_by=["site-1"])
     assert key_id(operator.public_key) != key_id(keys["server"])
     assert any("operator" in limit for limit in told(outcome.receipt)["limits"])
 
@@ -81,7 +81,7 @@ def test_a_servers_key_outlives_the_loss_of_its_public_half(federation: Federati
         register.register_federation(federation.store)
     assert public.read_bytes() == before
     assert (home(federation) / "server.key").read_bytes() == private
-    verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
+    verify_receipt(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_nobody_trains_between_what_an_erasure_reads_and_does(
     monkeypatch.setattr(owner, name, looked)
     assert federation.erase("name:site-1").state == "promoted"
     if step != "_entry":
-        plan(federation.grid(), strategy(), federation.store, leaver="name:site-2", wishes=WISHES)
+        plan(federation.grid(), strategy(), federation.store, leaver="name:site-2", options=OPTIONS)
     assert len(tried) == (1 if step == "_entry" else 2)
 
 

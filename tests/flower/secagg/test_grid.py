@@ -21,7 +21,7 @@ from torch import nn
 from harness.flower import secure, small
 from harness.flower.journals import home
 from harness.flower.secure import SecureFederation, changed, claim, one_line, stage_of, strategy
-from harness.flower.small import SIZES, WISHES, initial
+from harness.flower.small import OPTIONS, SIZES, initial
 from secede import state as states
 from secede.errors import ConfigError, RecordError, SilentError
 from secede.flower import plan, secure_recording
@@ -165,12 +165,12 @@ def test_the_quorum_is_asked_for_before_a_sum_is_opened(federation: SecureFedera
     federation.train(2)
     before = opened(federation)
     lost(federation, "site-3")
-    wishes = replace(WISHES, quorum=0.9, wait=timedelta(days=1))
+    options = replace(OPTIONS, quorum=0.9, wait=timedelta(days=1))
     with pytest.raises(SilentError, match="2 of 3 retained clients take part"):
-        federation.erase("name:site-1", wishes=wishes)
+        federation.erase("name:site-1", options=options)
     assert federation.told.has("left out of the round", "'site-3'")
     assert opened(federation) == before
-    assert federation.erase("name:site-1", wishes=wishes).state == "promoted"
+    assert federation.erase("name:site-1", options=options).state == "promoted"
     assert len({start for start, _ in opened(federation)}) == len(opened(federation))
 
 
@@ -344,9 +344,9 @@ def test_a_step_that_ends_at_the_bare_reference_is_not_returned(
     federation: SecureFederation, radius: float
 ) -> None:
     federation.train(2)
-    step = {**WISHES.settings["projected-ascent"], "radius": radius}
-    wishes = replace(WISHES, settings={"projected-ascent": step})
-    outcome = federation.erase("name:site-1", wishes=wishes)
+    step = {**OPTIONS.settings["projected-ascent"], "radius": radius}
+    options = replace(OPTIONS, settings={"projected-ascent": step})
+    outcome = federation.erase("name:site-1", options=options)
     if radius == 1.0:
         assert (outcome.state, outcome.rung) == ("promoted", "local-step")
         return

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.erasure.defences.fingerprints import Fingerprints
-from secede.erasure.documents.plan import Limits
+from secede.erasure.documents.plan import GuardLimits
 from secede.errors import ConfigError, GuardError, StateError
 from secede.federation.engine import OwnState
 from secede.state import State
@@ -41,9 +41,9 @@ class UpdateTrace:
         return self.weight / (1 - self.weight) * self.distance
 
 
-FARTHEST = Limits().farthest  # units from the centre
-NEAREST = Limits().nearest  # units from every known state
-NEAREST_LINE = Limits().nearest_line  # from the line through global model and last update
+FARTHEST = GuardLimits().max_distance  # units from the centre
+NEAREST = GuardLimits().min_distance  # units from every known state
+NEAREST_LINE = GuardLimits().min_line_distance  # from the line of global model and last update
 SKETCHED = 4.0  # times further from a model that is known by its sketch alone
 ROUNDING = 1e-6  # of a radius: a state on the ball's edge is not pulled back for it
 SAME = 1e-4  # of the reference's distance: nearer to it no honest step comes by chance

@@ -14,9 +14,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from secede.erasure.canonical_json import parse, to_canonical
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.ledger_rows import Head
-from secede.erasure.documents.request import Request
+from secede.erasure.documents.request import (
+    Request,
+    check_times,
+    due_date,
+    unverified_request,
+    verify_request,
+)
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import PublicKey
 from secede.erasure.storage import journal_rules
@@ -117,18 +122,18 @@ class Journal(Database):
         Every reason to refuse it raises and leaves no trace: TrustError if it is forged or
         changed, RequestError otherwise. `quota` holds for clients that have none of their own.
         """
-        request = requests.verify(data, keyring, federation=federation)
+        request = verify_request(data, keyring, federation=federation)
         with self.transaction() as connection:
             number = self.number_of(request.digest())
             if number is not None:
                 return AlreadyAccepted(find_entry(connection, number))
-            requests.check_times(request, now)
+            check_times(request, now)
             journal_rules.check_admission(connection, request, now, quota)
             return Accepted(find_entry(connection, self._insert_request(request, data, now)))
 
     def check_new(self, request: Request, now: datetime) -> None:
         """Raise if a genuine request that is not here yet would be refused now."""
-        requests.check_times(request, now)
+        check_times(request, now)
         with self.errors():
             journal_rules.check_admission(self.connection, request, now, journal_rules.QUOTA)
 
@@ -170,7 +175,7 @@ class Journal(Database):
         with self.transaction() as connection:
             entry = find_entry(connection, number)
             journal_rules.check_extension(entry, months, reason, now)
-            due = requests.due_date(entry.received, months)
+            due = due_date(entry.received, months)
             connection.execute(
                 "UPDATE requests SET due = ?, extended = ?, reason = ? WHERE id = ?",
                 (format_time(due), months, reason, number),
@@ -298,7 +303,7 @@ class Journal(Database):
             raise unknown_request(number)
         envelope, digest = row
         try:
-            request = requests.unverified(envelope)
+            request = unverified_request(envelope)
         except (SecedeError, TypeError, AttributeError) as error:
             raise damaged_request(number) from error
         if request.digest() != digest:
@@ -316,7 +321,7 @@ class Journal(Database):
                 request.nonce,
                 data,
                 format_time(received),
-                format_time(requests.due_date(received)),
+                format_time(due_date(received)),
             ),
         ).fetchone()
         self._insert_transition(number, 0, RECEIVED, received, b"{}")

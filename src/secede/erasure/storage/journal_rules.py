@@ -6,8 +6,7 @@ import sqlite3
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
-from secede.erasure.documents import request
-from secede.erasure.documents.request import Request
+from secede.erasure.documents.request import MAX_FURTHER_MONTHS, Request, due_date
 from secede.erasure.storage.journal_entries import Entry, Holder, Lease, find_lease
 from secede.erasure.types import format_time, parse_time
 from secede.errors import ConfigError, RecordError, RequestError
@@ -59,11 +58,12 @@ def check_extension(entry: Entry, months: int, reason: str, now: datetime) -> No
     The client must hear of it within the first month, so later it is refused; and once the erased
     model is verified, since the receipt is then made out with the date that there is.
     """
-    max_months = request.MOST_FURTHER_MONTHS
-    if not 1 <= months <= max_months:
-        raise ConfigError(f"{months} further months are not possible, expected 1 to {max_months}")
+    if not 1 <= months <= MAX_FURTHER_MONTHS:
+        raise ConfigError(
+            f"{months} further months are not possible, expected 1 to {MAX_FURTHER_MONTHS}"
+        )
     check_reason(reason, "extending")
-    first_due = request.due_date(entry.received)
+    first_due = due_date(entry.received)
     if not entry.open:
         raise RequestError(f"request {entry.id} is closed: its due date no longer counts")
     if entry.state == "verified":  # the receipt names the date, and may be on its way

@@ -75,7 +75,7 @@ def or_escalate(
     desk: ErasureSession, roll: Participants, work: Callable[[], T], *, refused: bool = False
 ) -> T | None:
     """Do what rests on clients' replies; None if they made it fail, and the rung was given up."""
-    until = roll.plan.asked_until
+    until = roll.plan.wait_until
     try:
         return work()
     except SilentError as error:
@@ -129,10 +129,10 @@ def guard(desk: ErasureSession) -> None:
         last=desk.ground.last(plan.client),
         trace=desk.ground.trace(plan.client),
         radius=_radius(method),
-        ball=plan.guard.ball,
-        farthest=plan.guard.farthest,
-        nearest=plan.guard.nearest,
-        nearest_line=plan.guard.nearest_line,
+        ball=plan.guard.radius,
+        farthest=plan.guard.max_distance,
+        nearest=plan.guard.min_distance,
+        nearest_line=plan.guard.min_line_distance,
         registered={model.digest for model in desk.registry.models()},
         sketches=_sketches(desk),
     )

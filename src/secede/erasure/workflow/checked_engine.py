@@ -116,7 +116,7 @@ class _Attended:
         like = global_state if roll.desk.step.method in LIKE_THE_MODEL else None
         limit = limit_bytes(global_state)
         fault = reply_checks.fault_of_reply(reply, roll.pins[name], limit_bytes=limit, like=like)
-        if not leaves and time.monotonic() - started > roll.plan.retained_seconds:
+        if not leaves and time.monotonic() - started > roll.plan.client_timeout:
             fault = reply_checks.SILENT
         if fault is None:
             return reply, cost

@@ -12,7 +12,7 @@ from typing import Any
 from secede import state as states
 from secede.erasure.defences import gate, reply_checks
 from secede.erasure.defences.gate import Counts
-from secede.erasure.documents.ledger_rows import Reply
+from secede.erasure.documents.ledger_rows import Verdict
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Reference, Score, Verification
 from secede.erasure.storage import progress as courses
@@ -115,7 +115,7 @@ def verify(desk: ErasureSession) -> None:
     for key, words in zip(NOT_FADED, (STAYED, CLEARED), strict=True):
         limits += [_stayed(each, key, words) for each in course.rounds if each.get(key)]
     if step.rung == "local-step" and not faded:
-        limits.append(UNFADED if plan.fading else KEPT)
+        limits.append(KEPT if plan.keep_unused_weights else UNFADED)
     if left or not last["round"]:
         limits.append(STALE)
     found, limit, sent = _at_leaver(desk, plan, before, after)
@@ -125,8 +125,10 @@ def verify(desk: ErasureSession) -> None:
     scores += desk.ground.scores(plan.client, before, after)
     lost = gate.lost(was, now, plan.margins.level)
     margin = plan.margins.overall
-    useful: Reply = "yes" if lost.high <= margin else "no" if lost.low > margin else "undetermined"
-    forgotten: Reply = "yes" if retrained else "undetermined"
+    useful: Verdict = (
+        "yes" if lost.high <= margin else "no" if lost.low > margin else "undetermined"
+    )
+    forgotten: Verdict = "yes" if retrained else "undetermined"
     verification = Verification(
         scores=tuple(scores),
         level=plan.margins.level,

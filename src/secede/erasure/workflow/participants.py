@@ -53,7 +53,7 @@ class Participants:
     def call(cls, desk: ErasureSession) -> Participants:
         """Call those who still take part in this rung."""
         plan = desk.plan
-        desk.ground.hurry(plan.retained_seconds)
+        desk.ground.hurry(plan.client_timeout)
         present = progress.present(plan.retained, desk.course.way)
         roll = cls(desk=desk, plan=plan, present=present)
         desk.ground.require(roll.allow)

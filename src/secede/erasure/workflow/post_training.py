@@ -39,8 +39,8 @@ def gate_of(margins: Margins) -> Gate:
     """Return the gate with a plan's margins."""
     return Gate(
         margin=margins.overall,
-        class_margin=margins.of_class,
-        minimum=margins.minimum,
+        class_margin=margins.per_class,
+        minimum=margins.min_samples,
         level=margins.level,
     )
 
@@ -184,9 +184,9 @@ def _fades(plan: Plan, step: Step) -> bool:
 
     Without fading what the leaver returns is trusted; what a server-side method leaves is not that.
     """
-    if step.rung == "retraining" or step.rounds < 2:
+    if step.rung == "retraining" or step.max_rounds < 2:
         return False
-    return plan.fading or step.rung != "local-step"
+    return not plan.keep_unused_weights or step.rung != "local-step"
 
 
 def _faded(
@@ -237,9 +237,9 @@ def _enough(
     rounds: tuple[Mapping[str, Any], ...], before: Mapping[str, Any] | None, plan: Plan, step: Step
 ) -> bool:
     last = rounds[-1]
-    if last["round"] >= step.rounds:
+    if last["round"] >= step.max_rounds:
         return True
-    if last["round"] < step.least_rounds or before is None or _cleared(last):
+    if last["round"] < step.min_rounds or before is None or _cleared(last):
         return False
     if not last["passed"] or last["model"] == plan.model:
         return False
@@ -266,7 +266,7 @@ def _counted(
     }
     scalars: dict[str, Any] = {"round": number}
     # A model trained from scratch is counted once, in the end.
-    if number == step.rounds or step.rung != "retraining":
+    if number == step.max_rounds or step.rung != "retraining":
         found, spent = counted(roll, state, details["model"], desk.course.before)
         cost += spent
         details |= found

@@ -124,7 +124,7 @@ class ErasureSession:
     def server(self, plan: Plan) -> Server:
         """Return what a method finds."""
         state = self.model(plan.model)
-        found = self.ground.server(plan.client, plan.retained, state, plan.answer_seconds)
+        found = self.ground.server(plan.client, plan.retained, state, plan.leaver_timeout)
         return replace(found, mean=by_name(plan.mean))
 
     @cached_property

@@ -308,7 +308,7 @@ def _heads(path: Path) -> tuple[Path, list[Head], list[Path]]:
         return file, [], []
     with Journal(journal, read_only=True) as opened:
         kept = opened.ledger_head()
-    heads, broken = Home(folder).heads()
+    heads, broken = consistency.receipt_heads(Home(folder))
     return file, [head for head in (kept, *heads) if head is not None], broken
 
 

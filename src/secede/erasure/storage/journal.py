@@ -33,7 +33,7 @@ from secede.erasure.storage.journal_entries import (
     Entry,
     Holder,
     Lease,
-    Transition,
+    TransitionRow,
     damaged_request,
     find_entry,
     find_lease,
@@ -230,7 +230,7 @@ class Journal(Database):
         *,
         holder: Holder,
         allowed: Allowed,
-    ) -> Transition:
+    ) -> TransitionRow:
         """Take the request to its next state, and close it where none can follow.
 
         `holder` must be the last that leased the request; a lapsed lease counts until another
@@ -255,7 +255,7 @@ class Journal(Database):
             if not allowed[state]:
                 connection.execute("UPDATE requests SET status = 'closed' WHERE id = ?", (number,))
                 self._delete_lease(number, holder)
-        return Transition(
+        return TransitionRow(
             request=number,
             number=last + 1,
             state=state,
@@ -263,7 +263,7 @@ class Journal(Database):
             details=parse(content, DETAILS_BYTES),
         )
 
-    def transitions(self, number: int) -> list[Transition]:
+    def transitions(self, number: int) -> list[TransitionRow]:
         """Return the transitions of a request so far."""
         with self.errors():
             transitions = find_transitions(self.connection, number)

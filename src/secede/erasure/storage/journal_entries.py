@@ -55,8 +55,8 @@ class AlreadyAccepted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transition:
-    """One change of a request's state; numbers count from 0 without a gap."""
+class TransitionRow:
+    """A transition as it is stored, numbered from 0; `transition_details.py` checks its details."""
 
     request: int
     number: int
@@ -110,7 +110,7 @@ def parse_entry(row: tuple[Any, ...]) -> Entry:
         raise damaged_request(row[0]) from error
 
 
-def find_transitions(connection: sqlite3.Connection, number: int) -> list[Transition]:
+def find_transitions(connection: sqlite3.Connection, number: int) -> list[TransitionRow]:
     """Return the transitions of a request in order; none if it is unknown."""
     rows = connection.execute(
         "SELECT number, state, at, details FROM transitions WHERE request = ? ORDER BY number",
@@ -120,7 +120,7 @@ def find_transitions(connection: sqlite3.Connection, number: int) -> list[Transi
         raise damaged_request(number)
     try:
         return [
-            Transition(
+            TransitionRow(
                 request=number,
                 number=place,
                 state=check_name(state),

@@ -19,7 +19,7 @@ from secede.erasure.documents.request import MAX_REQUEST_BYTES, new_request, sig
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import generate_key_pair, key_id, load_private, load_public
 from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.journal_entries import Listed
+from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.types import format_time
 from secede.errors import ConfigError, RequestError, TrustError
 
@@ -125,7 +125,7 @@ def check_known(folder: Path, client: str, key: Path) -> None:
     home = Home(folder)
     home.federation.client(client)
     with ModelRegistry(home.registry, read_only=True) as registry:
-        if client in registry.erased():
+        if client in registry.erased_clients():
             raise RequestError(f"{client!r} was erased already: there is nothing to ask for")
     ring, identity = home.keyring(), key_id(load_private(key).public_key)
     if client in ring and key_id(ring[client]) != identity:
@@ -153,7 +153,7 @@ def extend(
         enter_into_ledger(home, journal, entry, now)
     told = home.acknowledgement(entry.digest)
     if as_json:
-        print(json.dumps({**_row(Listed(entry, None)), "acknowledgement": str(told)}, indent=2))
+        print(json.dumps({**_row(entry, now), "acknowledgement": str(told)}, indent=2))
         return
     print(f"request {number} of {entry.client} is due {format_time(entry.due)[:10]}")
     print(f"{told}  give it to {entry.client}")
@@ -179,17 +179,16 @@ def requests(journal: Path, *, now: datetime, as_json: bool) -> None:
     if not journal.is_file():
         raise ConfigError(f"no journal at {journal}: expected the file of a server's requests")
     with Journal(journal, read_only=True) as opened:
-        listed = opened.requests(now)
+        entries = opened.entries()
     if as_json:
-        print(json.dumps([_row(entry) for entry in listed], indent=2))
-    elif not listed:
+        print(json.dumps([_row(entry, now) for entry in entries], indent=2))
+    elif not entries:
         print("no requests yet")
     else:
-        Console().print(_table(listed))
+        Console().print(_table(entries, now))
 
 
-def _row(listed: Listed) -> dict[str, object]:
-    entry = listed.entry
+def _row(entry: Entry, now: datetime) -> dict[str, object]:
     return {
         "request": entry.id,
         "client": entry.client,
@@ -200,14 +199,14 @@ def _row(listed: Listed) -> dict[str, object]:
         "due": format_time(entry.due),
         "extended_months": entry.extended,
         "reason": entry.reason,
-        "days_left": listed.days_left,
+        "days_left": entry.days_left(now),
         "digest": entry.digest,
     }
 
 
-def _table(listed: list[Listed]) -> Table:
+def _table(entries: list[Entry], now: datetime) -> Table:
     """Return them in columns that fit 80 characters, dates in one piece."""
-    extended = any(found.entry.extended for found in listed)
+    extended = any(entry.extended for entry in entries)
     table = Table(
         title="Requests for erasure",
         title_justify="left",
@@ -217,15 +216,14 @@ def _table(listed: list[Listed]) -> Table:
     )
     for name in ("request", "client", "state", "received", "due", "days left"):
         table.add_column(name, overflow="fold", no_wrap=name != "client")
-    for found in listed:
-        entry = found.entry
+    for entry in entries:
         cells = (
             str(entry.id),
             entry.client,
             entry.state,
             format_time(entry.received)[:10],
             format_time(entry.due)[:10] + ("*" if entry.extended else ""),
-            _days(found.days_left),
+            _days(entry.days_left(now)),
         )
         table.add_row(*(Text(cell) for cell in cells))
     return table

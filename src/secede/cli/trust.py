@@ -183,7 +183,7 @@ def lineage(path: Path, client: str | None = None, *, as_json: bool) -> None:
     path = Home(path).registry if path.is_dir() else path
     with ModelRegistry(path, read_only=True) as registry:
         models = registry.models() if client is None else registry.carriers(client)
-        erased, known = registry.erased(), registry.clients()
+        erased, known = registry.erased_clients(), registry.clients()
     if client is not None and client not in known:
         raise ConfigError(
             f"no model ever carried {client!r}: {did_you_mean(client, known)}"
@@ -306,8 +306,8 @@ def _heads(path: Path) -> tuple[Path, list[Head], list[Path]]:
     if not journal.is_file() or file.name != "ledger.sqlite":
         return file, [], []
     with Journal(journal, read_only=True) as opened:
-        kept = opened.head()
-    heads, broken = Home(folder).heads()
+        kept = opened.ledger_head()
+    heads, broken = consistency.receipt_heads(Home(folder))
     return file, [head for head in (kept, *heads) if head is not None], broken
 
 

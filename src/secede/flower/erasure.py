@@ -35,6 +35,7 @@ from secede.erasure.types import Document, describe_errors, format_time
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome
 from secede.errors import ConfigError, GuardError, RequestError
+from secede.flower._flwr import LegacyStrategy
 from secede.flower.backend import FlowerBackend
 from secede.flower.protocol import messages
 from secede.flower.protocol.nodes import Node, online, select
@@ -57,7 +58,7 @@ _GOODBYE = 60.0  # seconds that an erased client has to say that it deleted its 
 
 def erase(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     *,
     leaver: str,
@@ -130,7 +131,7 @@ def erase(
 
 def plan(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     *,
     leaver: str,
@@ -199,7 +200,7 @@ def _say_goodbye(exchange: Exchange, store: Store, client: Node, seconds: float)
 
 
 def _strategy(
-    strategy: Strategy | legacy_api.Strategy, secure: Secure | None
+    strategy: Strategy | LegacyStrategy, secure: Secure | None
 ) -> FedAvg | SecAggSettings:
     if secure is not None:
         workflow = secure.workflow if isinstance(secure, SecureRecording) else secure
@@ -284,7 +285,7 @@ def _entry(
 
 def _known(store: Store, journal: Journal, client: str) -> Entry | None:
     """Return the client's open request, or the one that it was erased for."""
-    known = [row.entry for row in journal.requests(store.clock()) if row.entry.client == client]
+    known = [entry for entry in journal.entries() if entry.client == client]
     fitting = [entry for entry in known if entry.open]
     if not fitting and client in store.erased():
         fitting = [entry for entry in known if entry.state == PROMOTED]
@@ -330,7 +331,7 @@ class Options(Document):
 
 def erase_if_asked(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     context: Context,
     *,

@@ -193,4 +193,4 @@ def _register(
         for start in range(0, len(names), 4096):
             part = DeliveredBody(model=digest, clients=names[start : start + 4096])
             ledger.append_once("delivered", part, now)
-        journal.keep_head(ledger.head())
+        journal.save_ledger_head(ledger.head())

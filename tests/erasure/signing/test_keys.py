@@ -151,7 +151,7 @@ def test_what_is_no_key_is_refused_without_quoting_it(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StorageError, match="cannot make the folder"):
+    with pytest.raises(StorageError, match="cannot write"):
         generate_key_pair(tmp_path / "file", "north")
 
 

@@ -123,7 +123,7 @@ def test_a_holder_that_lost_its_lease_promotes_deletes_and_signs_nothing(
                 with Journal(home.journal) as journal:
                     journal.release(1, other)
 
-    lost = pytest.raises(RecordError, match=r"process 4711 until|leased by nobody")
+    lost = pytest.raises(RecordError, match=r"process 4711 until|is not leased")
     with lost, logs.passed_to(tell):
         erase.erase(
             home,

@@ -79,7 +79,7 @@ def open_session(
     ):
         consistency.check(home, journal, ledger, registry)
         changed = (parse_time(model.changed) for model in registry.models())
-        steady.not_before(journal.last_at(number), ledger.last_at(), *changed)
+        steady.not_before(journal.last_time(number), ledger.last_time(), *changed)
         with lease_request(lock, journal, number, steady) as holder:
             desk = ErasureSession(
                 home=home,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from secede.erasure.canonical_json import read
@@ -59,7 +58,7 @@ def already(folder: Path, leaver: str) -> ErasureResult | None:
         return None
     home = Home(folder)
     with ModelRegistry(home.registry, read_only=True) as registry:
-        gone = done[-1].client in registry.erased()
+        gone = done[-1].client in registry.erased_clients()
     return _held(home, done[-1]) if gone else None
 
 
@@ -70,8 +69,7 @@ def _requests(folder: Path, leaver: str) -> list[Entry]:
         return []
     name = select(leaver, known).name
     with Journal(path, read_only=True) as journal:
-        found = [listed.entry for listed in journal.requests(datetime.now(UTC))]
-    return [entry for entry in found if entry.client == name]
+        return [entry for entry in journal.entries() if entry.client == name]
 
 
 def _held(home: Home, entry: Entry) -> ErasureResult:

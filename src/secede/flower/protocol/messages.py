@@ -35,6 +35,7 @@ TYPES[client_tasks.MEASURE] = f"query.{LOOK}"
 OURS = frozenset({*TYPES.values(), LEFT})
 _STATE, _TASK, _ANSWER = "secede.state", "secede.task", "secede.answer"
 _KEEP, _UPDATE = "secede.keep", "secede.update"
+_GROUP = "secede"  # begins the group id of the rounds of an erasure
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HOME = re.compile(r"[0-9a-f]{1,64}")
 _LIMIT = 4 << 20  # bytes of JSON
@@ -67,6 +68,16 @@ def question(node: int, asked: Asked, state: State, *, ttl: float) -> Message:
     text = json.dumps(asked.model_dump(mode="json"), allow_nan=False)
     content = RecordDict({_STATE: arrays.pack(state), _TASK: ConfigRecord({"json": text})})
     return Message(content, node, TYPES[asked.task], ttl=ttl)
+
+
+def round_group(phase: str, number: int) -> str:
+    """Return the group id of the messages of one round of an erasure."""
+    return f"{_GROUP}/{phase}/{number}"
+
+
+def is_erasure_round(message: Message) -> bool:
+    """Return whether a message belongs to a round of an erasure."""
+    return message.metadata.group_id.startswith(f"{_GROUP}/")
 
 
 def tell_home(message: Message, home: str, serving: str | None) -> None:

@@ -19,7 +19,6 @@ from secede import state as states
 from secede.errors import ConfigError, GuardError, SilentError
 from secede.federation.cost import Cost
 from secede.federation.engine import ClientSide, ReplyT, RoundReply, Update
-from secede.flower.client.mod import group
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node
 from secede.flower.rounds import supported_strategies
@@ -235,7 +234,7 @@ class FlowerEngine(LiveEngine):
         )
         for message in made:
             serving = self.own.get(at[message.metadata.dst_node_id])
-            message.metadata.group_id = group(phase, number)
+            message.metadata.group_id = messages.round_group(phase, number)
             messages.tell_home(message, self.home, serving.digest if serving else None)
             message.metadata.ttl = self.round_seconds
         replies = self.exchange.send(made, names, self.round_seconds)

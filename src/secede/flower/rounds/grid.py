@@ -8,24 +8,19 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from secede.errors import ConfigError, SilentError
+from secede.flower._flwr import NodeInfo, Run, polls_slowly
 from secede.flower.protocol import nodes
 from secede.flower.protocol.nodes import Node, Roster, online
 from secede.text import list_first, printable
 from secede.waiting import LogAtIntervals, seconds_left
 
-if TYPE_CHECKING:
-    from flwr.proto.node_pb2 import NodeInfo
-    from flwr.supercore.run import Run
-
 logger = logging.getLogger(__name__)
 
-_SLOW = ("HttpGrid",)
 _LOOK = 0.5  # seconds
 
 
@@ -100,7 +95,7 @@ def with_fast_polls(grid: Grid) -> Grid:
 
     Others, such as the simulation's, know themselves when a reply is there.
     """
-    return FastPollGrid(grid) if type(grid).__name__ in _SLOW else grid
+    return FastPollGrid(grid) if polls_slowly(grid) else grid
 
 
 class AdmissionGrid(ForwardingGrid):

@@ -23,14 +23,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from flwr.app import ArrayRecord
-from pydantic import Field, ValidationError
+from pydantic import Field
 from torch import Tensor, nn
 
 from secede import files, logs
 from secede import state as states
-from secede.erasure.canonical_json import parse, read, to_canonical
+from secede.erasure.canonical_json import parse, read
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.json_files import load_document, save_document
 from secede.erasure.storage.locks import HomeLock, lock_home
 from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.types import Document, check_name, format_time, is_name
@@ -128,11 +129,8 @@ class Store:
         path = self.path / "identity.json"
         if not path.exists():
             made = Identity(home=secrets.token_hex(16))
-            files.write_bytes(path, to_canonical(made.model_dump(mode="json")) + b"\n")
-        try:
-            return Identity.model_validate_json(path.read_bytes()).home
-        except ValidationError as error:
-            raise RecordError(f"{path}: damaged; restore it from a backup") from error
+            save_document(path, made)
+        return load_document(Identity, path, _LIMIT).home
 
     @cached_property
     def like(self) -> dict[str, Tensor]:
@@ -188,7 +186,7 @@ class Store:
         if not self.home.registry.exists():
             return frozenset()
         with ModelRegistry(self.home.registry, read_only=True) as registry:
-            return frozenset(registry.erased())
+            return frozenset(registry.erased_clients())
 
     def served(self) -> Model | None:
         """Return the registered model that serves, if there is one."""
@@ -208,7 +206,7 @@ class Store:
             return
         with ModelRegistry(self.home.registry, read_only=True) as registry:
             retired = any(m.digest == digest and m.status == "retired" for m in registry.models())
-            erased, last = frozenset(registry.erased()), self.last()
+            erased, last = frozenset(registry.erased_clients()), self.last()
         if not retired and erased and (last is None or last.model != digest):
             # The registry knows what served, and not the rounds that led there.
             retired = not erased.isdisjoint(self.log.carried().get(digest, ()))

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from secede import files
-from secede.erasure.canonical_json import to_canonical
+from secede.erasure.storage.json_files import load_document, save_document
 from secede.erasure.types import Count, Document
-from secede.errors import ConfigError, RecordError
+from secede.errors import ConfigError
 from secede.flower.storage.round_log import Round, RoundLog
 from secede.text import plural, short_digest
+
+_MAX_BYTES = 1 << 20
 
 
 class Training(Document):
@@ -48,11 +47,9 @@ class TrainingState:
 
     def last(self) -> Training | None:
         """Return the training that is under way, or was the last."""
-        try:
-            found = self._path.read_bytes() if self._path.exists() else None
-            return None if found is None else Training.model_validate_json(found)
-        except ValidationError as error:
-            raise RecordError(f"{self._path}: damaged; restore it from a backup") from error
+        if not self._path.exists():
+            return None
+        return load_document(Training, self._path, _MAX_BYTES)
 
     def cut(self) -> tuple[Training, int] | None:
         """Return the training whose model is the last and that was cut short, and its rounds."""
@@ -168,7 +165,7 @@ class TrainingState:
 
     def write(self, training: Training) -> None:
         """Write a training down."""
-        files.write_bytes(self._path, to_canonical(training.model_dump(mode="json")) + b"\n")
+        save_document(self._path, training)
 
     def _waits(self) -> bool:
         """Return whether one was asked for from scratch that has no round yet."""

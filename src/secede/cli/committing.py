@@ -17,9 +17,9 @@ from secede.erasure.documents.data_commitment import (
     SampleProof,
     check_sample,
 )
-from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES, SERVER
+from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
 from secede.erasure.receipts.verify import unverified_statement, verify_receipt
-from secede.erasure.signing.keys import Signers
+from secede.erasure.signing.keys import SERVER, Signers
 from secede.erasure.storage.home import Home
 from secede.errors import ConfigError, SecedeError
 

@@ -24,15 +24,14 @@ from secede.erasure.documents.acknowledgement import (
 from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.documents.receipt import (
     MAX_RECEIPT_BYTES,
-    SERVER,
     STANDING_LIMITS,
     MethodPart,
     Verification,
 )
-from secede.erasure.receipts import page as certificate
+from secede.erasure.receipts.page import describe_duration, write_page
 from secede.erasure.receipts.verify import Verified, countersign_receipt, verify_receipt
 from secede.erasure.signing import dsse
-from secede.erasure.signing.keys import Signers, key_id, load_private
+from secede.erasure.signing.keys import SERVER, Signers, key_id, load_private
 from secede.erasure.storage import ledger
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
@@ -110,7 +109,7 @@ def verify(
     """
     signers, data = Signers.load(keys, auditors), read(path, MAX_RECEIPT_BYTES)
     with about(path):
-        if dsse.kind(data, limit=MAX_RECEIPT_BYTES) == ACKNOWLEDGEMENT_TYPE:
+        if dsse.payload_type(data, limit=MAX_RECEIPT_BYTES) == ACKNOWLEDGEMENT_TYPE:
             if model or ledger or countersigned_by or page:
                 raise ConfigError(f"{path} is an acknowledgement: only receipts are compared")
             acknowledged = verify_acknowledgement(data, signers.keys, server=server)
@@ -125,7 +124,7 @@ def verify(
             server=server,
             countersigned_by=countersigned_by,
         )
-    written = certificate.write(verified, path) if page else None
+    written = write_page(verified, path) if page else None
     if as_json:
         print(json.dumps(_told(verified, written), indent=2))
         return
@@ -158,7 +157,7 @@ def countersign(
                 signed, signers.keys, auditors=signers.auditors, server=server
             )
         files.write_bytes(path, signed)
-        page = certificate.write(verified, path)
+        page = write_page(verified, path)
     names = list(verified.countersigned_by)
     if as_json:
         told = {"receipt": str(path), "page": str(page), "countersigned_by": names}
@@ -232,7 +231,7 @@ def _say(path: Path, verified: Verified, identity: str) -> None:
         "signed by": verified.server + (f"; countersigned by {others}" if others else ""),
         "key id": identity,
         "client": f"{told.request.client}, federation {told.request.federation}",
-        "completed": f"{told.request.completed[:10]}, {certificate.clock(told.request)}",
+        "completed": f"{told.request.completed[:10]}, {describe_duration(told.request)}",
         "how": _how(told.method),
         "forgotten": _forgotten(answers),
         "useful": answers.useful,

@@ -60,9 +60,7 @@ def start_rung(session: ErasureSession) -> None:
     plan, step = session.plan, session.step
     method = method_of(step)
     is_local = step.rung == "local-step"
-    logger.info(
-        f"asking {plan.client} for a local step" if is_local else f"starting {step.method}"
-    )
+    logger.info(f"asking {plan.client} for a local step" if is_local else f"starting {step.method}")
     record_fingerprints(session)
     participants = Participants.of(session)
 

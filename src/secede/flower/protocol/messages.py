@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from pydantic import Field, ValidationError
 
 from secede.erasure.canonical_json import parse
-from secede.erasure.types import Count, Digest, Document, Name, Share, describe_errors
+from secede.erasure.types import Count, Digest, Document, Fraction, Name, describe_errors
 from secede.errors import ConfigError, GuardError, RecordError, SecedeError, StateError, TrustError
 from secede.flower.protocol import arrays
 from secede.state import State
@@ -54,7 +54,7 @@ class TaskHeader(Document):
     settings: dict[str, Any] = Field(default_factory=dict)
     client: Count  # its number in the engine
     number: Count  # of the question
-    weight: Share = 0.0  # of its own last update in the last mean
+    weight: Fraction = 0.0  # of its own last update in the last mean
     own: Digest | None = None  # of that update; None: it has none
     home: str = ""  # what the server calls itself
 

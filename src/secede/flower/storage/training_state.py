@@ -17,6 +17,8 @@ from secede.errors import ConfigError
 from secede.flower.storage.round_log import Round, RoundLog
 from secede.text import plural, short_digest
 
+_MAX_BYTES = 1 << 20
+
 
 _MAX_BYTES = 1 << 20
 

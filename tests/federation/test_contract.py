@@ -19,7 +19,6 @@ from harness.flower.small import (
     client_app,
     initial,
     load_model,
-    one_thread,
     simulator,
     strategy,
 )
@@ -39,12 +38,6 @@ from secede.unlearning.post_training_hold import FIFTH, FIRST
 
 EVERYONE = tuple(range(len(SIZES)))
 Make = Callable[[], Engine]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 def flower(folder: Path) -> FlowerEngine:

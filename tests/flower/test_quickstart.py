@@ -16,7 +16,7 @@ from flwr.app import Context, RecordDict
 
 from harness.flower.inprocess import InProcess, sites
 from harness.paths import ROOT
-from secede.erasure.receipts import verify
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.signing.keys import Keyring
 
 PLAIN, OURS = ROOT / "examples" / "plain", ROOT / "examples" / "quickstart"
@@ -93,7 +93,7 @@ def test_it_trains_and_ours_erases_in_a_second_run(apps: Any, tmp_path: Path) ->
     grid = run(2, **{"erasure.leaver": "name:site-1", "erasure.trigger": "objection"})
     assert [site.name for site in grid.sites.values() if "train.unlearn" in site.seen] == ["site-1"]
     (path,) = (tmp_path / "home" / "receipts").glob("*.json")
-    verify.verify(path.read_bytes(), Keyring.load(tmp_path / "home" / "keys"))
+    verify_receipt(path.read_bytes(), Keyring.load(tmp_path / "home" / "keys"))
 
 
 # The same under SecAgg+: both apps are in the docs alone
@@ -144,5 +144,5 @@ def test_an_app_under_secagg_trains_and_ours_erases_in_a_second_run(
     grid = run(3, ours=True, **asked)
     assert [site.name for site in grid.sites.values() if "train.unlearn" in site.seen] == ["site-1"]
     (path,) = (tmp_path / "home" / "receipts").glob("*.json")
-    verify.verify(path.read_bytes(), Keyring.load(tmp_path / "home" / "keys"))
+    verify_receipt(path.read_bytes(), Keyring.load(tmp_path / "home" / "keys"))
     forget()

@@ -41,15 +41,13 @@ class _Argument(core.TyperArgument):
         super().__init__(help=help, **settings)
         self._text = help
 
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
         """Return name and help."""
-        record = super().get_help_record(ctx)
-        if record is None or self.help or not self._text:
-            return record
-        return record[0], f"{self._text}  {record[1]}".rstrip()
+        name, text = super().get_help_record(ctx) or ("", "")
+        return name, text if self.help else f"{self._text or ''}  {text}".strip()
 
 
-main.TyperArgument = _Argument  # type: ignore[misc]
+main.TyperArgument = _Argument  # type: ignore[attr-defined]
 core.HAS_RICH = False  # help is plain; for rich, typer would put a backslash before every [
 
 PANELS: dict[str, tuple[typer.Typer | Callable[..., None], ...]] = {

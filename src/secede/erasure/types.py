@@ -64,8 +64,8 @@ Text = Annotated[
 Count = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Whole = Annotated[int, Field(ge=-MAX_SAFE_INTEGER, le=MAX_SAFE_INTEGER)]
-Scalar = bool | Whole | Number | Name | None
+Integer = Annotated[int, Field(ge=-MAX_SAFE_INTEGER, le=MAX_SAFE_INTEGER)]
+Scalar = bool | Integer | Number | Name | None
 Scalars = Annotated[dict[Name, Scalar], Field(max_length=64)]
 
 

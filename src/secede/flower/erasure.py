@@ -17,11 +17,16 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from pydantic import Field, ValidationError
 
 from secede import files
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.request import Request
+from secede.erasure.documents.request import (
+    TRIGGERS,
+    Request,
+    new_request,
+    sign_request,
+    verify_request,
+)
 from secede.erasure.planning.options import EraseOptions, from_json
-from secede.erasure.signing import keys
+from secede.erasure.signing.keys import key_id
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
@@ -30,6 +35,7 @@ from secede.erasure.types import Document, describe_errors, format_time
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome
 from secede.errors import ConfigError, GuardError, RequestError
+from secede.flower._flwr import LegacyStrategy
 from secede.flower.backend import FlowerBackend
 from secede.flower.protocol import messages
 from secede.flower.protocol.nodes import Node, online, select
@@ -52,7 +58,7 @@ _GOODBYE = 60.0  # seconds that an erased client has to say that it deleted its 
 
 def erase(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     *,
     leaver: str,
@@ -85,7 +91,7 @@ def erase(
     register.check(store)
     _check_hidden(found, store)
     # Nobody trains between what is read and done.
-    with files.private(), store.held(doing="an erasure") as lock:
+    with files.private(), store.held(purpose="an erasure") as lock:
         home = register.register_federation(store)
         client = chosen(grid, store, leaver)
         logger.info(f"leaver {leaver} is client {client.name!r} ({client.words()})")
@@ -125,7 +131,7 @@ def erase(
 
 def plan(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     *,
     leaver: str,
@@ -139,7 +145,7 @@ def plan(
     found = _strategy(strategy, secure)
     register.check(store)
     _check_hidden(found, store)
-    with files.private(), store.held(doing="planning an erasure"):
+    with files.private(), store.held(purpose="planning an erasure"):
         home = register.register_federation(store)
         client = chosen(grid, store, leaver)
         _check_enough(found, store, client.name, asked=not (gone or options.untrusted_leaver))
@@ -194,7 +200,7 @@ def _say_goodbye(exchange: Exchange, store: Store, client: Node, seconds: float)
 
 
 def _strategy(
-    strategy: Strategy | legacy_api.Strategy, secure: Secure | None
+    strategy: Strategy | LegacyStrategy, secure: Secure | None
 ) -> FedAvg | SecAggSettings:
     if secure is not None:
         workflow = secure.workflow if isinstance(secure, SecureRecording) else secure
@@ -253,14 +259,14 @@ def _entry(
     """Return the request to work on, and whether the operator made it for the client."""
     if request is not None:
         data = request if isinstance(request, bytes) else request.read_bytes()
-        asked = requests.verify(data, home.client_keys(), federation=store.name)
+        asked = verify_request(data, home.client_keys(), federation=store.name)
         if asked.client != client:
             raise RequestError(f"the request is {asked.client!r}'s, the leaver {client!r}")
         return workflow.receive(home, data, store.clock()), False
     operator = home.operator_key()
     with Journal(home.journal) as journal:
         if (entry := _known(store, journal, client)) is not None:  # it goes on, or is told again
-            return entry, keys.key_id(operator.public_key) in journal.signed_with(entry.id)
+            return entry, key_id(operator.public_key) in journal.signed_with(entry.id)
     public = home.keys / f"{client}.pub"
     if public.exists():
         raise RequestError(
@@ -270,9 +276,9 @@ def _entry(
     if not trigger:
         raise ConfigError(
             f"why {client!r} leaves is not said, and its receipt will: give trigger=, one of "
-            f"{', '.join(requests.TRIGGERS)}"
+            f"{', '.join(TRIGGERS)}"
         )
-    signed = requests.sign(_request(store, client, trigger), operator)
+    signed = sign_request(_request(store, client, trigger), operator)
     allowed = {client: operator.public_key}  # nowhere else: it must not pass for the client's own
     return workflow.receive(home, signed, store.clock(), operator=allowed), True
 
@@ -290,7 +296,7 @@ def _request(store: Store, client: str, trigger: str) -> Request:
     serving = store.serving()
     if serving is None:
         raise ConfigError(f"{store.path} has no serving model")
-    return requests.new(
+    return new_request(
         federation=store.name, client=client, trigger=trigger, model=serving, now=store.clock()
     )
 
@@ -325,7 +331,7 @@ class Options(Document):
 
 def erase_if_asked(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     context: Context,
     *,

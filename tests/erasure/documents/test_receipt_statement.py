@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from harness.erasure import papers
 from secede.erasure.documents.receipt import (
-    LIMITS,
+    STANDING_LIMITS,
     Models,
     Predicate,
     Reference,
@@ -189,7 +189,7 @@ def test_parts_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValidationError, match="outside of its interval"):
         copied(score, low=0.42)
     with pytest.raises(ValidationError, match="limits of a receipt must all be stated"):
-        copied(told, limits=LIMITS[1:])
+        copied(told, limits=STANDING_LIMITS[1:])
     with pytest.raises(ValidationError, match="another model"):
         copied(
             papers.statement(),

@@ -10,10 +10,15 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from harness.erasure import papers
-from secede.erasure.documents.receipt import BY_OPERATOR, LIMITS, Attempt, Score, Verification
+from secede.erasure.documents.receipt import (
+    BY_OPERATOR,
+    STANDING_LIMITS,
+    Attempt,
+    Score,
+    Verification,
+)
 from secede.erasure.receipts import page as certificate
-from secede.erasure.receipts import verify
-from secede.erasure.receipts.verify import Verified
+from secede.erasure.receipts.verify import Verified, sign_receipt, verify_receipt
 from secede.errors import ConfigError
 
 
@@ -28,7 +33,7 @@ class Tags(HTMLParser):
 
 
 def verified(**changes: object) -> Verified:
-    return verify.verify(papers.signed(**changes), papers.publics("server", papers.LEAVER))
+    return verify_receipt(papers.signed(**changes), papers.publics("server", papers.LEAVER))
 
 
 def crowded(limits: int = 11) -> Verified:
@@ -75,7 +80,7 @@ def test_the_page_says_what_was_asked_done_measured_and_not_shown() -> None:
     assert "0.8 points above; intervals overlap" in html
     assert "38.2\u202f% to 44.3\u202f%" in html
     assert "In backups until 15 December 2026" in html
-    for limit in LIMITS:
+    for limit in STANDING_LIMITS:
         assert limit.replace("'", "&#39;") in html
     assert "secede verify receipt.json" in html
     assert "countersigned by <b>clinic-north</b>" in html
@@ -84,8 +89,8 @@ def test_the_page_says_what_was_asked_done_measured_and_not_shown() -> None:
 
 
 def test_a_receipt_that_nobody_countersigned_says_so() -> None:
-    data = verify.sign(papers.statement(), papers.private("server"))
-    found = verify.verify(data, papers.publics("server"))
+    data = sign_receipt(papers.statement(), papers.private("server"))
+    found = verify_receipt(data, papers.publics("server"))
     assert "nobody has countersigned it" in certificate.render(found, "receipt.json")
 
 
@@ -136,7 +141,7 @@ def test_the_limits_of_this_erasure_come_first_and_whole() -> None:
     own = ("What the client returned is what serves. " + "x" * 250, "It was not there to measure.")
     html = certificate.render(verified(further_limits=own), "receipt.json")
     listed = html.split("What this does not show")[1].split("</section>")[0]
-    places = [listed.index(limit.replace("'", "&#39;")) for limit in (*own, *LIMITS)]
+    places = [listed.index(limit.replace("'", "&#39;")) for limit in (*own, *STANDING_LIMITS)]
     assert places == sorted(places)
     assert "in the signed file" not in listed
 

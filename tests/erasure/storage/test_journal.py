@@ -10,7 +10,7 @@ import pytest
 
 from harness.erasure.questions import ALLOWED, FEDERATION, MODEL, NOW, People, later, people
 from secede.erasure.defences.gate import CLASSES
-from secede.erasure.documents import request as requests
+from secede.erasure.documents.request import unverified_request
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Accepted, AlreadyAccepted, Entry, Holder
 from secede.erasure.types import MAX_SAFE_INTEGER
@@ -80,9 +80,9 @@ def test_refusals_say_why_and_leave_no_trace(two: People, journal: Journal) -> N
     before = dump(journal)
     genuine = two.ask("north")
     forged = genuine.replace(b"payload", b"paYload")
-    stolen = two.signed(requests.unverified(genuine), by="south")
+    stolen = two.signed(unverified_request(genuine), by="south")
     stranger = two.signed(
-        requests.unverified(genuine).model_copy(update={"client": "west"}), by="north"
+        unverified_request(genuine).model_copy(update={"client": "west"}), by="north"
     )
     elsewhere = two.ask("north", federation="banks")
     replayed = two.ask("north", nonce=nonce, trigger="unlawful")
@@ -109,7 +109,7 @@ def test_refusals_say_why_and_leave_no_trace(two: People, journal: Journal) -> N
 def test_a_nonce_belongs_to_its_client(two: People, journal: Journal) -> None:
     # Otherwise who sees another's request could make it fail by using its nonce first.
     data = two.ask("north")
-    copied = two.ask("south", nonce=requests.unverified(data).nonce)
+    copied = two.ask("south", nonce=unverified_request(data).nonce)
     assert isinstance(two.send(journal, copied), Accepted)
     assert isinstance(two.send(journal, data), Accepted)
 

@@ -1,8 +1,7 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from harness.erasure import small
 from harness.erasure.tampering import tamper
@@ -14,14 +13,11 @@ from secede.errors import TrustError
 
 
 @pytest.fixture(scope="module")
-def erased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+def erased(tmp_path_factory: pytest.TempPathFactory) -> Home:
     """A home from which one client was erased."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     home = small.make(tmp_path_factory.mktemp("founded"))
     small.erase(home, small.receive(home).id)
-    yield home
-    torch.set_num_threads(threads)
+    return home
 
 
 @pytest.fixture

@@ -133,12 +133,12 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         "expected .* at most",
     ),
     "a plain record": (set_state(ArrayRecord(initial())), "no state in safetensors form"),
-    "no JSON": (set_json("{"), "not JSON"),
-    "a list": (set_json("[]"), "not a JSON object"),
+    "no JSON": (set_json("{"), "not valid JSON"),
+    "a list": (set_json("[]"), "expected a JSON object, found list"),
     "nothing": (set_json("{}"), "a question that is none"),
     "more": (set_json('{"task": "count-right", "client": 0, "number": 0, "x": 1}'), "none: x"),
-    "NaN": (set_json('{"task": "count-right", "client": 0, "number": NaN}'), "not JSON"),
-    "deep": (set_json("[" * 100_000), "not JSON"),
+    "NaN": (set_json('{"task": "count-right", "client": 0, "number": NaN}'), "NaN is not a number"),
+    "deep": (set_json("[" * 100_000), "nested more than 32 deep"),
 }
 
 

@@ -39,7 +39,7 @@ def test_what_is_no_traceback_is_passed_on() -> None:
     [
         ("secede.errors.ConfigError: cut short: start it again", ConfigError),
         ("secede.errors.SilentError: too few", SilentError),
-        ("secede.erasure.storage.locks.BusyError: worked on by another", SecedeError),
+        ("secede.erasure.storage.locks.BusyError: in use by another", SecedeError),
         ("secede.errors.did_you_mean: no error", SecedeError),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 
+from harness.lines import Lines
 from secede.errors import SecedeError, SilentError, StoppedError
 from secede.flower.deploy import flwr_cli, processes, results, runs
 from secede.flower.deploy.processes import Process
@@ -77,10 +78,11 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_a_run_is_started_followed_and_its_lines_passed_on(fake: Fake, project: Project) -> None:
-    told: list[str] = []
+    shown, logged = list[str](), Lines()
     config: runs.Config = {"home": 'a "quoted" \\ path', "rounds": 3, "fast": True, "rate": 0.5}
-    assert runs.run(project, config, seconds=60, show=told.append) == "7"
-    assert told[1:] == ["[ROUND 1]", "planned"]
+    assert runs.run(project, config, seconds=60, show=shown.append) == "7"
+    assert shown == ["[ROUND 1]", "planned"]
+    assert logged == ["run 7 started; waiting at most 60 seconds for its end"]
     first = fake.calls()[0]
     assert first[:2] == ["run", str(project.app)]
     override = first[first.index("--run-config") + 1]
@@ -107,17 +109,12 @@ def interrupt(line: str) -> None:
 
 
 def test_ctrl_c_stops_the_run_at_the_superlink_and_says_so(fake: Fake, project: Project) -> None:
-    told: list[str] = []
-
-    def tell(line: str) -> None:
-        told.append(line)
-        interrupt(line)
-
+    logged = Lines()
     fake.tell(status="running", **{"log-seconds": 60})
     with pytest.raises(StoppedError, match="run 7 is stopped; the same command goes on") as caught:
-        runs.run(project, {}, seconds=60, show=tell)
+        runs.run(project, {}, seconds=60, show=interrupt)
     assert caught.value.exit_code == 130
-    assert told[-1] == "interrupted: stopping run 7 at the SuperLink"
+    assert logged[-1] == "interrupted: stopping run 7 at the SuperLink"
     assert fake.calls()[-1] == ["stop", "7", "secede", "--format", "json"]
 
 

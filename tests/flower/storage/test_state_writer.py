@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from secede import files
 from secede import state as states
 from secede.errors import StorageError
 from secede.flower.storage import state_writer
@@ -61,7 +62,7 @@ def test_what_cannot_be_written_is_told_and_nothing_stays(tmp_path: Path) -> Non
     (tmp_path / f"{digest}.safetensors").mkdir()  # cannot be replaced
     with pytest.raises(StorageError, match="cannot write in"):
         state_writer.save(state(), tmp_path)
-    assert not list(tmp_path.glob(state_writer.PARTS))
+    assert not list(tmp_path.glob(files.PARTS))
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,9 +85,9 @@ def prove(
 
     Example: secede commitment prove home site-0 17
     """
-    from secede.erasure.documents.data_commitment import Shown, check_proof
+    from secede import files
+    from secede.erasure.documents.data_commitment import SampleProof, check_sample
     from secede.erasure.storage.home import Home
-    from secede.files import write_new
     from secede.simulation.new_federation import prove_sample
 
     home = Home(folder)
@@ -98,9 +98,9 @@ def prove(
         if path.exists():
             raise ConfigError(f"{path} exists and is not replaced: name another file")
     content, proof = prove_sample(home, client, index)
-    check_proof(commitment, content, proof)
-    write_new(sample, content, 0o600)
-    write_new(out, Shown(client=client, proof=proof).content(), 0o600)
+    check_sample(commitment, content, proof)
+    files.create(sample, content, 0o600)
+    files.create(out, SampleProof(client=client, proof=proof).content(), 0o600)
     if json:
         print_json({"client": client, "index": index, "proof": str(out), "sample": str(sample)})
         return
@@ -128,19 +128,19 @@ def verify_proof(
     """
     from secede.erasure.canonical_json import read
     from secede.erasure.documents.data_commitment import (
-        PROOF_LIMIT,
-        SAMPLE_LIMIT,
-        Shown,
-        check_proof,
+        MAX_PROOF_BYTES,
+        MAX_SAMPLE_BYTES,
+        SampleProof,
+        check_sample,
     )
     from secede.erasure.signing.keys import Signers
 
     with naming(proof):
-        shown = Shown.read(read(proof, PROOF_LIMIT))
+        shown = SampleProof.read(read(proof, MAX_PROOF_BYTES))
     signers = Signers.load(keys, auditor or ())
     commitment = _read_commitment(receipt, shown.client, signers, server)
     with naming(proof):
-        check_proof(commitment, read(sample, SAMPLE_LIMIT), shown.proof)
+        check_sample(commitment, read(sample, MAX_SAMPLE_BYTES), shown.proof)
     if json:
         row = {"valid": True, "client": shown.client, "index": shown.proof.index}
         print_json({**row, **commitment.model_dump()})
@@ -154,12 +154,13 @@ def _read_commitment(
 ) -> Commitment:
     """Return the commitment in a valid receipt about `client`, or in that of a folder."""
     from secede.erasure.canonical_json import read
-    from secede.erasure.receipts import verify as verification
+    from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
+    from secede.erasure.receipts.verify import verify_receipt
 
     path = _last_receipt(path, client) if path.is_dir() else path
     with naming(path):
-        verified = verification.verify(
-            read(path, verification.LIMIT),
+        verified = verify_receipt(
+            read(path, MAX_RECEIPT_BYTES),
             signers.keys,
             auditors=signers.auditors,
             server=server,
@@ -175,12 +176,13 @@ def _read_commitment(
 def _last_receipt(folder: Path, client: str) -> Path:
     """Return the receipt that says it is about `client`, the last if there are more."""
     from secede.erasure.canonical_json import read
-    from secede.erasure.receipts import verify as verification
+    from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
+    from secede.erasure.receipts.verify import unverified_statement
 
     candidates = list[tuple[str, Path]]()
     for path in sorted(folder.glob("*.json")):
         with suppress(SecedeError):  # another file
-            receipt = verification.unverified(read(path, verification.LIMIT))
+            receipt = unverified_statement(read(path, MAX_RECEIPT_BYTES))
             request = receipt.predicate.request
             if request.client == client:
                 candidates.append((request.received, path))

@@ -46,7 +46,7 @@ def erase(
 
     Another: secede erase request.json --home home --aggregation median
     """
-    from secede.erasure.documents import request as requests
+    from secede.erasure.documents.request import verify_request
     from secede.erasure.storage.home import Home
     from secede.erasure.workflow import erase as workflow
     from secede.simulation.backend import Recipe, SimulatedBackend
@@ -55,7 +55,7 @@ def erase(
     options, home, now = arguments.options(), Home(folder), datetime.now(UTC)
     data = read_request(request)
     with naming(request):
-        document = requests.verify(data, home.client_keys(), federation=home.federation.name)
+        document = verify_request(data, home.client_keys(), federation=home.federation.name)
     gone = (document.client,) if arguments.leaver_gone else ()
     if arguments.dry_run:
         backend = SimulatedBackend(home, gone=gone)

@@ -23,13 +23,13 @@ def keygen(
 
     Example: secede keygen site-3
     """
-    from secede.erasure.signing import keys
+    from secede.erasure.signing.keys import generate_key_pair, key_id, load_public
 
-    private, public = keys.generate(folder, name)
-    key_id = keys.key_id(keys.load_public(public))
+    private, public = generate_key_pair(folder, name)
+    identity = key_id(load_public(public))
     if json:
-        print_json({"private": str(private), "public": str(public), "key_id": key_id})
+        print_json({"private": str(private), "public": str(public), "key_id": identity})
         return
     print(f"{private}  keep it secret; only you can read it (0600)")
     print(f"{public}  give it to the federation's server")
-    print(f"key id {key_id}")
+    print(f"key id {identity}")

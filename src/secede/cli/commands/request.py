@@ -40,16 +40,16 @@ def request(
 
     Example: secede request site-3 --home home --key keys/site-3.key --trigger contract-ended
     """
-    from secede.erasure.documents import request as requests
-    from secede.erasure.signing import keys
-    from secede.files import write_new
+    from secede import files
+    from secede.erasure.documents.request import new_request, sign_request
+    from secede.erasure.signing.keys import load_private
 
     if home is not None:
         federation, model = _from_home(home, federation, model)
         _check_accepted(home, client, key)
     if federation is None or model is None:
         raise ConfigError("give --federation and --model, or --home for both")
-    document = requests.new(
+    document = new_request(
         federation=federation,
         client=client,
         trigger=trigger,
@@ -58,7 +58,7 @@ def request(
         lifetime=timedelta(days=days),
     )
     try:
-        write_new(out, requests.sign(document, keys.load_private(key)), 0o644)
+        files.create(out, sign_request(document, load_private(key)), 0o644)
     except FileExistsError:
         raise ConfigError(f"{out} exists and is not replaced: name another file") from None
     if json:
@@ -75,7 +75,7 @@ def read_request(path: Path) -> bytes:
     A damaged request is returned: verifying it says what is wrong.
     """
     from secede.erasure.canonical_json import parse, read
-    from secede.erasure.documents.request import LIMIT
+    from secede.erasure.documents.request import MAX_REQUEST_BYTES
     from secede.erasure.signing import dsse
 
     kind = "is a folder and" if path.is_dir() else "is"
@@ -86,13 +86,13 @@ def read_request(path: Path) -> bytes:
     if path.is_dir():
         raise other
     try:
-        data = read(path, LIMIT)
+        data = read(path, MAX_REQUEST_BYTES)
     except TrustError as error:  # longer than any request
         raise other from error
     if not data.startswith(b"{"):
         raise other
     with suppress(TrustError):
-        if not dsse.FIELDS & parse(data, LIMIT).keys():
+        if not dsse.FIELDS & parse(data, MAX_REQUEST_BYTES).keys():
             raise other
     return data
 
@@ -113,7 +113,7 @@ def _from_home(folder: Path, federation: str | None, model: str | None) -> tuple
 
 def _check_accepted(folder: Path, client: str, key: Path) -> None:
     """Raise if the home would refuse a request of `client` signed with `key`."""
-    from secede.erasure.signing import keys
+    from secede.erasure.signing.keys import key_id, load_private
     from secede.erasure.storage.home import Home
     from secede.erasure.storage.model_registry import ModelRegistry
 
@@ -122,10 +122,10 @@ def _check_accepted(folder: Path, client: str, key: Path) -> None:
     with ModelRegistry(home.registry, read_only=True) as registry:
         if client in registry.erased():
             raise RequestError(f"{client!r} was erased already: there is nothing to ask for")
-    ring, key_id = home.keyring(), keys.key_id(keys.load_private(key).public_key)
-    if client not in ring or keys.key_id(ring[client]) == key_id:
+    ring, identity = home.keyring(), key_id(load_private(key).public_key)
+    if client not in ring or key_id(ring[client]) == identity:
         return
-    owners = [f"{name}'s key" for name, public in ring.items() if keys.key_id(public) == key_id]
+    owners = [f"{name}'s key" for name, public in ring.items() if key_id(public) == identity]
     raise ConfigError(
         f"{key} is {owners[0] if owners else 'a key that nobody has here'}, expected "
         f"{client}'s, whose public key is {home.keys / f'{client}.pub'}"

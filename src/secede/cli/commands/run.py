@@ -246,10 +246,10 @@ def _overview(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> Table:
 def _table(run: Run) -> Table:
     """Return what fits 80 columns; the page and the CSV files hold the rest."""
     from secede.reports import names
-    from secede.reports.formats import brief
-    from secede.reports.tables.main import main_table
+    from secede.reports.analysis.formats import format_brief
+    from secede.reports.tables.scores import score_table
 
-    table = main_table(run)
+    table = score_table(run)
     headings = {key: key.split("_")[0] for key in (run.config.utility, run.config.main_probe)} | {
         "rounds": "rounds",
         "upload_mb": "uploads",
@@ -263,12 +263,12 @@ def _table(run: Run) -> Table:
     for row in table.rows:
         cells = list(table.cells(row))
         label = row.label.replace("before post-training", "0 rounds")
-        drawn.add_row(label, *(brief(*cells[index]) for index in shown))
+        drawn.add_row(label, *(format_brief(*cells[index]) for index in shown))
     return drawn
 
 
 def _as_json(report: Report, runs: Sequence[Run]) -> dict[str, object]:
-    from secede.reports.tables.main import main_table
+    from secede.reports.tables.scores import score_table
 
     return {
         "page": str(report.page),
@@ -288,6 +288,6 @@ def _as_json(report: Report, runs: Sequence[Run]) -> dict[str, object]:
                 },
             }
             for run, (_, verdict) in zip(runs, report.verdicts, strict=True)
-            for table in (main_table(run),)
+            for table in (score_table(run),)
         ],
     }

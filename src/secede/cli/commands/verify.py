@@ -48,25 +48,29 @@ def verify(
     Example: secede verify receipt.json --keys keys --ledger ledger.sqlite
     """
     from secede.erasure.canonical_json import read
-    from secede.erasure.documents import acknowledgement
+    from secede.erasure.documents.acknowledgement import (
+        ACKNOWLEDGEMENT_TYPE,
+        verify_acknowledgement,
+    )
+    from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
     from secede.erasure.receipts import page as pages
-    from secede.erasure.receipts import verify as verification
+    from secede.erasure.receipts.verify import verify_receipt
     from secede.erasure.signing import dsse
     from secede.erasure.signing.keys import Signers, key_id
 
     if len(receipts) > 1 and (json or model is not None):
         raise ConfigError("--json and --model are for one receipt at a time")
-    signers, limit = Signers.load(keys, auditor or ()), verification.LIMIT
+    signers = Signers.load(keys, auditor or ())
     for path in receipts:
-        data = read(path, limit)
+        data = read(path, MAX_RECEIPT_BYTES)
         with naming(path):
-            if dsse.kind(data, limit=limit) == acknowledgement.PAYLOAD_TYPE:
+            if dsse.kind(data, limit=MAX_RECEIPT_BYTES) == ACKNOWLEDGEMENT_TYPE:
                 if model or ledger or countersigned_by or page:
                     raise ConfigError(f"{path} is an acknowledgement: only receipts are compared")
-                acknowledged = acknowledgement.verify(data, signers.keys, server=server)
+                acknowledged = verify_acknowledgement(data, signers.keys, server=server)
                 _print_acknowledgement(path, acknowledged, as_json=json)
                 continue
-            verified = verification.verify(
+            verified = verify_receipt(
                 data,
                 signers.keys,
                 auditors=signers.auditors,
@@ -101,21 +105,25 @@ def countersign(
     """
     from secede import files
     from secede.erasure.canonical_json import read
+    from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
     from secede.erasure.receipts import page as pages
-    from secede.erasure.receipts import verify as verification
+    from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
     from secede.erasure.signing.keys import Signers, key_id, load_private
 
     signers, private = Signers.load(keys, auditor or ()), load_private(key)
     for path in receipts:
-        with files.held(path.parent), files.private():  # another may be countersigning it too
-            data = read(path, verification.LIMIT)
+        with (
+            files.lock_folder(path.parent),
+            files.private(),
+        ):  # another may be countersigning it too
+            data = read(path, MAX_RECEIPT_BYTES)
             with naming(path):
-                verified = verification.verify(
+                verified = verify_receipt(
                     data, signers.keys, auditors=signers.auditors, server=server
                 )
                 _check_entitled(key, key_id(private.public_key), signers, verified)
-                signed = verification.countersign(data, private)
-                verified = verification.verify(
+                signed = countersign_receipt(data, private)
+                verified = verify_receipt(
                     signed, signers.keys, auditors=signers.auditors, server=server
                 )
             files.write_bytes(path, signed)
@@ -168,7 +176,7 @@ def _print_acknowledgement(path: Path, document: Acknowledgement, *, as_json: bo
 
 
 def _print_receipt(path: Path, verified: Verified, key_id: str) -> None:
-    from secede.erasure.documents.receipt import LIMITS
+    from secede.erasure.documents.receipt import STANDING_LIMITS
     from secede.erasure.receipts.page import clock
 
     receipt = verified.statement.predicate
@@ -191,7 +199,7 @@ def _print_receipt(path: Path, verified: Verified, key_id: str) -> None:
     print(f"{path}: signature valid")
     for name, value in lines.items():
         print(f"{name:<16}  {value}")
-    print(LIMITS[0])
+    print(STANDING_LIMITS[0])
 
 
 def _forgotten(verification: Verification) -> str:

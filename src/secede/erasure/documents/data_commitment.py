@@ -22,8 +22,8 @@ from secede.errors import ConfigError, TrustError
 
 SCHEME: Literal["sha256-merkle-v1"] = "sha256-merkle-v1"
 SALT_BYTES = 32
-PROOF_LIMIT = 16_384  # bytes of a proof's file; the longest takes about 4,500
-SAMPLE_LIMIT = 256 << 20  # bytes of one sample
+MAX_PROOF_BYTES = 16_384  # bytes of a proof's file; the longest takes about 4,500
+MAX_SAMPLE_BYTES = 256 << 20  # bytes of one sample
 _LEAF, _NODE, _ROOT = b"\x00", b"\x01", b"\x02" + SCHEME.encode()
 
 
@@ -43,7 +43,7 @@ class Proof(Document):
     path: Annotated[tuple[Digest, ...], Field(max_length=64)]
 
 
-class Shown(Document):
+class SampleProof(Document):
     """A proof in a file: whose sample it is about goes with it."""
 
     version: Literal[1] = 1
@@ -55,10 +55,10 @@ class Shown(Document):
         return to_canonical(self.model_dump(mode="json"))
 
     @classmethod
-    def read(cls, data: bytes) -> Shown:
+    def read(cls, data: bytes) -> SampleProof:
         """Return what a file says; TrustError if it is no proof, or not written in the one way."""
         try:
-            found = cls.model_validate_json(to_canonical(parse(data, PROOF_LIMIT)))
+            found = cls.model_validate_json(to_canonical(parse(data, MAX_PROOF_BYTES)))
         except ValidationError as error:
             raise TrustError(f"not a proof of a sample: {describe_errors(error)}") from None
         if found.content() != data:
@@ -89,7 +89,7 @@ def commit(samples: Iterable[bytes], salt: bytes) -> Commitment:
     return Commitment(root=_root(top, count), samples=count)
 
 
-def check(commitment: Commitment, samples: Iterable[bytes], salt: bytes) -> None:
+def check_commitment(commitment: Commitment, samples: Iterable[bytes], salt: bytes) -> None:
     """Raise unless `commitment` was made from these samples in this order with this salt."""
     found = commit(samples, salt)
     if found.samples != commitment.samples:
@@ -104,7 +104,7 @@ def check(commitment: Commitment, samples: Iterable[bytes], salt: bytes) -> None
         )
 
 
-def prove(samples: Iterable[bytes], salt: bytes, index: int) -> Proof:
+def prove_sample(samples: Iterable[bytes], salt: bytes, index: int) -> Proof:
     """Return what shows sample number `index`, from 0, to somebody who has the commitment."""
     _check_salt(salt)
     leaves = [_leaf(_key(salt, place), sample) for place, sample in enumerate(samples)]
@@ -123,7 +123,7 @@ def prove(samples: Iterable[bytes], salt: bytes, index: int) -> Proof:
     return Proof(index=index, key=_key(salt, index).hex(), path=tuple(reversed(path)))
 
 
-def check_proof(commitment: Commitment, sample: bytes, proof: Proof) -> None:
+def check_sample(commitment: Commitment, sample: bytes, proof: Proof) -> None:
     """Raise unless `proof` shows that `sample` was among the samples committed to."""
     sides: list[bool] = []  # from the root down: whether the sample lies on the left
     index, count = proof.index, commitment.samples

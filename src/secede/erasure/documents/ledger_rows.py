@@ -6,14 +6,12 @@ refused, so none of it can get in by mistake.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from secede.erasure.canonical_json import digest, parse, to_canonical
+from secede.erasure.canonical_json import digest, to_canonical
 from secede.erasure.documents.request import Trigger
 from secede.erasure.types import (
     MAX_SAFE_INTEGER,
@@ -30,7 +28,7 @@ from secede.errors import TrustError
 
 Rung = Literal["local-step", "server-side", "retraining"]
 Status = Literal["serving", "superseded", "retired"]
-Reply = Literal["yes", "no", "undetermined"]
+Verdict = Literal["yes", "no", "undetermined"]
 Names = Annotated[tuple[Name, ...], Field(max_length=4096)]
 
 
@@ -116,8 +114,8 @@ class ReceiptBody(Document):
     after: Digest
     rung: Rung
     method: Name
-    forgotten: Reply
-    useful: Reply
+    forgotten: Verdict
+    useful: Verdict
 
 
 Kind = Literal[
@@ -146,7 +144,7 @@ def check_body(kind: Kind, text: bytes) -> Document:
         ) from error
 
 
-ROW_BYTES = 1 << 20
+MAX_ROW_BYTES = 1 << 20
 
 
 class Head(Document):
@@ -202,67 +200,3 @@ def checked_row(value: dict[str, Any]) -> Row:
     if digest({key: part for key, part in value.items() if key != "hash"}) != row.hash:
         raise TrustError(f"row {row.number} was altered: its hash does not fit what it holds")
     return row
-
-
-def chain_lines(file: BinaryIO) -> Iterator[Row]:
-    """Yield the rows of an exported ledger, each line canonical to the byte."""
-    number = 0
-    while line := file.readline(ROW_BYTES + 1):
-        number += 1
-        try:
-            if not line.endswith(b"\n"):
-                raise TrustError("too long or cut off: a row ends with a newline")
-            value = parse(line[:-1], ROW_BYTES)
-            if to_canonical(value) != line[:-1]:
-                raise TrustError("not in canonical form, as rows are written")
-            row = checked_row(value)
-        except TrustError as error:
-            raise TrustError(f"line {number}: {error}") from None
-        yield row
-
-
-def walk_chain(rows: Iterable[Row], *expected: Head | None) -> Iterator[Row]:
-    """Yield each row once it continues the one before; raise at the first that does not.
-
-    A ledger that ends before any of the `expected` heads, or has another row there, is refused too.
-    """
-    known = [one for one in expected if one is not None]
-    head, named = START, {one.number: one for one in known}
-    if named.get(0, START) != START or len(set(known)) != len(named):
-        raise TrustError("the expected heads contradict each other: one of them was altered")
-    for row in rows:
-        _check_next(head, row)
-        head = row.head
-        if named.get(head.number, head) != head:
-            raise TrustError(
-                f"row {head.number} is not the one that the expected head names: the ledger was "
-                "rewritten, or it is another one"
-            )
-        yield row
-    if head.number < max(named, default=0):
-        raise TrustError(
-            f"the ledger ends at row {head.number} but had {max(named)}: its tail is missing"
-        )
-
-
-def chain_end(rows: Iterable[Row], *expected: Head | None) -> Head:
-    """Walk along all rows and return the head."""
-    last = deque(walk_chain(rows, *expected), maxlen=1)
-    return last[0].head if last else START
-
-
-def _check_next(head: Head, row: Row) -> None:
-    if row.number <= head.number:
-        raise TrustError(
-            f"row {row.number} follows row {head.number}: a row was doubled or moved; "
-            f"expected row {head.number + 1}"
-        )
-    if row.number > head.number + 1:
-        raise TrustError(
-            f"row {row.number} follows row {head.number}: a row was removed or moved; "
-            f"expected row {head.number + 1}"
-        )
-    if row.previous != head.hash:
-        raise TrustError(
-            f"row {row.number} does not continue row {head.number}: one of them was replaced"
-        )

@@ -14,18 +14,18 @@ from pydantic import Field, model_validator
 
 from secede.erasure.canonical_json import to_canonical
 from secede.erasure.documents.data_commitment import Commitment
-from secede.erasure.documents.ledger_rows import Head, Reply, Rung
+from secede.erasure.documents.ledger_rows import Head, Rung, Verdict
 from secede.erasure.documents.request import Trigger
 from secede.erasure.types import (
     Count,
     Digest,
     Document,
+    Integer,
     Name,
     Number,
     Share,
     Text,
     Timestamp,
-    Whole,
     parse_time,
 )
 
@@ -65,9 +65,9 @@ class Verification(Document):
     scores: Annotated[tuple[Score, ...], Field(min_length=1, max_length=64)]
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
     margin_points: Annotated[float, Field(ge=0, le=100)]
-    forgotten: Reply
+    forgotten: Verdict
     by_definition: bool = False  # trained from scratch without the client: nothing to measure
-    useful: Reply
+    useful: Verdict
 
     @model_validator(mode="after")
     def _answers_have_grounds(self) -> Self:
@@ -80,7 +80,7 @@ class Verification(Document):
         return self
 
 
-LIMITS = (
+STANDING_LIMITS = (
     "This is evidence, not proof: it says what was measured and gives no formal guarantee.",
     "It speaks of the model named here, and of no copy or output of an earlier one.",
     "Scores cover the samples and attacks that were used; other attacks may find more.",
@@ -91,7 +91,7 @@ BY_OPERATOR = (
     "The request was made by the server's operator on the client's behalf, unsigned by it."
 )
 
-Setting = bool | Whole | Number | Text | None
+Setting = bool | Integer | Number | Text | None
 Settings = Annotated[dict[Name, Setting], Field(max_length=128)]
 Labels = Annotated[dict[Name, Text], Field(max_length=64)]
 
@@ -243,12 +243,12 @@ class Predicate(Document):
     costs: Costs
     verification: Verification
     ledger: Head
-    limits: Annotated[tuple[Text, ...], Field(min_length=1, max_length=32)] = LIMITS
+    limits: Annotated[tuple[Text, ...], Field(min_length=1, max_length=32)] = STANDING_LIMITS
 
     @property
     def own_limits(self) -> tuple[str, ...]:
         """The limits of this erasure, without those that stand in every receipt."""
-        return tuple(limit for limit in self.limits if limit not in LIMITS)
+        return tuple(limit for limit in self.limits if limit not in STANDING_LIMITS)
 
     @property
     def asked_by(self) -> str:
@@ -267,12 +267,12 @@ class Predicate(Document):
 
     @model_validator(mode="after")
     def _limits_are_said(self) -> Self:
-        if not set(LIMITS) <= set(self.limits):
+        if not set(STANDING_LIMITS) <= set(self.limits):
             raise ValueError("the standing limits of a receipt must all be stated")
         return self
 
 
-WORDS = {  # what matters most comes first
+DESTROYED_KINDS = {  # what matters most comes first
     "model-before": "a model that carried the client, its file at the server",
     "last-update": "the client's last update, its file at the server",
     "history": "the updates that the server had kept while training",
@@ -281,7 +281,7 @@ WORDS = {  # what matters most comes first
     "server-state": "the state that the server started from",
     "intermediate-state": "a state between two rounds of post-training",
 }
-LISTED = 12  # of a kind that the receipt lists one by one; more become one entry
+MAX_LISTED = 12  # of a kind that the receipt lists one by one; more become one entry
 
 
 @dataclass(frozen=True)
@@ -293,12 +293,12 @@ class DestroyedItem:
     at: str
 
 
-def summarise(gone: Sequence[DestroyedItem]) -> tuple[Destroyed, ...]:
+def summarise_destroyed(gone: Sequence[DestroyedItem]) -> tuple[Destroyed, ...]:
     """Return a receipt's entries for what was destroyed, kind by kind."""
     entries = list[Destroyed]()
-    for what, words in WORDS.items():
+    for what, words in DESTROYED_KINDS.items():
         same = [thing for thing in gone if thing.what == what]
-        if len(same) > LISTED:
+        if len(same) > MAX_LISTED:
             last = max(thing.at for thing in same)
             entries.append(Destroyed(what=f"{words}: {len(same)} of them", at=last))
         else:
@@ -333,6 +333,12 @@ class Statement(Document):
     ] = PREDICATE
     predicate: Predicate
 
+    @classmethod
+    def about(cls, predicate: Predicate) -> Self:
+        """Return the statement of a predicate about its model after the erasure."""
+        subject = Subject(digest=Sha256(sha256=predicate.models.after))
+        return cls(subject=(subject,), predicate=predicate)
+
     @model_validator(mode="after")
     def _is_about_its_model(self) -> Self:
         if self.subject[0].digest.sha256 != self.predicate.models.after:
@@ -363,3 +369,12 @@ def _closed(schema: Any) -> Any:
         return schema
     closed = {"additionalProperties": False} if "patternProperties" in schema else {}
     return {**{key: _closed(part) for key, part in schema.items()}, **closed}
+
+
+RECEIPT_TYPE = "application/vnd.in-toto+json"
+
+
+MAX_RECEIPT_BYTES = 256 * 1024  # bytes of a signed receipt; one takes about 10,000
+
+
+SERVER = "server"

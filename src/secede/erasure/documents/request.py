@@ -28,11 +28,11 @@ from secede.erasure.types import (
 )
 from secede.errors import ConfigError, RequestError, TrustError, did_you_mean
 
-PAYLOAD_TYPE = "application/vnd.secede.erasure-request+json"
-LIMIT = 16_384  # bytes of a signed request; one takes about 800
+REQUEST_TYPE = "application/vnd.secede.erasure-request+json"
+MAX_REQUEST_BYTES = 16_384  # bytes of a signed request; one takes about 800
 LIFETIME = timedelta(days=7)
-LONGEST = timedelta(days=31)  # between issued and expires
-SKEW = timedelta(minutes=5)  # that a client's clock may be ahead of the server's
+MAX_LIFETIME = timedelta(days=31)  # between issued and expires
+CLOCK_SKEW = timedelta(minutes=5)  # that a client's clock may be ahead of the server's
 
 Trigger = Literal["consent-withdrawn", "objection", "unlawful", "contract-ended", "other"]
 TRIGGERS: tuple[str, ...] = get_args(Trigger)
@@ -53,8 +53,10 @@ class Request(Document):
     @model_validator(mode="after")
     def _lasts(self) -> Request:
         lasts = parse_time(self.expires) - parse_time(self.issued)
-        if not timedelta(0) < lasts <= LONGEST:
-            raise ValueError(f"expected to expire after issued, by at most {LONGEST.days} days")
+        if not timedelta(0) < lasts <= MAX_LIFETIME:
+            raise ValueError(
+                f"expected to expire after issued, by at most {MAX_LIFETIME.days} days"
+            )
         return self
 
     def payload(self) -> bytes:
@@ -76,7 +78,7 @@ def check_trigger(trigger: str) -> str:
     return trigger
 
 
-def new(
+def new_request(
     *,
     federation: str,
     client: str,
@@ -103,30 +105,30 @@ def new(
         raise ConfigError(f"a request cannot be made of this: {describe_errors(error)}") from None
 
 
-def sign(request: Request, key: PrivateKey) -> bytes:
+def sign_request(request: Request, key: PrivateKey) -> bytes:
     """Return the signed request, as it is sent."""
-    return dsse.sign(request.payload(), PAYLOAD_TYPE, key)
+    return dsse.sign(request.payload(), REQUEST_TYPE, key)
 
 
-def verify(data: bytes, keyring: Mapping[str, PublicKey], *, federation: str) -> Request:
+def verify_request(data: bytes, keyring: Mapping[str, PublicKey], *, federation: str) -> Request:
     """Return the request if the client that it names signed it, for this federation.
 
     Its times are not looked at, so that one that came before is known again later.
     """
-    request = unverified(data)
+    request = unverified_request(data)
     if request.client not in keyring:
         raise RequestError(
             f"client {request.client!r} is not known here: {did_you_mean(request.client, keyring)}"
             "expected one whose public key is in the keyring"
         )
     key = {request.client: keyring[request.client]}
-    signed = dsse.key_ids(data, limit=LIMIT)
+    signed = dsse.key_ids(data, limit=MAX_REQUEST_BYTES)
     others = [name for name, public in keyring.items() if key_id(public) in signed]
     if others and request.client not in others:
         raise TrustError(
             f"the request is signed with {others[0]}'s key, expected {request.client}'s"
         )
-    dsse.verify(data, PAYLOAD_TYPE, key, limit=LIMIT)
+    dsse.verify(data, REQUEST_TYPE, key, limit=MAX_REQUEST_BYTES)
     if request.federation != federation:
         raise RequestError(
             f"the request is for federation {request.federation!r}, this is {federation!r}"
@@ -142,28 +144,28 @@ def check_times(request: Request, now: datetime) -> None:
             f"{format_time(now)}: "
             "sign a new one"
         )
-    if parse_time(request.issued) > now + SKEW:
+    if parse_time(request.issued) > now + CLOCK_SKEW:
         raise RequestError(
             f"the request of {request.client!r} was issued at {request.issued}, but it is "
-            f"{format_time(now)}: set the client's clock, at most {SKEW.seconds // 60} minutes "
-            "ahead pass"
+            f"{format_time(now)}: set the client's clock, which may be at most "
+            f"{CLOCK_SKEW.seconds // 60} minutes ahead"
         )
 
 
-def read(
+def read_request(
     data: bytes, keyring: Mapping[str, PublicKey], now: datetime, *, federation: str
 ) -> Request:
     """Return the request if it is genuine, for this federation and counts at `now`."""
-    request = verify(data, keyring, federation=federation)
+    request = verify_request(data, keyring, federation=federation)
     check_times(request, now)
     return request
 
 
-def unverified(data: bytes) -> Request:
+def unverified_request(data: bytes) -> Request:
     """Return what a signed request says, without looking at its signature."""
-    payload = dsse.unverified(data, PAYLOAD_TYPE, limit=LIMIT)
+    payload = dsse.unverified(data, REQUEST_TYPE, limit=MAX_REQUEST_BYTES)
     try:
-        request = Request.model_validate(parse(payload, LIMIT))
+        request = Request.model_validate(parse(payload, MAX_REQUEST_BYTES))
     except ValidationError as error:
         raise TrustError(f"not a request for erasure: {describe_errors(error)}") from None
     if request.payload() != payload:
@@ -172,7 +174,7 @@ def unverified(data: bytes) -> Request:
 
 
 MONTHS = 1
-MOST_FURTHER_MONTHS = 2
+MAX_FURTHER_MONTHS = 2
 
 
 def months_after(start: datetime, months: int) -> datetime:

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from secede import files
 from secede.erasure.documents.receipt import (
-    LIMITS,
+    STANDING_LIMITS,
     Destroyed,
     Interval,
     Predicate,
@@ -91,7 +91,7 @@ def render(verified: Verified, receipt_name: str) -> str:
         remaining=_fit(told.remaining, ITEMS),
         dense=dense,
         own_limits=told.own_limits,
-        standing_limits=LIMITS,
+        standing_limits=STANDING_LIMITS,
     )
 
 

@@ -16,17 +16,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from secede.erasure.canonical_json import parse
-from secede.erasure.documents.ledger_rows import START, Head, Kind, Row, walk_chain
+from secede.erasure.documents.ledger_rows import START, Head, Kind, Row
 from secede.erasure.documents.receipt import (
+    MAX_RECEIPT_BYTES,
+    RECEIPT_TYPE,
+    SERVER,
     DestroyedItem,
     Models,
     Predicate,
     Statement,
-    summarise,
+    summarise_destroyed,
 )
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import PrivateKey, PublicKey
-from secede.erasure.storage.ledger import rows_of
+from secede.erasure.storage.ledger import rows_of, walk_chain
 from secede.erasure.types import describe_errors
 from secede.errors import TrustError
 from secede.text import short_digest
@@ -98,7 +101,7 @@ def _check_models(told: Predicate, rows: Sequence[Row]) -> None:
 def _check_destroyed(told: Predicate, rows: Sequence[Row]) -> None:
     found = [row for row in rows if row.kind == "destroyed"]
     gone = [DestroyedItem(row.body["what"], row.body["digest"], row.at) for row in found]
-    _same("what was destroyed", list(told.destroyed), list(summarise(gone)))
+    _same("what was destroyed", list(told.destroyed), list(summarise_destroyed(gone)))
     kept = {row.body["backups_until"] for row in found}
     _same("the end of backups", {left.until for left in told.remaining} or {None}, kept or {None})
     if found and found[-1].head != told.ledger:
@@ -133,11 +136,6 @@ def _same(what: str, stated: object, found: object) -> None:
         raise TrustError(f"the ledger contradicts the receipt: {what} differs")
 
 
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
-LIMIT = 256 * 1024  # bytes of a signed receipt; one takes about 10,000
-SERVER = "server"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Verified:
     """A receipt that holds, who signed it, and what it was compared with."""
@@ -150,18 +148,18 @@ class Verified:
     ledger: Head | None  # how far the ledger goes that it was compared with
 
 
-def sign(statement: Statement, server_key: PrivateKey) -> bytes:
+def sign_receipt(statement: Statement, server_key: PrivateKey) -> bytes:
     """Return the receipt, signed by the server."""
-    return dsse.sign(statement.payload(), PAYLOAD_TYPE, server_key)
+    return dsse.sign(statement.payload(), RECEIPT_TYPE, server_key)
 
 
-def countersign(data: bytes, key: PrivateKey) -> bytes:
+def countersign_receipt(data: bytes, key: PrivateKey) -> bytes:
     """Return the receipt with one more signature; `verify` says whether that one counts."""
-    read(dsse.unverified(data, PAYLOAD_TYPE, limit=LIMIT))
+    parse_statement(dsse.unverified(data, RECEIPT_TYPE, limit=MAX_RECEIPT_BYTES))
     return dsse.countersign(data, key)
 
 
-def verify(
+def verify_receipt(
     data: bytes,
     keys: Mapping[str, PublicKey],
     *,
@@ -182,11 +180,11 @@ def verify(
     if both := auditors.keys() & keys.keys():
         raise TrustError(f"{min(both)!r} is a client or the server, and an auditor: which one?")
     known = {**auditors, **keys}
-    payload, signers = dsse.verify(data, PAYLOAD_TYPE, known, limit=LIMIT)
+    payload, signers = dsse.verify(data, RECEIPT_TYPE, known, limit=MAX_RECEIPT_BYTES)
     others = tuple(name for name in signers if name != server)
     if server not in signers:
         raise TrustError(f"the receipt is signed by {_list(signers)}, not by the server {server!r}")
-    statement, digest = read(payload), hashlib.sha256(payload).hexdigest()
+    statement, digest = parse_statement(payload), hashlib.sha256(payload).hexdigest()
     entitled = {statement.predicate.request.client, *auditors}
     if strangers := set(others) - entitled:
         raise TrustError(
@@ -211,14 +209,14 @@ def verify(
     )
 
 
-def unverified(data: bytes) -> Statement:
+def unverified_statement(data: bytes) -> Statement:
     """Return what a receipt says, without looking at its signatures."""
-    return read(dsse.unverified(data, PAYLOAD_TYPE, limit=LIMIT))
+    return parse_statement(dsse.unverified(data, RECEIPT_TYPE, limit=MAX_RECEIPT_BYTES))
 
 
-def read(payload: bytes) -> Statement:
+def parse_statement(payload: bytes) -> Statement:
     """Return the statement in an envelope's payload; nothing is said about who signed it."""
-    parse(payload, LIMIT)
+    parse(payload, MAX_RECEIPT_BYTES)
     try:
         statement = Statement.model_validate_json(payload)
     except ValidationError as error:

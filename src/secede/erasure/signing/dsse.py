@@ -21,14 +21,16 @@ from secede.erasure.types import Digest, Document, describe_errors
 from secede.errors import TrustError
 from secede.text import short_digest
 
-LIMIT = 1 << 20  # bytes of an envelope
+MAX_ENVELOPE_BYTES = 1 << 20  # bytes of an envelope
 _MOST_SIGNATURES = 16
 _KINDS = {
     "application/vnd.secede.erasure-request+json": "a request",
     "application/vnd.secede.erasure-acknowledgement+json": "an acknowledgement",
     "application/vnd.in-toto+json": "a receipt",
 }
-_Base64 = Annotated[str, StringConstraints(max_length=LIMIT, pattern=r"^[A-Za-z0-9+/]*={0,2}$")]
+_Base64 = Annotated[
+    str, StringConstraints(max_length=MAX_ENVELOPE_BYTES, pattern=r"^[A-Za-z0-9+/]*={0,2}$")
+]
 _Type = Annotated[str, StringConstraints(max_length=128, pattern=r"^[!-~]+$")]
 
 
@@ -58,7 +60,7 @@ def sign(payload: bytes, payload_type: str, *keys: PrivateKey) -> bytes:
 
 def countersign(data: bytes, key: PrivateKey) -> bytes:
     """Return the envelope with one more signature; those in it are kept and not verified here."""
-    envelope = _read(data, LIMIT)
+    envelope = _read(data, MAX_ENVELOPE_BYTES)
     if key_id(key.public_key) in envelope.signatures:
         raise TrustError(
             f"the envelope is signed by key {short_digest(key.public_key.keyid)} already"
@@ -73,7 +75,7 @@ def verify(
     keys: Mapping[str, PublicKey],
     *,
     threshold: int = 1,
-    limit: int = LIMIT,
+    limit: int = MAX_ENVELOPE_BYTES,
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the payload and the names of all who signed it, sorted; anything else raises.
 
@@ -91,17 +93,17 @@ def verify(
     return envelope.payload, tuple(signed)
 
 
-def unverified(data: bytes, payload_type: str, *, limit: int = LIMIT) -> bytes:
+def unverified(data: bytes, payload_type: str, *, limit: int = MAX_ENVELOPE_BYTES) -> bytes:
     """Return the payload without looking at signatures: to learn whose key to verify with."""
     return _open(data, payload_type, limit).payload
 
 
-def kind(data: bytes, *, limit: int = LIMIT) -> str:
+def kind(data: bytes, *, limit: int = MAX_ENVELOPE_BYTES) -> str:
     """Return the type of what an envelope holds, without looking at signatures."""
     return str(_read(data, limit).payload_type)
 
 
-def key_ids(data: bytes, *, limit: int = LIMIT) -> frozenset[str]:
+def key_ids(data: bytes, *, limit: int = MAX_ENVELOPE_BYTES) -> frozenset[str]:
     """Return the ids of the keys that an envelope says it is signed with; none is verified."""
     return frozenset(_read(data, limit).signatures)
 
@@ -167,5 +169,5 @@ def _write(envelope: Envelope) -> bytes:
 
 
 def _checked(data: bytes) -> bytes:
-    _read(data, LIMIT)  # what is written can be read again, within the limits
+    _read(data, MAX_ENVELOPE_BYTES)  # what is written can be read again, within the limits
     return data

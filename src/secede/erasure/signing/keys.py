@@ -27,9 +27,9 @@ from securesystemslib.signer import (  # type: ignore[attr-defined]  # not marke
     SSlibKey,
 )
 
+from secede import files
 from secede.erasure.types import check_name
 from secede.errors import ConfigError
-from secede.files import write_new
 
 PrivateKey = CryptoSigner
 PublicKey = SSlibKey
@@ -38,7 +38,7 @@ _LIMIT = 4096  # bytes of a key's file; an Ed25519 key takes about 120
 _MOST = 100_000  # keys of a keyring
 
 
-def generate(folder: Path, name: str, *, public: Path | None = None) -> tuple[Path, Path]:
+def generate_key_pair(folder: Path, name: str, *, public: Path | None = None) -> tuple[Path, Path]:
     """Write a new pair of keys and return where they are; one that exists is never replaced.
 
     `public` is the folder of the public one, where it is another.
@@ -51,8 +51,8 @@ def generate(folder: Path, name: str, *, public: Path | None = None) -> tuple[Pa
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
-        write_new(private, secret, 0o600)
-        write_new(shown, _public_pem(key), 0o644)
+        files.create(private, secret, 0o600)
+        files.create(shown, _public_pem(key), 0o644)
     except FileExistsError as error:  # somebody else was faster
         raise ConfigError(
             f"{error.filename2} exists and is not replaced: take a new name"
@@ -60,16 +60,16 @@ def generate(folder: Path, name: str, *, public: Path | None = None) -> tuple[Pa
     return private, shown
 
 
-def pair(folder: Path, name: str, *, public: Path | None = None) -> tuple[Path, Path]:
+def ensure_key_pair(folder: Path, name: str, *, public: Path | None = None) -> tuple[Path, Path]:
     """Return where a pair of keys is: made if there is none, the public one derived if it is lost.
 
     A private key is never replaced: whatever was signed with it would count for nothing.
     """
     private, shown = folder / f"{name}.key", (public or folder) / f"{name}.pub"
     if not private.exists() and not shown.exists():
-        return generate(folder, name, public=public)
+        return generate_key_pair(folder, name, public=public)
     if private.exists() and not shown.exists():
-        write_new(shown, _public_pem(_ed25519(private)), 0o644)
+        files.create(shown, _public_pem(_ed25519(private)), 0o644)
     return private, shown
 
 

@@ -23,11 +23,18 @@ from secede import files
 from secede.erasure.canonical_json import parse, read, to_canonical
 from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.receipt import Scope
-from secede.erasure.receipts.verify import LIMIT, SERVER, verify
-from secede.erasure.signing.keys import Keyring, PrivateKey, PublicKey, Signers, load_private, pair
+from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES, SERVER, Scope
+from secede.erasure.receipts.verify import verify_receipt
+from secede.erasure.signing.keys import (
+    Keyring,
+    PrivateKey,
+    PublicKey,
+    Signers,
+    ensure_key_pair,
+    load_private,
+)
 from secede.erasure.types import Count, Digest, Document, Name, describe_errors
-from secede.errors import ConfigError, RecordError, StorageError, TrustError, did_you_mean
+from secede.errors import ConfigError, RecordError, TrustError, did_you_mean
 
 _LIMIT = 64 << 20
 _PLAN_LIMIT = 16 << 20  # a plan for as many clients as a federation may have takes half of it
@@ -130,11 +137,11 @@ class Home:
 
     def make_server_key(self) -> None:
         """Make the server's pair of keys, unless it is there; a private key is never replaced."""
-        pair(self.path, SERVER, public=self.keys)
+        ensure_key_pair(self.path, SERVER, public=self.keys)
 
     def operator_key(self) -> PrivateKey:
         """Return the key that signs requests for clients that have none; nobody's on a receipt."""
-        return load_private(pair(self.path, "operator")[0])
+        return load_private(ensure_key_pair(self.path, "operator")[0])
 
     @property
     def _server_key(self) -> Path:
@@ -161,8 +168,8 @@ class Home:
         signers, heads, broken = self.signers(), list[Head](), list[Path]()
         for path in sorted(self.receipts.glob("*.json")):
             try:
-                data = read(path, LIMIT)
-                found = verify(data, signers.keys, auditors=signers.auditors)
+                data = read(path, MAX_RECEIPT_BYTES)
+                found = verify_receipt(data, signers.keys, auditors=signers.auditors)
             except (TrustError, ConfigError):
                 broken.append(path)
             else:
@@ -192,11 +199,7 @@ class Home:
 
     def sweep(self) -> None:
         """Remove what a kill left half written; whoever calls holds the home."""
-        try:
-            for leftover in self.path.rglob(".*.part"):
-                leftover.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot write to {self.path}: {error.strerror}") from error
+        files.remove_parts(self.path)
 
     def _plan(self, digest: str) -> Path:
         return self.path / "plans" / f"{digest}.json"

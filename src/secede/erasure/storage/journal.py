@@ -15,9 +15,14 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from secede.erasure.canonical_json import parse, to_canonical
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.ledger_rows import Head
-from secede.erasure.documents.request import Request
+from secede.erasure.documents.request import (
+    Request,
+    check_times,
+    due_date,
+    unverified_request,
+    verify_request,
+)
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import PublicKey
 from secede.erasure.storage import journal_entries, journal_rules, sqlite
@@ -28,7 +33,7 @@ from secede.erasure.storage.journal_entries import (
     Holder,
     Lease,
     Listed,
-    Transition,
+    TransitionRow,
     damaged,
     sound_moment,
 )
@@ -124,20 +129,20 @@ class Journal:
         Every reason to refuse it raises and leaves no trace: TrustError if it is forged or
         changed, RequestError otherwise. `quota` holds for clients that have none of their own.
         """
-        request = requests.verify(data, keyring, federation=federation)
+        request = verify_request(data, keyring, federation=federation)
         with self._database.writing() as connection:
             known = connection.execute(
                 "SELECT id FROM requests WHERE digest = ?", (request.digest(),)
             ).fetchone()
             if known:
                 return AlreadyAccepted(journal_entries.of(connection, known[0]))
-            requests.check_times(request, now)
+            check_times(request, now)
             journal_rules.check_admission(connection, request, now, quota)
             return Accepted(journal_entries.of(connection, _add(connection, request, data, now)))
 
     def check_new(self, request: Request, now: datetime) -> None:
         """Raise if a genuine request that is not here yet would be refused now."""
-        requests.check_times(request, now)
+        check_times(request, now)
         with self._database.errors():
             journal_rules.check_admission(
                 self._database.connection, request, now, journal_rules.QUOTA
@@ -164,7 +169,7 @@ class Journal:
         if row is None:
             raise journal_entries.unknown(number)
         try:
-            found = requests.unverified(row[0])
+            found = unverified_request(row[0])
         except (SecedeError, TypeError, AttributeError) as error:
             raise journal_entries.damaged(number) from error
         if found.digest() != row[1]:
@@ -225,7 +230,7 @@ class Journal:
         *,
         holder: Holder,
         allowed: Allowed,
-    ) -> Transition:
+    ) -> TransitionRow:
         """Take the request to its next state, and close it where none can follow.
 
         `holder` must be the last that leased the request; a lapsed lease counts until another
@@ -240,7 +245,7 @@ class Journal:
                 journal_rules.release_lease(connection, number, holder)
         return added
 
-    def transitions(self, number: int) -> list[Transition]:
+    def transitions(self, number: int) -> list[TransitionRow]:
         """Return the request's way so far."""
         with self._database.errors():
             found = read_transitions(self._database.connection, number)
@@ -294,7 +299,7 @@ def _add(connection: sqlite3.Connection, request: Request, data: bytes, now: dat
             request.nonce,
             data,
             format_time(received),
-            format_time(requests.due_date(received)),
+            format_time(due_date(received)),
         ),
     ).fetchone()[0]
     insert_received(connection, number, received)
@@ -320,7 +325,7 @@ def insert_transition(
     details: Mapping[str, Any],
     now: datetime,
     allowed: Allowed,
-) -> Transition:
+) -> TransitionRow:
     """Write the next transition if it is allowed after the last one.
 
     It is stamped no earlier than that one, whatever the clock says.
@@ -343,7 +348,7 @@ def insert_transition(
             f"expected {' or '.join(sorted(following)) or 'nothing, it is closed'}"
         )
     _insert(connection, number, last + 1, state, now, content)
-    return Transition(
+    return TransitionRow(
         request=number,
         number=last + 1,
         state=state,
@@ -352,7 +357,7 @@ def insert_transition(
     )
 
 
-def read_transitions(connection: sqlite3.Connection, number: int) -> list[Transition]:
+def read_transitions(connection: sqlite3.Connection, number: int) -> list[TransitionRow]:
     """Return a request's transitions in order; none if it is unknown."""
     rows = connection.execute(
         "SELECT number, state, at, details FROM transitions WHERE request = ? ORDER BY number",
@@ -362,7 +367,7 @@ def read_transitions(connection: sqlite3.Connection, number: int) -> list[Transi
         raise damaged(number)
     try:
         return [
-            Transition(
+            TransitionRow(
                 request=number,
                 number=place,
                 state=check_name(state),

@@ -61,8 +61,8 @@ class AlreadyAccepted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transition:
-    """One step of a request's way; numbers count from 0 without a gap."""
+class TransitionRow:
+    """A transition as it is stored; `transition_details.py` checks its details."""
 
     request: int
     number: int

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlite3
 from datetime import datetime, timedelta
 
-from secede.erasure.documents import request
-from secede.erasure.documents.request import Request
+from secede.erasure.documents.request import MAX_FURTHER_MONTHS, Request, due_date
 from secede.erasure.storage import journal_entries
 from secede.erasure.storage.journal_entries import Entry, Holder, Lease, sound_moment
 from secede.erasure.types import check_name, format_time, parse_time
@@ -82,12 +81,12 @@ def extend(
     The client must hear of it within the first month, so later it is refused; and once the erased
     model is verified, since the receipt is then made out with the date that there is.
     """
-    most = request.MOST_FURTHER_MONTHS
+    most = MAX_FURTHER_MONTHS
     if not 1 <= months <= most:
         raise ConfigError(f"{months} further months are not possible, expected 1 to {most}")
     check_reason(reason, "extending")
     entry = journal_entries.of(connection, number)
-    first = request.due_date(entry.received)
+    first = due_date(entry.received)
     if not entry.open:
         raise RequestError(f"request {number} is closed: nothing is due any more")
     if entry.state == "verified":  # the receipt names the date, and may be on its way
@@ -101,7 +100,7 @@ def extend(
         raise RequestError(f"request {number} is extended by {entry.extended} already")
     connection.execute(
         "UPDATE requests SET due = ?, extended = ?, reason = ? WHERE id = ?",
-        (format_time(request.due_date(entry.received, months)), months, reason, number),
+        (format_time(due_date(entry.received, months)), months, reason, number),
     )
     return journal_entries.of(connection, number)
 
@@ -125,7 +124,7 @@ def acquire_lease(
     held = _lease_held(connection, number)
     if held and held[1] != holder.token and sound_moment(number, held[2]) > now:
         raise RecordError(
-            f"request {number} is worked on by process {held[0]} until {held[2]}: "
+            f"request {number} is leased by process {held[0]} until {held[2]}: "
             "wait; if that process is gone, the lease lapses then by itself"
         )
     lease_end = format_time(now + timedelta(seconds=seconds))
@@ -159,7 +158,7 @@ def check_lease(connection: sqlite3.Connection, number: int, holder: Holder) -> 
         )
     if held[1] != holder.token:
         raise RecordError(
-            f"request {number} is worked on by process {held[0]} until {held[2]}, "
+            f"request {number} is leased by process {held[0]} until {held[2]}, "
             f"not by process {holder.pid} any more"
         )
 

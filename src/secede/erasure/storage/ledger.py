@@ -7,26 +7,24 @@ finds what somebody did to the file by other means. See `chain` for what a chain
 from __future__ import annotations
 
 import sqlite3
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from secede import files
 from secede.erasure.canonical_json import parse, to_canonical
 from secede.erasure.documents.ledger_rows import (
     KINDS,
-    ROW_BYTES,
+    MAX_ROW_BYTES,
     START,
     Head,
     Kind,
     Row,
-    chain_end,
-    chain_lines,
     checked_row,
     link_row,
-    walk_chain,
 )
 from secede.erasure.storage.sqlite import Database
 from secede.erasure.types import Document, parse_time
@@ -141,8 +139,8 @@ class Ledger:
             now = max(now, parse_time(last.at))
         row = link_row(START if last is None else last.head, kind, body, now)
         text = to_canonical(row.body).decode()
-        if len(row.line) > ROW_BYTES:
-            raise RecordError(f"a row of {len(row.line):,} bytes, at most {ROW_BYTES:,} fit")
+        if len(row.line) > MAX_ROW_BYTES:
+            raise RecordError(f"a row of {len(row.line):,} bytes, at most {MAX_ROW_BYTES:,} fit")
         connection.execute(
             f"INSERT INTO rows ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
             (row.number, row.at, row.kind, text, row.previous, row.hash),
@@ -164,7 +162,7 @@ def rows_of(path: Path) -> Iterator[Row]:
         with path.open("rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:
                 file.seek(0)
-                yield from chain_lines(file)
+                yield from parse_lines(file)
                 return
     except OSError as error:
         raise RecordError(f"cannot read the ledger {path}: {error.strerror}") from error
@@ -180,7 +178,7 @@ def verify(path: Path, *expected: Head | None) -> Head:
 def export(rows: Iterable[Row], path: Path, *expected: Head | None) -> Head:
     """Write rows as JSON lines, their chain verified on the way."""
     head = START
-    with files.replacing(path) as temporary, temporary.open("wb") as file:
+    with files.replace(path) as temporary, temporary.open("wb") as file:
         for row in walk_chain(rows, *expected):
             file.write(row.line)
             head = row.head
@@ -192,7 +190,7 @@ def _row(found: tuple[Any, ...]) -> Row:
     if not isinstance(body, str):
         raise TrustError(f"row {number}: its body is no text")
     try:
-        value = parse(body.encode(), ROW_BYTES)
+        value = parse(body.encode(), MAX_ROW_BYTES)
     except TrustError as error:
         raise TrustError(f"row {number}: {error}") from None
     if to_canonical(value) != body.encode():
@@ -204,3 +202,67 @@ def _row(found: tuple[Any, ...]) -> Row:
 def _check_kind(kind: Kind, body: Document) -> None:
     if KINDS.get(type(body)) != kind:
         raise RecordError(f"a row of kind {kind!r} cannot hold a {type(body).__name__}")
+
+
+def parse_lines(file: BinaryIO) -> Iterator[Row]:
+    """Yield the rows of an exported ledger, each line canonical to the byte."""
+    number = 0
+    while line := file.readline(MAX_ROW_BYTES + 1):
+        number += 1
+        try:
+            if not line.endswith(b"\n"):
+                raise TrustError("too long or cut off: a row ends with a newline")
+            value = parse(line[:-1], MAX_ROW_BYTES)
+            if to_canonical(value) != line[:-1]:
+                raise TrustError("not in canonical form, as rows are written")
+            row = checked_row(value)
+        except TrustError as error:
+            raise TrustError(f"line {number}: {error}") from None
+        yield row
+
+
+def walk_chain(rows: Iterable[Row], *expected: Head | None) -> Iterator[Row]:
+    """Yield each row once it continues the one before; raise at the first that does not.
+
+    A ledger that ends before any of the `expected` heads, or has another row there, is refused too.
+    """
+    known = [one for one in expected if one is not None]
+    head, named = START, {one.number: one for one in known}
+    if named.get(0, START) != START or len(set(known)) != len(named):
+        raise TrustError("the expected heads contradict each other: one of them was altered")
+    for row in rows:
+        _check_next(head, row)
+        head = row.head
+        if named.get(head.number, head) != head:
+            raise TrustError(
+                f"row {head.number} is not the one that the expected head names: the ledger was "
+                "rewritten, or it is another one"
+            )
+        yield row
+    if head.number < max(named, default=0):
+        raise TrustError(
+            f"the ledger ends at row {head.number} but had {max(named)}: its tail is missing"
+        )
+
+
+def chain_end(rows: Iterable[Row], *expected: Head | None) -> Head:
+    """Walk along all rows and return the head."""
+    last = deque(walk_chain(rows, *expected), maxlen=1)
+    return last[0].head if last else START
+
+
+def _check_next(head: Head, row: Row) -> None:
+    if row.number <= head.number:
+        raise TrustError(
+            f"row {row.number} follows row {head.number}: a row was doubled or moved; "
+            f"expected row {head.number + 1}"
+        )
+    if row.number > head.number + 1:
+        raise TrustError(
+            f"row {row.number} follows row {head.number}: a row was removed or moved; "
+            f"expected row {head.number + 1}"
+        )
+    if row.previous != head.hash:
+        raise TrustError(
+            f"row {row.number} does not continue row {head.number}: one of them was replaced"
+        )

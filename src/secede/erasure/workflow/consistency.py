@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from secede.erasure.documents import request as deadline
 from secede.erasure.documents.ledger_rows import (
     ExtendedBody,
     Head,
@@ -19,7 +18,7 @@ from secede.erasure.documents.ledger_rows import (
     Row,
     TransitionBody,
 )
-from secede.erasure.documents.request import Request
+from secede.erasure.documents.request import Request, due_date
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
@@ -68,7 +67,7 @@ def request_body(entry: Entry, request: Request) -> RequestBody:
         model=request.model,
         issued=request.issued,
         expires=request.expires,
-        due=format_time(deadline.due_date(entry.received)),
+        due=format_time(due_date(entry.received)),
     )
 
 
@@ -118,9 +117,7 @@ def _check_journal(journal: Journal, entries: Sequence[Entry], rows: Sequence[Ro
 def _check_extended(entry: Entry, row: Row) -> None:
     """Raise unless the journal has put a request off to the row's date, or later."""
     months = range(1, entry.extended + 1)
-    if row.body["extended_to"] not in {
-        format_time(deadline.due_date(entry.received, m)) for m in months
-    }:
+    if row.body["extended_to"] not in {format_time(due_date(entry.received, m)) for m in months}:
         raise TrustError(
             f"row {row.number} of the ledger puts request {entry.id} off, the journal does not: "
             f"one of them was altered; {RESTORE}"

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from secede import files
 from secede.erasure.backend import FederationBackend
-from secede.erasure.documents import request as deadline
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.request import Request
+from secede.erasure.documents.request import Request, due_date
 from secede.erasure.planning.options import EraseOptions, are_ignored, check_options
 from secede.erasure.signing.keys import PrivateKey, PublicKey
 from secede.erasure.storage import progress as courses
@@ -25,7 +24,7 @@ from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.journal_rules import QUOTA, check_reason
-from secede.erasure.storage.locks import Lock
+from secede.erasure.storage.locks import HomeLock
 from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.workflow import attempt, intake, post_training, promotion, taking
 from secede.erasure.workflow.opening import open_session
@@ -96,7 +95,7 @@ def plan(
         number = journal.number_of(request.digest())
         if number is None:
             journal.check_new(request, now)
-        due = deadline.due_date(now) if number is None else journal.entry(number).due
+        due = due_date(now) if number is None else journal.entry(number).due
     with ModelRegistry(home.registry, read_only=True) as registry:
         return taking.plan_for(home, ground, registry, request, options, now, due)
 
@@ -109,7 +108,7 @@ def erase(
     key: PrivateKey,
     clock: Callable[[], datetime],
     options: EraseOptions | None = None,
-    lock: Lock | None = None,
+    lock: HomeLock | None = None,
 ) -> Outcome:
     """Carry request `number` to its end and say how it ended.
 

@@ -10,7 +10,6 @@ leaves all or nothing.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import secrets
@@ -112,8 +111,8 @@ class KeptUpdates:
             self._check_alone(known, home, run, node)
             # Both are written before the disk is waited for; the index syncs the folder for both.
             with (
-                files.replacing(self.folder / _INDEX) as index,
-                files.replacing(self._path(new), sync_folder=False) as temporary,
+                files.replace(self.folder / _INDEX) as index,
+                files.replace(self._path(new), sync_folder=False) as temporary,
             ):
                 if hashed:
                     state_writer.write(state, temporary)
@@ -248,13 +247,9 @@ class KeptUpdates:
     def _locked(self) -> Iterator[None]:
         try:
             files.make_folder(self.folder)
-            path = self.folder / ".lock"
-            path.touch(mode=0o600)
-            file = path.open("rb")
         except OSError as error:
             raise StorageError(f"cannot write in {self.folder}: {error.strerror}") from error
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with files.lock(self.folder / ".lock"):
             yield
 
     def _sweep(self, stays: Sequence[KeptUpdate]) -> None:
@@ -263,7 +258,7 @@ class KeptUpdates:
         try:
             for name in os.listdir(self.folder):
                 whole = name.endswith(".safetensors") and name not in names
-                if whole or fnmatch(name, state_writer.PARTS):
+                if whole or fnmatch(name, files.PARTS):
                     os.unlink(self.folder / name)
         except OSError as error:
             raise StorageError(f"cannot delete in {self.folder}: {error.strerror}") from error

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from secede.errors import ConfigError, DataError, GuardError, RecordError, SecedeError
 from secede.federation.engine import OwnState
 from secede.federation.training import LocalTraining, Loss
+from secede.flower._flwr import client_mods, has_client_fn
 from secede.flower.client import secagg_checks
 from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
 from secede.flower.client.tasks import Keys, Site, floats_of, samples_of, undrawn
@@ -30,7 +31,6 @@ from secede.unlearning.local_step import LocalResult
 from secede.unlearning.method import TakeStep
 
 FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
-GROUP = "secede"  # begins the group of the rounds of an erasure
 _TRIED = 8  # samples that are put through the network before the first round
 _COUNTS = ("num-examples", "num_examples")
 
@@ -94,8 +94,8 @@ class ClientErasure:
 
         An app that is made of a `client_fn` takes none: there the mod answers.
         """
-        secagg_checks.check_mods(getattr(app, "_mods", ()), self.mod)
-        if getattr(app, "_call", None) is not None:
+        secagg_checks.check_mods(client_mods(app), self.mod)
+        if has_client_fn(app):
             self._answers = True
             return app
         app.train(messages.UNLEARN)(self._answer)
@@ -190,7 +190,7 @@ class ClientErasure:
     def _try_out(self, message: Message, context: Context) -> None:
         """Find out before the first update of a training whether a step could run here later."""
         run = str(message.metadata.run_id)
-        if message.metadata.group_id.startswith(f"{GROUP}/"):
+        if messages.is_erasure_round(message):
             return
         if any(kept.run == run for kept in self.updates(context).all()):
             return
@@ -220,11 +220,6 @@ class ClientErasure:
         if found is None:
             found = updates.newest(asked.home)
         return None if found is None else OwnState(_named(found, like), asked.weight)
-
-
-def group(phase: str, number: int) -> str:
-    """Return the group of a round of an erasure."""
-    return f"{GROUP}/{phase}/{number}"
 
 
 def _samples(reply: Message) -> float:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secede.erasure.storage.home import Home
+from secede.erasure.storage.locks import lock_home
 from secede.errors import ConfigError
 from secede.flower.protocol.nodes import select
-from secede.flower.storage import holding
 from secede.flower.storage.round_log import RoundLog
 from secede.flower.storage.training_state import TrainingState
 
@@ -42,7 +42,7 @@ def training(folder: Path, rounds: int | None, *, from_scratch: bool, go_on: boo
     """
     trainings = TrainingState(folder)
     if go_on:
-        with holding.held(Home(folder), doing="taking back a training from scratch"):
+        with lock_home(Home(folder), 90, purpose="taking back a training from scratch"):
             if trainings.go_on():
                 logger.info("the training from scratch that was asked for is taken back")
     if not from_scratch:
@@ -51,7 +51,7 @@ def training(folder: Path, rounds: int | None, *, from_scratch: bool, go_on: boo
     length = rounds or ROUNDS
     found = trainings.foresee(length, from_scratch=True)
     if RoundLog(folder / "rounds.jsonl").last() is not None:
-        with holding.held(Home(folder), doing="asking for a training from scratch"):
+        with lock_home(Home(folder), 90, purpose="asking for a training from scratch"):
             trainings.ask_anew(length)
     return Asked(length, found.words)
 
@@ -136,6 +136,6 @@ def erasure(folder: Path, leaver: str, *, as_it_is: bool) -> None:
         logger.info(
             f"the training that was cut short is taken as it is, {done} of {known.rounds} rounds"
         )
-        with holding.held(Home(folder), doing="taking a training as it is"):
+        with lock_home(Home(folder), 90, purpose="taking a training as it is"):
             trainings.take_as_it_is()
     trainings.check_finished()

@@ -6,7 +6,6 @@ is /proc, those that lost their parents are found as well, by what stands in the
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -16,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,31 +134,16 @@ def locked(project: Project) -> Iterator[None]:
     path = project.state / "lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
-    try:
-        if not _lock(descriptor):
+    with ExitStack() as stack:
+        try:  # a process that is only just being started may have the lock for a moment
+            stack.enter_context(files.lock(path, timeout=_MOMENT, mode=0o600))
+        except files.LockedError:
             raise RecordError(
                 f"another command starts or stops the processes of {project.folder}: wait for it"
-            )
+            ) from None
         yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    """Take the lock, which a process that is only just being started may hold for a moment."""
-    end = time.monotonic() + _MOMENT
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.05)
-        else:
-            return True
 
 
 def running(project: Project, name: str) -> Process | None:

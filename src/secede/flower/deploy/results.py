@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from secede.erasure.canonical_json import read
-from secede.erasure.receipts import verify as receipts
+from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
@@ -75,8 +76,8 @@ def _requests(folder: Path, leaver: str) -> list[Entry]:
 
 def _held(home: Home, entry: Entry) -> ErasureResult:
     path, signers = home.receipt(entry.digest), home.signers()
-    data = read(path, receipts.LIMIT)
-    held = receipts.verify(data, signers.keys, auditors=signers.auditors, ledger=home.ledger)
+    data = read(path, MAX_RECEIPT_BYTES)
+    held = verify_receipt(data, signers.keys, auditors=signers.auditors, ledger=home.ledger)
     told = held.statement.predicate
     return ErasureResult(
         client=told.request.client,

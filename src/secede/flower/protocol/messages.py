@@ -17,8 +17,9 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from pydantic import Field, ValidationError
 
+from secede.erasure.canonical_json import parse
 from secede.erasure.types import Count, Digest, Document, Name, Share, describe_errors
-from secede.errors import ConfigError, GuardError, RecordError, SecedeError, StateError
+from secede.errors import ConfigError, GuardError, RecordError, SecedeError, StateError, TrustError
 from secede.flower.protocol import arrays
 from secede.state import State
 from secede.text import one_line, printable
@@ -34,9 +35,10 @@ TYPES[client_tasks.MEASURE] = f"query.{LOOK}"
 OURS = frozenset({*TYPES.values(), LEFT})
 _STATE, _TASK, _ANSWER = "secede.state", "secede.task", "secede.answer"
 _KEEP, _UPDATE = "secede.keep", "secede.update"
+_GROUP = "secede"  # begins the group id of the rounds of an erasure
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HOME = re.compile(r"[0-9a-f]{1,64}")
-_LIMIT = 4 << 20  # characters of JSON
+_LIMIT = 4 << 20  # bytes of JSON
 _CLASSES = 1_000_000
 _TEXT = 400  # characters of an error
 # An error at a client counts as the same here; others mean that the client could not.
@@ -66,6 +68,16 @@ def question(node: int, asked: Asked, state: State, *, ttl: float) -> Message:
     text = json.dumps(asked.model_dump(mode="json"), allow_nan=False)
     content = RecordDict({_STATE: arrays.pack(state), _TASK: ConfigRecord({"json": text})})
     return Message(content, node, TYPES[asked.task], ttl=ttl)
+
+
+def round_group(phase: str, number: int) -> str:
+    """Return the group id of the messages of one round of an erasure."""
+    return f"{_GROUP}/{phase}/{number}"
+
+
+def is_erasure_round(message: Message) -> bool:
+    """Return whether a message belongs to a round of an erasure."""
+    return message.metadata.group_id.startswith(f"{_GROUP}/")
 
 
 def tell_home(message: Message, home: str, serving: str | None) -> None:
@@ -222,16 +234,9 @@ def _json(message: Message, key: str) -> dict[str, Any]:
     if not isinstance(text, str) or len(text) > _LIMIT:
         raise GuardError(f"the message has no {key!r}, or too much of it")
     try:
-        found = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise GuardError(f"{key!r} is not JSON") from error
-    if not isinstance(found, dict):
-        raise GuardError(f"{key!r} is not a JSON object")
-    return found
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
+        return parse(text.encode(errors="surrogatepass"), _LIMIT)
+    except TrustError as error:
+        raise GuardError(f"{key!r}: {error}") from error
 
 
 def _finite(value: Any) -> Any:

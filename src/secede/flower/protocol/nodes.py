@@ -10,15 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from flwr.serverapp import Grid
 
 from secede.erasure.types import is_name
 from secede.errors import ConfigError
-
-if TYPE_CHECKING:
-    from flwr.proto.node_pb2 import NodeInfo
+from secede.flower._flwr import NodeInfo
 
 KINDS = ("name", "key", "node")
 

@@ -19,10 +19,8 @@ from secede import state as states
 from secede.errors import ConfigError, GuardError, SilentError
 from secede.federation.cost import Cost
 from secede.federation.engine import ClientSide, ReplyT, RoundReply, Update
-from secede.flower.client.mod import group
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node
-from secede.flower.protocol.waiting import until
 from secede.flower.rounds import supported_strategies
 from secede.flower.rounds.grid import DeadlineGrid, Exchange, SubsetGrid
 from secede.flower.rounds.questions import Answers, OwnTask, Question, Questions
@@ -31,6 +29,7 @@ from secede.flower.storage.round_log import Contribution
 from secede.state import State
 from secede.unlearning import client_tasks
 from secede.unlearning.client_tasks import Task
+from secede.waiting import seconds_left
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +117,7 @@ class LiveEngine(ABC):
         form, node = client_tasks.sent(task), self._known(client)
         seconds = self.answer_seconds.get(client, self.round_seconds)
         cost, crash, pauses = Cost(), None, list(_PAUSES)
-        for left in until(seconds, self.exchange.pause):
+        for left in seconds_left(seconds, self.exchange.pause):
             if left <= 0:
                 break
             question = Question(cast("Task", task), form, global_state, number)
@@ -235,7 +234,7 @@ class FlowerEngine(LiveEngine):
         )
         for message in made:
             serving = self.own.get(at[message.metadata.dst_node_id])
-            message.metadata.group_id = group(phase, number)
+            message.metadata.group_id = messages.round_group(phase, number)
             messages.tell_home(message, self.home, serving.digest if serving else None)
             message.metadata.ttl = self.round_seconds
         replies = self.exchange.send(made, names, self.round_seconds)

@@ -8,24 +8,19 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from secede.errors import ConfigError, SilentError
+from secede.flower._flwr import NodeInfo, Run, polls_slowly
 from secede.flower.protocol import nodes
 from secede.flower.protocol.nodes import Node, Roster, online
-from secede.flower.protocol.waiting import Rarely, until
 from secede.text import list_first, printable
-
-if TYPE_CHECKING:
-    from flwr.proto.node_pb2 import NodeInfo
-    from flwr.supercore.run import Run
+from secede.waiting import LogAtIntervals, seconds_left
 
 logger = logging.getLogger(__name__)
 
-_SLOW = ("HttpGrid",)
 _LOOK = 0.5  # seconds
 
 
@@ -86,7 +81,7 @@ class FastPollGrid(ForwardingGrid):
     ) -> Iterable[Message]:
         """Send messages and wait for the replies."""
         pending, found = set(self.inner.push_messages(messages)), list[Message]()
-        for _ in until(math.inf if timeout is None else timeout, _LOOK):
+        for _ in seconds_left(math.inf if timeout is None else timeout, _LOOK):
             came = list(self.inner.pull_messages(pending))
             pending -= {reply.metadata.reply_to_message_id for reply in came}
             found += came
@@ -100,7 +95,7 @@ def with_fast_polls(grid: Grid) -> Grid:
 
     Others, such as the simulation's, know themselves when a reply is there.
     """
-    return FastPollGrid(grid) if type(grid).__name__ in _SLOW else grid
+    return FastPollGrid(grid) if polls_slowly(grid) else grid
 
 
 class AdmissionGrid(ForwardingGrid):
@@ -195,7 +190,7 @@ class DeadlineGrid(ForwardingGrid):
         self._clock, self._pause = clock, min(1.0, seconds / 10)
         self._until, self._seconds = clock() + seconds, seconds
         self._enough, self._hopeless = enough, hopeless
-        self._say_so = Rarely(logger.info, clock=clock)
+        self._say_so = LogAtIntervals(logger.info, clock=clock)
         self._returned: float | None = None  # when enough were there for the first time
 
     def get_nodes(self) -> Iterable[NodeInfo]:
@@ -243,8 +238,8 @@ class Exchange:
 
     def gather(self, wanted: Sequence[Node], seconds: float) -> dict[str, Node]:
         """Return which of `wanted` are there, by name, waiting for the others for so long."""
-        say_so = Rarely(logger.info)
-        for left in until(seconds, self.pause):
+        say_so = LogAtIntervals(logger.info)
+        for left in seconds_left(seconds, self.pause):
             there = online(self.grid)
             found = {w.name: n for w in wanted for n in there if n.same(w)}
             missing = [node.name for node in wanted if node.name not in found]
@@ -265,8 +260,8 @@ class Exchange:
             if identity:
                 pending[identity] = message
         sound, failed, lost = dict[int, Message](), dict[int, str](), dict[int, str]()
-        say_so = Rarely(logger.info)
-        for left in until(seconds, self.pause):
+        say_so = LogAtIntervals(logger.info)
+        for left in seconds_left(seconds, self.pause):
             for reply in self.grid.pull_messages(list(pending)):
                 asked = pending.pop(reply.metadata.reply_to_message_id, None)
                 if asked is None:

@@ -16,6 +16,7 @@ from flwr.serverapp import Grid, strategy
 from flwr.serverapp.strategy import FedAvg, FedProx, Strategy
 
 from secede.errors import ConfigError
+from secede.flower._flwr import is_legacy_strategy
 from secede.flower.protocol import arrays
 from secede.state import State, mean
 
@@ -57,7 +58,7 @@ def check(found: object) -> FedAvg:
                 f"strategy {type(found).__name__!r} cannot be erased from: {_REASONS[name]}, and "
                 f"the mean of the others cannot be had from it; use {' or '.join(WORK)}"
             )
-    if any(kind.__module__.startswith("flwr.server.") for kind in type(found).__mro__):
+    if is_legacy_strategy(found):
         raise ConfigError(
             f"strategy {type(found).__name__!r} is of Flower's legacy stack, which runs under "
             "SecAgg+ alone: train with secure_recording, erase with secure= (docs/flower.md), or "

@@ -11,18 +11,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Context, RecordDict
-from flwr.common import EvaluateIns, EvaluateRes, FitRes, Parameters, Scalar
-from flwr.compat.common.recorddict_compat import parameters_to_arrayrecord
-from flwr.server import ClientManager, LegacyContext, ServerConfig, SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
-from flwr.server.compat.grid_client_proxy import GridClientProxy
-from flwr.server.strategy import Strategy
-from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 
 from secede import state as states
 from secede.errors import GuardError, SilentError
 from secede.federation.engine import Update
-from secede.flower.client.mod import group
+from secede.flower._flwr import (
+    MAIN_CONFIGS_RECORD,
+    MAIN_PARAMS_RECORD,
+    ClientManager,
+    ClientProxy,
+    EvaluateIns,
+    EvaluateRes,
+    FitRes,
+    GridClientProxy,
+    LegacyContext,
+    LegacyStrategy,
+    Parameters,
+    Scalar,
+    ServerConfig,
+    SimpleClientManager,
+    WorkflowKey,
+    parameters_to_arrayrecord,
+)
+from secede.flower.protocol.messages import round_group
 from secede.flower.rounds.engine import Came, LiveEngine
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.grid import Carried, Configured, SecAggGrid
@@ -36,7 +47,7 @@ Results = list[tuple[ClientProxy, FitRes]]
 Failures = list[tuple[ClientProxy, FitRes] | BaseException]
 
 
-class Hearing(Strategy):
+class Hearing(LegacyStrategy):
     """A strategy that configures a round as another does, and keeps what came of it."""
 
     def __init__(self, masked: SecAggSettings, grid: SecAggGrid) -> None:
@@ -127,7 +138,7 @@ class SecureEngine(LiveEngine):
             check=self.enough,
             serving={node: known.digest for node, known in own.items() if known},
             heaviest={n: self.heaviest[c] for n, c in at.items() if c in self.heaviest},
-            group=group(phase, number),
+            group=round_group(phase, number),
             faults={node: why for node, why in faults.items() if node not in at},
         )
         heard, manager = Hearing(self.masked, grid), SimpleClientManager()
@@ -139,7 +150,7 @@ class SecureEngine(LiveEngine):
             strategy=heard,
             client_manager=manager,
         )
-        told = ConfigRecord({Key.CURRENT_ROUND: self.first_round + number})
+        told = ConfigRecord({WorkflowKey.CURRENT_ROUND: self.first_round + number})
         context.state.config_records[MAIN_CONFIGS_RECORD] = told
         record = parameters_to_arrayrecord(legacy_api.to_parameters(begin), keep_input=True)
         context.state.array_records[MAIN_PARAMS_RECORD] = record

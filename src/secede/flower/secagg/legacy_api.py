@@ -9,14 +9,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from flwr.common import Parameters, ndarrays_to_parameters, parameters_to_ndarrays
-from flwr.server.strategy import FedAvg, FedProx
-from flwr.server.strategy import Strategy as Strategy
-from flwr.server.workflow import SecAggPlusWorkflow
 from torch import Tensor
 
 from secede import state as states
 from secede.errors import ConfigError, GuardError, StateError
+from secede.flower._flwr import (
+    LegacyFedAvg,
+    LegacyFedProx,
+    Parameters,
+    SecAggPlusWorkflow,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
 from secede.flower.rounds import supported_strategies
 from secede.state import State
 
@@ -29,9 +33,9 @@ class SecAggSettings:
     """A weighted mean whose single updates stay hidden: the workflow, and the strategy in it."""
 
     workflow: SecAggPlusWorkflow
-    strategy: FedAvg
+    strategy: LegacyFedAvg
 
-    def whole(self) -> FedAvg:
+    def whole(self) -> LegacyFedAvg:
         """Return the strategy as one that samples all who are there."""
         found = copy.copy(self.strategy)
         found.fraction_fit, found.min_fit_clients, found.min_available_clients = 1.0, 1, 1
@@ -40,7 +44,10 @@ class SecAggSettings:
     def least(self) -> int:
         """Return how many clients Flower's own sampling waits for; 1 where it is not Flower's."""
         found = self.strategy
-        if type(found).configure_fit not in (FedAvg.configure_fit, FedProx.configure_fit):
+        if type(found).configure_fit not in (
+            LegacyFedAvg.configure_fit,
+            LegacyFedProx.configure_fit,
+        ):
             return 1
         return max(1, found.min_available_clients, found.min_fit_clients)
 
@@ -74,7 +81,7 @@ def check(strategy: object, workflow: object) -> SecAggSettings:
             f"strategy {name!r} cannot be erased from: {reason}, and the mean of the others cannot "
             f"be had from it; use {' or '.join(supported_strategies.WORK)}"
         )
-    if not isinstance(strategy, FedAvg):
+    if not isinstance(strategy, LegacyFedAvg):
         raise ConfigError(
             f"strategy {name!r} of {type(strategy).__module__.partition('.strategy')[0]} cannot "
             "run under SecAgg+: give the one that LegacyContext has, flwr.server.strategy's "

@@ -9,12 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flwr.app import Context
-from flwr.server import ClientManager, LegacyContext, SimpleClientManager
-from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import Grid
 
 from secede import state as states
 from secede.errors import ConfigError
+from secede.flower._flwr import (
+    ClientManager,
+    DefaultWorkflow,
+    LegacyContext,
+    SecAggPlusWorkflow,
+    SimpleClientManager,
+)
 from secede.flower.rounds.recording import WAIT_SECONDS
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.legacy_api import SecAggSettings

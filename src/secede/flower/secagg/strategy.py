@@ -6,21 +6,30 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from flwr.app import Context
-from flwr.common import EvaluateIns, EvaluateRes, Parameters, Scalar
-from flwr.server import ClientManager, LegacyContext, SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
-from flwr.server.compat.grid_client_proxy import GridClientProxy
-from flwr.server.strategy import Strategy
-from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, Key
 from flwr.serverapp import Grid
-from flwr.supercore.run import RunNotRunningException
 
 from secede import state as states
 from secede.errors import ConfigError, GuardError, SilentError
+from secede.flower._flwr import (
+    MAIN_CONFIGS_RECORD,
+    ClientManager,
+    ClientProxy,
+    EvaluateIns,
+    EvaluateRes,
+    GridClientProxy,
+    LegacyContext,
+    LegacyStrategy,
+    NodeInfo,
+    Parameters,
+    RunNotRunningException,
+    Scalar,
+    SimpleClientManager,
+    WorkflowKey,
+)
 from secede.flower.protocol.nodes import Node, Roster
 from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, Exchange, with_fast_polls
 from secede.flower.rounds.recording import told
@@ -32,9 +41,6 @@ from secede.flower.secagg.opened_sums import OpenedSums
 from secede.flower.storage.round_log import Contribution
 from secede.flower.storage.store import Store
 from secede.state import State
-
-if TYPE_CHECKING:
-    from flwr.proto.node_pb2 import NodeInfo
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +95,7 @@ class Bounded(SimpleClientManager):
         )
 
 
-class RecordingStrategy(Strategy):
+class RecordingStrategy(LegacyStrategy):
     """A weighted mean under SecAgg+ whose rounds are written down."""
 
     run, done = "", 0  # rounds of this training before it was cut short
@@ -111,8 +117,8 @@ class RecordingStrategy(Strategy):
     def round(self, _: Grid, context: Context) -> None:
         """Take a round, under the number that it has in the whole training."""
         config = context.state.config_records[MAIN_CONFIGS_RECORD]
-        number = int(str(config[Key.CURRENT_ROUND])) + self.done
-        config[Key.CURRENT_ROUND] = number
+        number = int(str(config[WorkflowKey.CURRENT_ROUND])) + self.done
+        config[WorkflowKey.CURRENT_ROUND] = number
         self._in_mean, self._made = None, None
         assert isinstance(context, LegacyContext)  # that was checked
         self._shown.carry(self._masked.workflow, context)

@@ -30,7 +30,8 @@ from secede import files, logs
 from secede import state as states
 from secede.erasure.canonical_json import parse, read, to_canonical
 from secede.erasure.storage.home import Home
-from secede.erasure.storage.locks import Lock
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.locks import HomeLock, lock_home
 from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.types import Document, check_name, format_time, is_name
 from secede.errors import (
@@ -43,7 +44,7 @@ from secede.errors import (
 )
 from secede.flower.protocol import arrays
 from secede.flower.protocol.nodes import Node
-from secede.flower.storage import holding, state_writer
+from secede.flower.storage import state_writer
 from secede.flower.storage.round_log import Contribution, Notes, Round, RoundLog
 from secede.flower.storage.training_state import TrainingState
 from secede.state import State
@@ -247,12 +248,12 @@ class Store:
 
     def go_on(self) -> bool:
         """Take back a wish for a training from scratch that no round has followed, if any."""
-        with self.held(doing="taking back a training from scratch"):
+        with self.held(purpose="taking back a training from scratch"):
             return self.trainings.go_on()
 
     def take_as_it_is(self) -> None:
         """Let the model of a training that was cut short serve, as if that had been all of it."""
-        with self.held(doing="taking a training as it is"):
+        with self.held(purpose="taking a training as it is"):
             self.trainings.take_as_it_is()
 
     def keep(
@@ -294,9 +295,13 @@ class Store:
         self._sweep({digest, *([last.model] if last and not erased else [])})
         return completed
 
-    def held(self, seconds: float = 90, *, doing: str = "training") -> AbstractContextManager[Lock]:
-        """Hold the folder, waiting for one who works in it for at most so long."""
-        return holding.held(self.home, seconds, doing=doing)
+    def held(
+        self, timeout: float = 90, *, purpose: str = "training"
+    ) -> AbstractContextManager[HomeLock]:
+        """Lock the folder, waiting at most `timeout` seconds for who works in it."""
+        files.make_folder(self.home.path)
+        Journal(self.home.journal).close()  # an erasure refuses a home without one
+        return lock_home(self.home, timeout, purpose=purpose)
 
     def _sweep(self, stays: set[str]) -> None:
         """Delete models of former rounds, unless the registry looks after them."""
@@ -305,7 +310,7 @@ class Store:
                 stays |= {m.digest for m in registry.models() if m.status != "retired"}
         folder = self.path / "models"
         models = (path for path in folder.glob("*.safetensors") if path.stem not in stays)
-        self._remove(*models, *folder.glob(state_writer.PARTS))
+        self._remove(*models, *folder.glob(files.PARTS))
 
     def _remove(self, *paths: Path) -> None:
         try:

@@ -1,14 +1,14 @@
-"""The first method against each other one, paired by seed, by their distance from retraining."""
+"""The first method against each other one, paired by seed: which is nearer to retraining."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from secede.reports import names
-from secede.reports.analysis.statistics import Estimate, over_seeds
-from secede.reports.formats import number
+from secede.reports.analysis.formats import format_number
+from secede.reports.analysis.statistics import Estimate, mean_over_seeds
 from secede.reports.records.runs import Run
-from secede.reports.tables.overview import by_title
+from secede.reports.tables.overview import table_by_title
 from secede.reports.tables.table import markdown_rows
 
 NEARER = (
@@ -23,7 +23,7 @@ FURTHER = (
 ENDS = (1, None)  # rounds of post-training; None: all of them
 
 
-def nearer(runs: Sequence[Run]) -> str:
+def nearer_table(runs: Sequence[Run]) -> str:
     """Return a Markdown table that counts where the first method is nearer to retraining."""
     first, *others = dict.fromkeys(method for run in runs for method in run.config.methods)
     moments = ("after 1 round", "after the last")
@@ -36,53 +36,53 @@ def nearer(runs: Sequence[Run]) -> str:
     return f"**{NEARER}**\n\n{markdown_rows(lines)}"
 
 
-def further(runs: Sequence[Run]) -> str:
+def further_table(runs: Sequence[Run]) -> str:
     """Return a Markdown table of paired differences in distance from retraining."""
-    return f"**{FURTHER}**\n\n{further_after(runs, ENDS)}"
+    return f"**{FURTHER}**\n\n{further_table_after(runs, ENDS)}"
 
 
-def further_after(runs: Sequence[Run], ends: Sequence[int | None]) -> str:
-    """Return that table, without its heading, after some rounds; None: after all of them."""
+def further_table_after(runs: Sequence[Run], ends: Sequence[int | None]) -> str:
+    """Return that table without its heading, after the given rounds; None: after the last."""
     first = next(method for run in runs for method in run.config.methods)
 
     def cell(run: Run, other: str) -> str:
         if first == other or first not in run.config.methods:
             return "–"
-        return " → ".join(_told(_difference(run, other, first, end)) for end in ends)
+        return " → ".join(_difference_text(_difference(run, other, first, end)) for end in ends)
 
-    return by_title(runs, cell)
+    return table_by_title(runs, cell)
 
 
-def _told(found: Estimate) -> str:
-    mean = number(found.mean, "difference")
-    if found.interval is None:
+def _difference_text(difference: Estimate) -> str:
+    mean = format_number(difference.mean, "difference")
+    if difference.interval is None:
         return mean
-    low, high = (number(end, "difference") for end in found.interval)
-    sure = "*" if found.interval[0] > 0 or found.interval[1] < 0 else ""
-    return f"{mean}{sure} ({low} to {high})"
+    low, high = (format_number(end, "difference") for end in difference.interval)
+    star = "*" if difference.interval[0] > 0 or difference.interval[1] < 0 else ""
+    return f"{mean}{star} ({low} to {high})"
 
 
 def _nearer(runs: Sequence[Run], first: str, other: str, end: int | None) -> tuple[int, int, int]:
-    """Count where `first` is nearer by the means, surely nearer, and surely further away."""
-    found = [0, 0, 0]
+    """Count runs in which `first` is nearer by the means, surely nearer, and surely further."""
+    nearer = surely_nearer = surely_further = 0
     for run in runs:
-        here, there = (distances(run, arm, end) for arm in (first, other))
-        found[0] += abs(over_seeds(here).mean) < abs(over_seeds(there).mean)
+        means = [mean_over_seeds(distances(run, arm, end)).mean for arm in (first, other)]
+        nearer += abs(means[0]) < abs(means[1])
         paired = _difference(run, first, other, end)
         if paired.interval is not None:
-            found[1] += paired.interval[1] < 0
-            found[2] += paired.interval[0] > 0
-    return found[0], found[1], found[2]
+            surely_nearer += paired.interval[1] < 0
+            surely_further += paired.interval[0] > 0
+    return nearer, surely_nearer, surely_further
 
 
 def _difference(run: Run, arm: str, other: str, end: int | None) -> Estimate:
     pairs = zip(distances(run, arm, end), distances(run, other, end), strict=True)
-    return over_seeds([abs(a) - abs(b) for a, b in pairs])
+    return mean_over_seeds([abs(a) - abs(b) for a, b in pairs])
 
 
 def distances(run: Run, arm: str, end: int | None) -> list[float]:
-    """Return how far from retraining each seed's main score is, after `end` rounds; None: all."""
+    """Return each seed's main score less retraining's after `end` rounds; None: after all."""
     last, probe = run.last_round(arm), run.config.main_probe
     retrained = run.scores(names.RETRAIN, run.last_round(names.RETRAIN), probe)
-    found = run.scores(arm, last if end is None else min(end, last), probe)
-    return [a.value - b.value for a, b in zip(found, retrained, strict=True)]
+    scores = run.scores(arm, last if end is None else min(end, last), probe)
+    return [a.value - b.value for a, b in zip(scores, retrained, strict=True)]

@@ -8,16 +8,16 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from secede.reports.analysis.statistics import Estimate
-from secede.reports.figures.marks import MARKS_HEIGHT, MARKS_WIDTH, draw_marks
-from secede.reports.figures.plots import Mark, MarkPanel
+from secede.reports.figures.plot import Mark, ScatterPanel
+from secede.reports.figures.scatter import SCATTER_HEIGHT, SCATTER_WIDTH, draw_scatter
 
 
-def panel(*marks: tuple[str, float, float], allowed: float = -0.03) -> MarkPanel:
+def panel(*marks: tuple[str, float, float], allowed: float = -0.03) -> ScatterPanel:
     found = tuple(
         Mark(name, "erased" if not index else f"other-{index % 8 + 1}", at, spread(value))
         for index, (name, at, value) in enumerate(marks)
     )
-    return MarkPanel("MNIST", "clean accuracy", "attack success", found, (allowed, 0.03))
+    return ScatterPanel("MNIST", "clean accuracy", "attack success", found, (allowed, 0.03))
 
 
 def spread(value: float) -> Estimate:
@@ -33,13 +33,13 @@ CROWD = panel(
 
 @pytest.fixture
 def axes() -> Axes:
-    figure = Figure(figsize=(MARKS_WIDTH, MARKS_HEIGHT), layout="constrained")
+    figure = Figure(figsize=(SCATTER_WIDTH, SCATTER_HEIGHT), layout="constrained")
     return figure.subplots()
 
 
-def drawn(axes: Axes, shown: MarkPanel) -> dict[str, Bbox]:
+def drawn(axes: Axes, shown: ScatterPanel) -> dict[str, Bbox]:
     """Return where the names lie once everything is laid out."""
-    draw_marks(axes, shown)
+    draw_scatter(axes, shown)
     lay_out(axes)
     names = {mark.label for mark in shown.marks}
     texts = [text for text in axes.texts if text.get_text() in names]
@@ -72,7 +72,7 @@ def test_names_stay_inside_the_axes(axes: Axes) -> None:
 
 def test_methods_of_the_same_cost_and_score_stand_side_by_side(axes: Axes) -> None:
     shown = panel(("One", 30.0, 0.01), ("Other", 30.0, 0.01), ("Third", 60.0, 0.02))
-    draw_marks(axes, shown)
+    draw_scatter(axes, shown)
     lay_out(axes)
     dots = [line for line in axes.lines if line.get_linestyle() == "None"]
     assert len(dots) == 3
@@ -85,32 +85,32 @@ def test_methods_of_the_same_cost_and_score_stand_side_by_side(axes: Axes) -> No
 
 
 def test_scales_are_plain_for_small_ranges_and_logarithmic_for_large(axes: Axes) -> None:
-    draw_marks(axes, panel(("One", -3.0, 0.01), ("Other", -0.4, 0.02)))
+    draw_scatter(axes, panel(("One", -3.0, 0.01), ("Other", -0.4, 0.02)))
     assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "linear")
     wide = Figure().subplots()
-    draw_marks(wide, CROWD)
+    draw_scatter(wide, CROWD)
     assert (wide.get_xscale(), wide.get_yscale()) == ("symlog", "symlog")
 
 
 def test_the_allowed_band_is_shaded_to_the_floor_where_less_is_forgotten_too(axes: Axes) -> None:
-    draw_marks(axes, panel(("One", 30.0, 0.01), ("Other", 40.0, 0.05)))
+    draw_scatter(axes, panel(("One", 30.0, 0.01), ("Other", 40.0, 0.05)))
     band = axes.patches[0].get_extents().transformed(axes.transData.inverted())
     assert (band.y0, band.y1) == pytest.approx((-3, 3))
     open_below = Figure().subplots()
-    draw_marks(open_below, panel(("One", 30.0, 0.01), ("Other", 40.0, 0.05), allowed=-math.inf))
+    draw_scatter(open_below, panel(("One", 30.0, 0.01), ("Other", 40.0, 0.05), allowed=-math.inf))
     band = open_below.patches[0].get_extents().transformed(open_below.transData.inverted())
     assert band.y0 == pytest.approx(open_below.get_ylim()[0])
     assert band.y1 == pytest.approx(3)
 
 
 def test_retraining_is_named_at_its_line_and_the_judged_method_is_bold(axes: Axes) -> None:
-    draw_marks(axes, panel(("One", -3.0, 0.01), ("Other", -0.4, 0.02)))
+    draw_scatter(axes, panel(("One", -3.0, 0.01), ("Other", -0.4, 0.02)))
     weights = {text.get_text(): text.get_fontweight() for text in axes.texts}
     assert weights == {"retrained": "normal", "One": "bold", "Other": "normal"}
 
 
 def test_one_method_without_interval_can_be_drawn(axes: Axes) -> None:
     alone = Mark("Alone", "erased", 30.0, Estimate(0.0, None, None, 1, "none"))
-    draw_marks(axes, MarkPanel("MNIST", "MB", "score", (alone,), (-0.03, 0.03)))
+    draw_scatter(axes, ScatterPanel("MNIST", "MB", "score", (alone,), (-0.03, 0.03)))
     low, high = axes.get_xlim()
     assert low < 30 < high

@@ -1,7 +1,7 @@
-"""A scatter of methods with a name beside each mark, none of them on top of another.
+"""Draw a scatter panel: methods as marks, each with its name beside it, without overlaps.
 
-Most methods either forget nearly as retraining does or hardly at all, and lose little of use or
-much. So that the better can be told apart, large differences lie on a logarithmic scale.
+Most methods forget nearly as well as retraining or hardly at all. Large differences lie on a
+logarithmic scale, so that the better methods can be told apart.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from secede.reports import names
-from secede.reports.figures import placing
+from secede.reports.analysis.formats import MINUS
+from secede.reports.figures import label_placement
+from secede.reports.figures.label_placement import LABEL_HEIGHT, MARK_SPACING, Box, Position
 from secede.reports.figures.palette import INK, LOOKS, PAPER, QUIET
-from secede.reports.figures.placing import ASIDE, LINE, Box, Place
-from secede.reports.figures.plots import Mark, MarkPanel
-from secede.reports.formats import MINUS
+from secede.reports.figures.plot import Mark, ScatterPanel
 
-MARKS_WIDTH, MARKS_HEIGHT = 7.2, 4.3  # inches of a panel
+SCATTER_WIDTH, SCATTER_HEIGHT = 7.2, 4.3  # inches of a panel
 _AXES = (72 * 5.65, 72 * 3.2)  # points of the panel's axes, nearly
 _SIZE = 8.5  # of a name, in points
 _TICKS = (3.0, 10.0, 30.0, 100.0)  # of the logarithmic part, in points
 
 
-def draw_marks(axes: Axes, panel: MarkPanel) -> None:
+def draw_scatter(axes: Axes, panel: ScatterPanel) -> None:
     """Draw retraining's line, the allowed band, and each method with its interval and name."""
     retrained = LOOKS[names.RETRAIN]
     _positions(axes, panel)
@@ -47,17 +47,17 @@ def draw_marks(axes: Axes, panel: MarkPanel) -> None:
         va="center",
         color=retrained.colour,
     )
-    asides = _asides(axes, panel.marks)
-    for mark, aside in zip(panel.marks, asides, strict=True):
-        _mark(axes, mark, aside)
-    _names(axes, panel.marks, asides)
+    shifts = _shifts(axes, panel.marks)
+    for mark, shift in zip(panel.marks, shifts, strict=True):
+        _mark(axes, mark, shift)
+    _names(axes, panel.marks, shifts)
     axes.grid(axis="both")
 
 
-def _positions(axes: Axes, panel: MarkPanel) -> None:
+def _positions(axes: Axes, panel: ScatterPanel) -> None:
     places = [mark.position for mark in panel.marks]
     least, most = min(places), max(max(places), 0.0)
-    if panel.is_position_wide:
+    if panel.is_position_logarithmic:
         axes.set_xscale("symlog", linthresh=1.0, linscale=0.6)
         ticks = [sign * tick for tick in (1.0, *_TICKS) for sign in (-1, 1)]
         axes.xaxis.set_major_locator(FixedLocator([0.0, *ticks]))
@@ -71,12 +71,12 @@ def _positions(axes: Axes, panel: MarkPanel) -> None:
     axes.set_xlabel(panel.position_label)
 
 
-def _differences(axes: Axes, panel: MarkPanel) -> None:
+def _differences(axes: Axes, panel: ScatterPanel) -> None:
     margin = 100 * panel.allowed[1]
     ends = [100 * end for mark in panel.marks for end in mark.value.interval or (mark.value.mean,)]
     ends += [100 * end for end in panel.allowed if math.isfinite(end)] + [0.0]
     least, most = min(ends), max(ends)
-    if panel.is_difference_wide:
+    if panel.is_difference_logarithmic:
         axes.set_yscale("symlog", linthresh=margin, linscale=0.6)
         ticks = [-tick for tick in _TICKS if -tick >= 2 * least] + [0.0, *_TICKS]
         axes.yaxis.set_major_locator(FixedLocator(ticks))
@@ -94,12 +94,12 @@ def _signed(value: float, _: int | None) -> str:
     return f"{value:+g}".replace("-", MINUS) if value else "0"
 
 
-def _asides(axes: Axes, marks: Sequence[Mark]) -> list[float]:
-    """Return how far each mark stands aside, so that equal ones do not hide methods."""
+def _shifts(axes: Axes, marks: Sequence[Mark]) -> list[float]:
+    """Return how far each mark shifts sideways, so that equal ones do not hide each other."""
     order = _downwards(axes, marks)
-    moved = placing.asides([_column(axes, marks[index]) for index in order])
-    found = dict(zip(order, moved, strict=True))
-    return [found[index] for index in range(len(marks))]
+    free = label_placement.shifts([_column(axes, marks[index]) for index in order])
+    by_mark = dict(zip(order, free, strict=True))
+    return [by_mark[index] for index in range(len(marks))]
 
 
 def _downwards(axes: Axes, marks: Sequence[Mark]) -> list[int]:
@@ -108,19 +108,19 @@ def _downwards(axes: Axes, marks: Sequence[Mark]) -> list[int]:
 
 
 def _column(axes: Axes, mark: Mark) -> Box:
-    """Return what a mark and its interval cover."""
+    """Return the box of a mark and its interval."""
     ends = (*(mark.value.interval or ()), mark.value.mean)
     x, bottom = _place(axes, mark.position, min(ends))
     _, top = _place(axes, mark.position, max(ends))
-    return Box(x - ASIDE / 2, bottom - 4, x + ASIDE / 2, top + 4)
+    return Box(x - MARK_SPACING / 2, bottom - 4, x + MARK_SPACING / 2, top + 4)
 
 
-def _beside(axes: Axes, aside: float) -> Transform:
-    """Return the data's coordinates, moved by some points."""
-    return axes.transData + ScaledTranslation(aside / 72, 0, axes.figure.dpi_scale_trans)
+def _beside(axes: Axes, shift: float) -> Transform:
+    """Return the data's coordinates, shifted right by some points."""
+    return axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
 
 
-def _mark(axes: Axes, mark: Mark, aside: float) -> None:
+def _mark(axes: Axes, mark: Mark, shift: float) -> None:
     look, judged = LOOKS[mark.look], mark.look == names.ERASED
     if mark.value.interval is not None:
         low, high = (100 * end for end in mark.value.interval)
@@ -130,7 +130,7 @@ def _mark(axes: Axes, mark: Mark, aside: float) -> None:
             color=look.colour,
             linewidth=1.2,
             zorder=3,
-            transform=_beside(axes, aside),
+            transform=_beside(axes, shift),
         )
     axes.plot(
         [mark.position],
@@ -142,26 +142,26 @@ def _mark(axes: Axes, mark: Mark, aside: float) -> None:
         markeredgecolor=PAPER,
         linestyle="none",
         zorder=5 if judged else 4,
-        transform=_beside(axes, aside),
+        transform=_beside(axes, shift),
     )
 
 
-def _names(axes: Axes, marks: Sequence[Mark], asides: Sequence[float]) -> None:
-    """Put each name where it covers least, nearest first; those further away get a line."""
+def _names(axes: Axes, marks: Sequence[Mark], shifts: Sequence[float]) -> None:
+    """Draw each name where it covers least; names far from their mark get a line."""
     _, line = _place(axes, marks[0].position, 0.0)
-    taken = [Box(0, line - 1, _AXES[0], line + 1)]
-    taken += [_column(axes, m).moved(aside) for m, aside in zip(marks, asides, strict=True)]
+    obstacles = [Box(0, line - 1, _AXES[0], line + 1)]
+    obstacles += [_column(axes, m).shifted(shift) for m, shift in zip(marks, shifts, strict=True)]
     for index in _downwards(axes, marks):
-        mark, aside = marks[index], asides[index]
+        mark, shift = marks[index], shifts[index]
         x, y = _place(axes, mark.position, mark.value.mean)
-        place, width = (x + aside, y), _width(mark.label)
-        offset = placing.offset(place, width, taken, _AXES)
-        taken.append(placing.name_box(place, width, offset))
-        _name(axes, mark, aside, width, offset)
+        place, width = (x + shift, y), _width(mark.label)
+        offset = label_placement.label_offset(place, width, obstacles, _AXES)
+        obstacles.append(label_placement.label_box(place, width, offset))
+        _name(axes, mark, shift, width, offset)
 
 
-def _name(axes: Axes, mark: Mark, aside: float, width: float, offset: Place) -> None:
-    far = abs(offset[1]) > 0.6 * LINE
+def _name(axes: Axes, mark: Mark, shift: float, width: float, offset: Position) -> None:
+    far = abs(offset[1]) > 0.6 * LABEL_HEIGHT
     side = 0.0 if offset[0] > 0 else 1.0 if offset[0] <= -width else 0.5
     line = {
         "arrowstyle": "-",
@@ -175,7 +175,7 @@ def _name(axes: Axes, mark: Mark, aside: float, width: float, offset: Place) -> 
         mark.label,
         (mark.position, 100 * mark.value.mean),
         offset,
-        xycoords=_beside(axes, aside),
+        xycoords=_beside(axes, shift),
         textcoords="offset points",
         va="center",
         fontsize=_SIZE,
@@ -188,8 +188,8 @@ def _name(axes: Axes, mark: Mark, aside: float, width: float, offset: Place) -> 
     text.set_in_layout(False)
 
 
-def _place(axes: Axes, position: float, difference: float) -> Place:
-    """Return a point of the data in points from the corner of the axes."""
+def _place(axes: Axes, position: float, difference: float) -> Position:
+    """Return a data point's place on the axes, in points from their corner."""
     x, y = (axes.transScale + axes.transLimits).transform((position, 100 * difference))
     return float(x) * _AXES[0], float(y) * _AXES[1]
 

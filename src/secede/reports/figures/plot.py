@@ -1,4 +1,4 @@
-"""Figures as values: panels of bars, lines or marks, what they show and how to say it aloud."""
+"""A figure as a value: panels of bars, lines or marks, with their text alternatives."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from secede.reports import names
+from secede.reports.analysis.formats import Unit, format_mean, format_points
 from secede.reports.analysis.statistics import Estimate
-from secede.reports.formats import Unit, mean, signed_points
 
-# Of legends.
+# The order of arms in legends.
 ORDER = (
     names.FEDAVG,
     names.RETRAIN,
@@ -19,13 +19,14 @@ ORDER = (
     names.ERASED,
 )
 
-WIDE_LOSS = 5.0  # a method that loses more points of usefulness than this
-WIDE_MARGINS = 5.0  # a difference this many times the allowed one
+# Beyond these an axis is logarithmic.
+WIDE_LOSS = 5.0  # points of usefulness lost
+WIDE_MARGINS = 5.0  # a difference, as a multiple of the allowed one
 
 
 @dataclass(frozen=True)
 class BarGroup:
-    """Bars that stand together, as (arm, value)."""
+    """A label and its bars, as (arm, value)."""
 
     label: str
     bars: tuple[tuple[str, Estimate], ...]
@@ -41,8 +42,8 @@ class BarPanel:
     groups: tuple[BarGroup, ...]
 
     @property
-    def height_label(self) -> str:
-        """What the vertical axis shows."""
+    def vertical_label(self) -> str:
+        """The label of the vertical axis."""
         return self.value_label
 
     @property
@@ -52,12 +53,12 @@ class BarPanel:
 
     @property
     def alt(self) -> str:
-        """The panel in words."""
-        return f"Bar chart, {self.title}, {self.value_label}. " + " ".join(self._said())
+        """The panel in words, for screen readers."""
+        return f"Bar chart, {self.title}, {self.value_label}. " + " ".join(self._sentences())
 
-    def _said(self) -> Iterator[str]:
+    def _sentences(self) -> Iterator[str]:
         for group in self.groups:
-            bars = ", ".join(f"{names.label(a)} {mean(v, self.unit)}" for a, v in group.bars)
+            bars = ", ".join(f"{names.label(a)} {format_mean(v, self.unit)}" for a, v in group.bars)
             yield f"{group.label}: {bars}."
 
 
@@ -72,9 +73,9 @@ class Line:
 
 @dataclass(frozen=True)
 class LinePanel:
-    """Values against positions, seen through a window of values.
+    """Values against positions; `window` is the range of values shown.
 
-    `upright` puts the values on the horizontal axis; `level` is one arm's value for comparison.
+    `transposed` puts the values on the horizontal axis; `level` is one arm's value for comparison.
     """
 
     title: str
@@ -84,12 +85,12 @@ class LinePanel:
     lines: tuple[Line, ...]
     window: tuple[float, float]
     level: tuple[str, Estimate] | None = None
-    upright: bool = False
+    transposed: bool = False
 
     @property
-    def height_label(self) -> str:
-        """What the vertical axis shows."""
-        return self.position_label if self.upright else self.value_label
+    def vertical_label(self) -> str:
+        """The label of the vertical axis."""
+        return self.position_label if self.transposed else self.value_label
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -100,9 +101,9 @@ class LinePanel:
     @property
     def alt(self) -> str:
         """The panel in words: where each line begins and ends."""
-        said = (
-            f"{names.label(line.arm)} from {mean(line.values[0], self.unit)} at "
-            f"{line.positions[0]:g} to {mean(line.values[-1], self.unit)} at "
+        sentences = (
+            f"{names.label(line.arm)} from {format_mean(line.values[0], self.unit)} at "
+            f"{line.positions[0]:g} to {format_mean(line.values[-1], self.unit)} at "
             f"{line.positions[-1]:g}."
             for line in self.lines
         )
@@ -110,13 +111,13 @@ class LinePanel:
         level = ""
         if self.level:
             arm, value = self.level
-            level = f" {names.label(arm)}, for comparison: {mean(value, self.unit)}."
-        return " ".join((heading, *said)) + level
+            level = f" {names.label(arm)}, for comparison: {format_mean(value, self.unit)}."
+        return " ".join((heading, *sentences)) + level
 
 
 @dataclass(frozen=True)
 class Mark:
-    """One method: what it is called, how it looks, and where it lies."""
+    """One method: its label, its look and its place."""
 
     label: str
     look: str  # key in the palette
@@ -125,10 +126,10 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class MarkPanel:
-    """Differences from retraining, in points, of two scores; `allowed` upright ones are shaded.
+class ScatterPanel:
+    """Differences of two scores from retraining, in points; those within `allowed` are shaded.
 
-    Marks are labelled where they lie, so that there is no legend.
+    Each mark has a label beside it instead of a legend.
     """
 
     title: str
@@ -138,37 +139,37 @@ class MarkPanel:
     allowed: tuple[float, float]
 
     @property
-    def is_position_wide(self) -> bool:
-        """Whether the lower axis is logarithmic beyond a point."""
+    def is_position_logarithmic(self) -> bool:
+        """Whether the horizontal axis is logarithmic beyond one point."""
         return min(mark.position for mark in self.marks) < -WIDE_LOSS
 
     @property
-    def is_difference_wide(self) -> bool:
-        """Whether the axis of differences is logarithmic beyond the allowed ones."""
+    def is_difference_logarithmic(self) -> bool:
+        """Whether the vertical axis is logarithmic beyond the allowed differences."""
         return any(abs(mark.value.mean) > WIDE_MARGINS * self.allowed[1] for mark in self.marks)
 
     @property
-    def height_label(self) -> str:
-        """What the vertical axis shows."""
+    def vertical_label(self) -> str:
+        """The label of the vertical axis."""
         return self.value_label
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """No arm needs a legend."""
+        """No arm: the marks need no legend."""
         return ()
 
     @property
     def alt(self) -> str:
-        """The panel in words."""
+        """The panel in words, for screen readers."""
         heading = f"Scatter chart, {self.title}, {self.value_label} against {self.position_label}."
-        said = (
-            f"{mark.label}: {signed_points(mark.value)} at {mark.position:.1f}."
+        sentences = (
+            f"{mark.label}: {format_points(mark.value)} at {mark.position:.1f}."
             for mark in self.marks
         )
-        return " ".join((heading, *said))
+        return " ".join((heading, *sentences))
 
 
-Panel = BarPanel | LinePanel | MarkPanel
+Panel = BarPanel | LinePanel | ScatterPanel
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The report's tables: what every arm scored and cost, each value with its interval."""
+"""Tables of scores, costs and membership attacks of every arm, each value with its interval."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from secede.reports.analysis.costs import (
     compare_at_level,
     compare_at_round,
 )
-from secede.reports.analysis.statistics import Estimate, difference, measured, of_shares, over_seeds
+from secede.reports.analysis.formats import Unit, format_mean
+from secede.reports.analysis.statistics import (
+    Estimate,
+    difference,
+    mean_over_seeds,
+    mean_score,
+    mean_share,
+)
 from secede.reports.analysis.verdict import judged_round
-from secede.reports.formats import Unit, mean
 from secede.reports.records.runs import Run, Score
 from secede.reports.tables.table import Column, Row, Table
 from secede.text import plural
@@ -30,19 +36,19 @@ UNITS: dict[Quantity, Unit] = {
 }
 
 
-def main_table(run: Run) -> Table:
-    """Return FedAvg, retrained, other methods and the erased model, with scores and costs."""
+def score_table(run: Run) -> Table:
+    """Return scores and costs of FedAvg, the retrained, other methods' and the erased model."""
     scores = _shown_scores(run)
     columns = [Column(score, names.SCORES[score], _score_unit(score)) for score in scores]
     rows = []
     for arm, round in _shown_models(run):
-        values = (measured(run, arm, round, score) for score in scores)
+        values = (mean_score(run, arm, round, score) for score in scores)
         rows.append(Row(_label(run, arm, round), arm, (*values, *_costs(run, arm, round))))
     return Table((*columns, *_cost_columns()), tuple(rows))
 
 
 def cost_table(run: Run, levels: tuple[float, ...] = ()) -> Table:
-    """Return the costs of an equally useful model, erased and retrained, and their ratio."""
+    """Return the costs of an equally useful model, erased and retrained, with their ratio."""
     last = run.last_round(run.erased)
     rounds = sorted({1, judged_round(run), last} & set(range(1, last + 1)))
     comparisons = [compare_at_round(run, run.erased, round) for round in rounds]
@@ -53,7 +59,7 @@ def cost_table(run: Run, levels: tuple[float, ...] = ()) -> Table:
 
 
 def membership_table(run: Run) -> Table:
-    """Return both attacks on every attacked model, with accuracy on known non-members beside."""
+    """Return both attacks on every attacked model, with their accuracy on known non-members."""
     columns = (
         Column("member_rate", "leaver's samples called members", "share"),
         Column("nonmember_accuracy", "known non-members recognised", "share"),
@@ -102,7 +108,7 @@ def _score_unit(score: str) -> Unit:
 
 def _costs(run: Run, arm: str, round: int) -> Iterator[Estimate]:
     for quantity in QUANTITIES:
-        yield over_seeds([amount(point.cost, quantity) for point in run.points(arm, round)])
+        yield mean_over_seeds([amount(point.cost, quantity) for point in run.points(arm, round)])
 
 
 def _cost_columns() -> tuple[Column, ...]:
@@ -110,7 +116,7 @@ def _cost_columns() -> tuple[Column, ...]:
 
 
 def _cost_rows(run: Run, comparison: Comparison, utility: str) -> Iterator[Row]:
-    group = f"To {mean(over_seeds(comparison.levels), 'share', digits=2)} {utility}"
+    group = f"To {format_mean(mean_over_seeds(comparison.levels), 'share', digits=2)} {utility}"
     group += f" ({comparison.label})" if comparison.label else ""
     for arm, costs in ((run.erased, comparison.method), (names.RETRAIN, comparison.retrained)):
         never = costs.count(None)
@@ -118,16 +124,20 @@ def _cost_rows(run: Run, comparison: Comparison, utility: str) -> Iterator[Row]:
         note = f"never in {never} of {plural(len(costs), 'seed')}" if never else ""
         yield Row(run.label(arm), arm, spent, group, note)
     ratios = [comparison.ratio(quantity) for quantity in QUANTITIES]
-    missing = max(comparison.method_never, comparison.retrained_never)
-    note = "over the seeds in which both got there" if missing else ""
+    never = max(comparison.method_never, comparison.retrained_never)
+    note = "over the seeds in which both got there" if never else ""
     estimates = tuple(ratio.estimate for ratio in ratios)
     yield Row("Retrained ÷ erased", "ratio", estimates, group, note, "times")
 
 
 def _attack_row(run: Run, arm: str, round: int, attack: str) -> Row:
-    found = run.attacks(arm, round, attack)
-    called = [item.member_rate for item in found]
-    recognised = [item.nonmember_accuracy for item in found]
-    mistaken = [Score(1 - score.value, score.count) for score in recognised]
-    values = (of_shares(called), of_shares(recognised), difference(called, mistaken))
+    attacks = run.attacks(arm, round, attack)
+    member_rates = [item.member_rate for item in attacks]
+    accuracies = [item.nonmember_accuracy for item in attacks]
+    false_rates = [Score(1 - score.value, score.count) for score in accuracies]
+    values = (
+        mean_share(member_rates),
+        mean_share(accuracies),
+        difference(member_rates, false_rates),
+    )
     return Row(_label(run, arm, round), arm, values, f"{names.ATTACKS[attack]}'s attack")

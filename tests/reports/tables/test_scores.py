@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from secede.reports.records.runs import Run
-from secede.reports.tables.main import cost_table, main_table, membership_table
+from secede.reports.tables.scores import cost_table, membership_table, score_table
 
 Make = Callable[..., Run]
 
@@ -11,7 +11,7 @@ CLEAN = {"retrain": [0.1, 0.5, 0.9, 0.96, 0.98], "projected-ascent": [0.2, 0.95,
 
 
 def test_the_main_table_holds_every_model_at_its_rounds(make_run: Make) -> None:
-    table = main_table(make_run())
+    table = score_table(make_run())
     assert [row.label for row in table.rows] == [
         "FedAvg, 20 rounds",
         "Retrained, 20 rounds",
@@ -36,21 +36,21 @@ def test_the_main_table_holds_every_model_at_its_rounds(make_run: Make) -> None:
 def test_the_main_table_shows_the_scenarios_scores_and_all_costs(
     make_run: Make, scenario: str, scores: list[str]
 ) -> None:
-    table = main_table(make_run(scenario=scenario))
+    table = score_table(make_run(scenario=scenario))
     costs = ["rounds", "upload_mb", "download_mb", "gradient_samples", "seconds"]
     expected = ["clean_accuracy", *scores, "leaver_loss", *costs]
     assert [column.key for column in table.columns] == expected
 
 
 def test_every_score_comes_with_its_interval(make_run: Make) -> None:
-    table = main_table(make_run(seeds=(0, 1, 2)))
+    table = score_table(make_run(seeds=(0, 1, 2)))
     values = [value for row in table.rows for value in row.values]
     assert len(values) == 9 * 9
     assert all(value is not None and value.basis == "seeds" for value in values)
 
 
 def test_one_seed_has_sampling_intervals_for_shares_only(make_run: Make) -> None:
-    row = main_table(make_run(seeds=(0,))).rows[0]
+    row = score_table(make_run(seeds=(0,))).rows[0]
     assert [value.basis for value in row.values if value] == ["test set"] * 3 + ["none"] * 6
 
 
@@ -98,7 +98,7 @@ def test_all_methods_are_in_the_main_table_and_the_judged_one_round_by_round(
     make_run: Make,
 ) -> None:
     methods = ("second-choice", "projected-ascent", "own.methods:Forget")
-    table = main_table(make_run(seeds=(0,), post_rounds=2, methods=methods))
+    table = score_table(make_run(seeds=(0,), post_rounds=2, methods=methods))
     assert [(row.label, row.arm) for row in table.rows[2:]] == [
         ("Projected ascent, 2 rounds", "projected-ascent"),
         ("own.methods:Forget, 2 rounds", "own.methods:Forget"),

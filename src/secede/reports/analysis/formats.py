@@ -1,4 +1,4 @@
-"""Numbers as text, the same on the page, in the terminal and on figures."""
+"""Numbers as text, formatted alike on the page, in the terminal and on figures."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Unit = Literal["share", "points", "difference", "loss", "rounds", "MB", "count",
 MINUS = "\u2212"
 
 
-def number(value: float, unit: Unit, *, digits: int | None = None) -> str:
-    """Return a value as text, shares in percent, without its unit."""
+def format_number(value: float, unit: Unit, *, digits: int | None = None) -> str:
+    """Return a value as text without its unit; shares are in percent."""
     if not math.isfinite(value):
         return "not finite"
     if unit == "difference":  # of shares, in points with its sign
@@ -22,42 +22,42 @@ def number(value: float, unit: Unit, *, digits: int | None = None) -> str:
     if unit in ("share", "points"):
         value *= 100
     text = f"{value:,.{_digits(value, unit) if digits is None else digits}f}"
-    nothing = float(text.replace(",", "")) == 0
-    return text.removeprefix("-") if nothing else text.replace("-", MINUS)
+    is_zero = float(text.replace(",", "")) == 0
+    return text.removeprefix("-") if is_zero else text.replace("-", MINUS)
 
 
-def mean(estimate: Estimate, unit: Unit, *, digits: int | None = None) -> str:
+def format_mean(estimate: Estimate, unit: Unit, *, digits: int | None = None) -> str:
     """Return an estimate's mean with its unit."""
-    return number(estimate.mean, unit, digits=digits) + _suffix(unit)
+    return format_number(estimate.mean, unit, digits=digits) + _suffix(unit)
 
 
-def interval(estimate: Estimate, unit: Unit, *, digits: int | None = None) -> str:
+def format_interval(estimate: Estimate, unit: Unit, *, digits: int | None = None) -> str:
     """Return an estimate's interval without unit; empty if there is none or it has no width."""
     if estimate.interval is None:
         return ""
-    low, high = (number(end, unit, digits=digits) for end in estimate.interval)
+    low, high = (format_number(end, unit, digits=digits) for end in estimate.interval)
     return "" if estimate.low == estimate.high else f"{low} to {high}"
 
 
-def full(estimate: Estimate, unit: Unit, *, digits: int | None = None) -> str:
+def format_estimate(estimate: Estimate, unit: Unit, *, digits: int | None = None) -> str:
     """Return mean and interval in one string."""
-    inner = interval(estimate, unit, digits=digits)
-    return mean(estimate, unit, digits=digits) + (f" ({inner})" if inner else "")
+    ends = format_interval(estimate, unit, digits=digits)
+    return format_mean(estimate, unit, digits=digits) + (f" ({ends})" if ends else "")
 
 
-def brief(estimate: Estimate | None, unit: Unit) -> str:
-    """Return a mean and half its interval's width, as a narrow terminal has room for."""
+def format_brief(estimate: Estimate | None, unit: Unit) -> str:
+    """Return a mean ± half its interval, short enough for a terminal."""
     if estimate is None:
         return ""
     if estimate.interval is None or unit != "share" or estimate.low == estimate.high:
-        return mean(estimate, unit)
+        return format_mean(estimate, unit)
     low, high = estimate.interval
-    half = number((high - low) / 2, unit)
-    return f"{number(estimate.mean, unit)}\u00a0±\u00a0{half}{_suffix(unit)}"
+    half = format_number((high - low) / 2, unit)
+    return f"{format_number(estimate.mean, unit)}\u00a0±\u00a0{half}{_suffix(unit)}"
 
 
-def signed_points(estimate: Estimate) -> str:
-    """Return a difference of shares in signed points, with its interval if it has a width."""
+def format_points(estimate: Estimate) -> str:
+    """Return a difference of shares in signed points and its interval, if that has a width."""
     text = f"{_signed(estimate.mean)} points"
     if estimate.interval is None or estimate.low == estimate.high:
         return text

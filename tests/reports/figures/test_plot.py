@@ -1,5 +1,13 @@
 from secede.reports.analysis.statistics import Estimate
-from secede.reports.figures.plots import BarGroup, BarPanel, Line, LinePanel, Mark, MarkPanel, Plot
+from secede.reports.figures.plot import (
+    BarGroup,
+    BarPanel,
+    Line,
+    LinePanel,
+    Mark,
+    Plot,
+    ScatterPanel,
+)
 
 
 def estimate(mean: float) -> Estimate:
@@ -37,10 +45,12 @@ def test_lines_can_be_said_aloud() -> None:
 
 
 def test_the_vertical_axis_is_named_by_what_stands_on_it() -> None:
-    costs = LinePanel("MNIST", "MB uploaded", "clean accuracy", "share", (), (0, 1), upright=True)
-    assert costs.height_label == "MB uploaded"
-    assert LINES.height_label == "clean accuracy"
-    assert BARS.height_label == "attack success"
+    costs = LinePanel(
+        "MNIST", "MB uploaded", "clean accuracy", "share", (), (0, 1), transposed=True
+    )
+    assert costs.vertical_label == "MB uploaded"
+    assert LINES.vertical_label == "clean accuracy"
+    assert BARS.vertical_label == "attack success"
 
 
 def test_a_plots_arms_come_in_their_order() -> None:
@@ -49,9 +59,9 @@ def test_a_plots_arms_come_in_their_order() -> None:
     assert plot.arms == ("fedavg", "retrain", "erased")
 
 
-def marks(*values: tuple[float, float]) -> MarkPanel:
+def marks(*values: tuple[float, float]) -> ScatterPanel:
     found = tuple(Mark(f"m{at:g}", "other-1", at, estimate(value)) for at, value in values)
-    return MarkPanel("MNIST", "MB uploaded", "attack success", found, (-0.03, 0.03))
+    return ScatterPanel("MNIST", "MB uploaded", "attack success", found, (-0.03, 0.03))
 
 
 def test_marks_can_be_said_aloud_and_need_no_legend() -> None:
@@ -64,7 +74,7 @@ def test_marks_can_be_said_aloud_and_need_no_legend() -> None:
 
 
 def test_axes_are_logarithmic_only_where_the_range_is_large() -> None:
-    assert not marks((-5.0, 0.01), (0.5, 0.15)).is_position_wide
-    assert marks((-5.1, 0.01), (0.5, 0.15)).is_position_wide
-    assert not marks((10, 0.01), (50, 0.15)).is_difference_wide
-    assert marks((10, 0.01), (50, -0.2)).is_difference_wide
+    assert not marks((-5.0, 0.01), (0.5, 0.15)).is_position_logarithmic
+    assert marks((-5.1, 0.01), (0.5, 0.15)).is_position_logarithmic
+    assert not marks((10, 0.01), (50, 0.15)).is_difference_logarithmic
+    assert marks((10, 0.01), (50, -0.2)).is_difference_logarithmic

@@ -48,9 +48,9 @@ def methods(*, as_json: bool) -> None:
 
 def settings(method: str, *, as_json: bool) -> None:
     """Print what a method does and needs, and its settings with their defaults."""
-    from secede.unlearning.create import described
+    from secede.unlearning.create import describe
 
-    entry, found = described(method, search=Path.cwd())
+    entry, found = describe(method, search=Path.cwd())
     rows = [
         {
             "setting": name,

@@ -43,8 +43,8 @@ _HOMES = {
 
 __all__ = [
     "ClientErasure",
-    "FlowerEngine",
     "FlowerBackend",
+    "FlowerEngine",
     "Store",
     "erase",
     "erase_if_asked",

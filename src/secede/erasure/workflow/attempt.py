@@ -29,7 +29,7 @@ from secede.errors import (
 )
 from secede.federation.cost import Cost
 from secede.text import one_line
-from secede.unlearning.method import AtLeaver, Method, Server, Start
+from secede.unlearning.method import LocalStepMethod, Method, Server, Start
 
 logger = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ def escalate(
 
 
 def _radius(method: Method) -> float | None:
-    made = method.step if isinstance(method, AtLeaver) else method
+    made = method.step if isinstance(method, LocalStepMethod) else method
     radius = getattr(made, "radius", None)
     return float(radius) if isinstance(radius, int | float) else None
 

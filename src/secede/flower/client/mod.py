@@ -155,7 +155,7 @@ class ClientErasure:
                 return messages.gone(message, self.updates(context).forget(messages.left(message)))
             like = arrays.schema(self._load_model())
             asked, state = messages.read_question(message, like)
-            task = client_tasks.received(asked.form(), allowed=self._methods)
+            task = client_tasks.from_message(asked.form(), allowed=self._methods)
             own = None
             if isinstance(task, TakeStep):
                 own = self._own(self.updates(context), asked, like)

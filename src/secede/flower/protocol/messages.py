@@ -23,7 +23,7 @@ from secede.flower.protocol import arrays
 from secede.state import State
 from secede.text import one_line, printable
 from secede.unlearning import client_tasks
-from secede.unlearning.client_tasks import CountRight, Measure, Sent, Task
+from secede.unlearning.client_tasks import CountRight, Measure, Task, TaskMessage
 from secede.unlearning.local_step import LocalResult
 from secede.unlearning.method import Reply, TakeStep
 
@@ -56,9 +56,9 @@ class Asked(Document):
     own: Digest | None = None  # of that update; None: it has none
     home: str = ""  # what the server calls itself
 
-    def form(self) -> Sent:
+    def form(self) -> TaskMessage:
         """Return the task's name and settings."""
-        return Sent(self.task, self.method, self.settings)
+        return TaskMessage(self.task, self.method, self.settings)
 
 
 def question(node: int, asked: Asked, state: State, *, ttl: float) -> Message:
@@ -183,7 +183,7 @@ def read_answer(message: Message, task: Task, like: State, who: str) -> LocalRes
 
 def _state(message: Message, told: Mapping[str, Any], like: State) -> LocalResult:
     state = arrays.unpack(message.content.array_records[_STATE], like)
-    return client_tasks.result_of(state, told["report"])
+    return client_tasks.parse_result(state, told["report"])
 
 
 def _numbers(told: Mapping[str, Any], task: CountRight | Measure) -> Reply:

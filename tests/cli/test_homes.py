@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from harness import tiny
+from harness.commands import secede
 from harness.erasure import small
 from harness.paths import ROOT
 from secede.cli import homes
@@ -205,7 +206,7 @@ def test_a_dry_run_of_a_request_that_would_be_refused_is_refused(
     second = tmp_path / "second.json"
     second.write_bytes(small.ask(home))
     for dry_run in (True, False):
-        with pytest.raises(RequestError, match="'site-0' has an open request already: 1"):
+        with pytest.raises(RequestError, match="'site-0' already has the open request 1"):
             erase(home, second, dry_run=dry_run)
     assert capsys.readouterr().out == ""
 
@@ -330,7 +331,7 @@ def test_a_file_that_is_no_request_is_named_and_what_it_is(
 def test_what_is_plainly_no_request_is_told_with_what_to_give_instead(
     asked: tuple[Home, Path], given: str
 ) -> None:
-    home, path = asked
+    home, _ = asked
     (home.path / "long.json").write_text(json.dumps({"clients": ["a" * 20_000]}))
     before = {p: p.read_bytes() for p in home.path.rglob("*") if p.is_file()}
     words = "is no request" if "." in given else "is a folder and no request"
@@ -338,7 +339,7 @@ def test_what_is_plainly_no_request_is_told_with_what_to_give_instead(
         with pytest.raises(ConfigError, match=f"{words}: give the file that `secede request`"):
             erase(home, home.path / given, dry_run=dry_run)
     assert {p: p.read_bytes() for p in home.path.rglob("*") if p.is_file()} == before
-    shown = shell(f"secede erase {home.path}/federation.json --home {home.path}", path.parent)
+    shown = secede("erase", f"{home.path}/federation.json", "--home", str(home.path))
     assert shown.returncode == 2
     assert "federation.json is no request" in shown.stderr
 

@@ -53,8 +53,8 @@ def test_nothing_is_acknowledged_that_could_not_be_signed(home: Home) -> None:
     with pytest.raises(ConfigError, match=r"server\.key"):
         small.receive(home)
     with Journal(home.journal, read_only=True) as journal:
-        (listed,) = journal.requests(NOW)
-    assert listed.entry.acknowledged is None
+        (listed,) = journal.entries()
+    assert listed.acknowledged is None
 
 
 def test_every_flipped_byte_and_every_other_signer_is_refused(home: Home) -> None:
@@ -109,7 +109,7 @@ def test_a_later_date_that_the_journal_does_not_know_is_found(home: Home) -> Non
     with Journal(home.journal) as journal, Ledger(home.ledger) as ledger:
         body = ExtendedBody(request=entry.digest, extended_to="2027-01-15T12:00:00Z")
         ledger.append("extended", body, NOW)
-        journal.keep_head(ledger.head())
+        journal.save_ledger_head(ledger.head())
     with pytest.raises(TrustError, match="puts request 1 off, the journal does not"):
         small.erase(home, entry.id)
 

@@ -167,7 +167,7 @@ def test_a_request_is_in_the_ledger_as_soon_as_it_is_accepted(backup: Home, tmp_
         entry = erase.receive(home, data, small.NOW)
     with Ledger(home.ledger) as ledger, Journal(home.journal) as journal:
         assert [r.body["request"] for r in ledger.rows() if r.kind == "request"] == [entry.digest]
-        assert journal.head() == ledger.head()
+        assert journal.ledger_head() == ledger.head()
 
 
 def test_the_registry_tells_its_erasures(home: Home) -> None:

@@ -11,16 +11,16 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from secede.erasure.canonical_json import digest, to_canonical
-from secede.erasure.documents.ledger_rows import NAMES_PER_ROW, PlanBody, Rung
+from secede.erasure.documents.ledger_rows import MAX_NAMES, PlanBody, Rung
 from secede.erasure.documents.receipt import Setting
 from secede.erasure.types import (
     Count,
     Digest,
     Document,
+    Fraction,
     Name,
     Number,
     Scalar,
-    Share,
     Text,
     Timestamp,
     describe_errors,
@@ -56,8 +56,8 @@ class Omitted(Document):
 class Margins(Document):
     """How much accuracy may be lost: the margins of the gate and of the verdict."""
 
-    overall: Share = 0.05
-    per_class: Share = 0.1
+    overall: Fraction = 0.05
+    per_class: Fraction = 0.1
     min_samples: Annotated[int, Field(ge=1)] = 30  # samples of a class that is judged
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
     points: Annotated[float, Field(ge=0, le=100)] = 5.0  # from retraining, where there is one
@@ -96,7 +96,7 @@ class Plan(Document):
     mean: Mean
     margins: Margins
     guard: GuardLimits
-    quorum: Share  # of the retained clients' samples that must take part; below, the next rung
+    quorum: Fraction  # of the retained clients' samples that must take part; below, the next rung
     client_timeout: Seconds  # for one answer of a retained client
     measure_at_leaver: bool  # how many of its own samples the new model gets right
     leaver_timeout: Seconds  # for one answer of the leaver
@@ -141,8 +141,8 @@ class Plan(Document):
             rung=step.rung,
             method=step.method,
             settings=settings,
-            clients=self.retained[:NAMES_PER_ROW],
-            taking_part=len(self.retained),
+            clients=self.retained[:MAX_NAMES],
+            client_count=len(self.retained),
             rounds=step.max_rounds,
             upload_bytes=step.upload_bytes,
             download_bytes=step.download_bytes,

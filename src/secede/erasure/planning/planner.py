@@ -77,7 +77,8 @@ def _check_request(request: Request, registry: ModelRegistry, serving: Model) ->
     if request.model not in digests:
         raise RequestError(f"model {short_digest(request.model)} is not one of this federation's")
     if request.client not in serving.clients:
-        past = "was erased from it" if request.client in registry.erased() else "never was in it"
+        erased = request.client in registry.erased_clients()
+        past = "was erased from it" if erased else "never was in it"
         raise RequestError(
             f"the serving model {short_digest(serving.digest)} does not carry {request.client!r}: "
             f"it {past}"
@@ -222,7 +223,7 @@ def _ladder(
             continue
         for name in chosen[rung] or [usual[rung]]:
             entry, method = create(name, options.settings.get(name))
-            if lacking := situation.lacks(entry.needs):
+            if lacking := situation.missing(entry.needs):
                 reason = f"{name} needs {' and '.join(lacking)}, which is not there"
                 omitted.append(Omitted(rung=rung, reason=reason))
             else:

@@ -9,7 +9,6 @@ trained on alone, it is zero.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Scope
@@ -29,9 +28,9 @@ def scope(
     """
     promoted = {
         progress.verification.model: progress
-        for listed in journal.requests(datetime.now(UTC))
-        if listed.entry.state == PROMOTED
-        for progress in [Progress.of(journal, listed.entry)]
+        for entry in journal.entries()
+        if entry.state == PROMOTED
+        for progress in [Progress.of(journal, entry)]
     }
     weights = {c.name: c.scope.weight for c in home.federation.clients}
     found = trained

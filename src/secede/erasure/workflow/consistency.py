@@ -8,7 +8,6 @@ its last part, which is caught up with and is no contradiction.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +38,9 @@ RESTORE = "restore the whole home as it was at one time (docs/erasing.md)"
 def check(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry) -> Head:
     """Return the ledger's head; TrustError at the first thing that two of them tell differently."""
     heads, broken = receipt_heads(home)
-    head = ledger.verify(journal.head(), *heads)
+    head = ledger.verify(journal.ledger_head(), *heads)
     rows = list(ledger.rows())
-    entries = [listed.entry for listed in journal.requests(datetime.now(UTC))]
+    entries = journal.entries()
     for entry in entries:
         path = home.receipt(entry.digest)
         if entry.state == PROMOTED and (path in broken or not path.is_file()):

@@ -13,8 +13,8 @@ from secede import files
 from secede import state as states
 from secede.erasure.documents.ledger_rows import DestroyedBody, Head, ModelBody, ReceiptBody
 from secede.erasure.documents.receipt import DestroyedItem
-from secede.erasure.receipts import page
 from secede.erasure.receipts.build import build_statement
+from secede.erasure.receipts.page import write_page
 from secede.erasure.receipts.verify import Verified, sign_receipt, verify_receipt
 from secede.erasure.storage.model_registry import Candidate, Model
 from secede.erasure.storage.progress import Progress
@@ -212,7 +212,7 @@ def _issue(
         countersigned = _read_receipt(session, path, receipt.digest)
         if countersigned is None:
             files.write_bytes(path, data)
-        page.write(countersigned or receipt, path)
+        write_page(countersigned or receipt, path)
     return receipt.digest
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from secede import state as states
 from secede.erasure.backend import FederationBackend
 from secede.erasure.defences.fingerprints import ReplayDetector
-from secede.erasure.documents.ledger_rows import KINDS, NAMES_PER_ROW, DeliveredBody, Row
+from secede.erasure.documents.ledger_rows import KINDS, MAX_NAMES, DeliveredBody, Row
 from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.documents.request import Request
 from secede.erasure.signing.keys import PrivateKey
@@ -187,8 +187,8 @@ class ErasureSession:
     def save_ledger_head(self) -> None:
         """Save in the journal how far the ledger goes."""
         head = self.ledger.head()
-        if self.journal.head() != head:
-            self.journal.keep_head(head)
+        if self.journal.ledger_head() != head:
+            self.journal.save_ledger_head(head)
 
     def advance(self, details: TransitionDetails) -> None:
         """Take the request to its next state: journal, lease, ledger."""
@@ -259,8 +259,8 @@ class ErasureSession:
 
 def delivered_rows(model: str, names: tuple[str, ...]) -> Iterator[DeliveredBody]:
     """Yield rows that say who received a model, as many as the names take."""
-    for start in range(0, len(names), NAMES_PER_ROW):
-        yield DeliveredBody(model=model, clients=names[start : start + NAMES_PER_ROW])
+    for start in range(0, len(names), MAX_NAMES):
+        yield DeliveredBody(model=model, clients=names[start : start + MAX_NAMES])
 
 
 def describe(details: TransitionDetails, name: str) -> str:

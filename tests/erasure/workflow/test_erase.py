@@ -228,7 +228,7 @@ def test_a_promotion_that_was_cut_short_ends_whatever_serves_by_then(
     def cut(client: str, trained_from: str | None) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ground, "settle", cut)
+    monkeypatch.setattr(ground, "commit", cut)
     with pytest.raises(KeyboardInterrupt):
         small.erase(home, entry.id, ground=ground)
     erased = small.serving(home)

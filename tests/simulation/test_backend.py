@@ -130,20 +130,20 @@ def test_a_sites_state_follows_the_model_that_was_promoted(tmp_path: Path) -> No
     sites = Sites(tmp_path)
     old, new = ({"w": torch.tensor([value])} for value in (1.0, 2.0))
     sites.save("a", OwnState(old, 0.5), "")
-    sites.save("a", OwnState(new, 0.25), "round-3", beside=True)
+    sites.save("a", OwnState(new, 0.25), "round-3", is_next=True)
     for _ in range(2):  # doing it again changes nothing
-        sites.settle("a", "round-3")
+        sites.commit("a", "round-3")
         own = sites.load("a")
         assert own is not None
         assert (float(own.state["w"]), own.weight) == (2.0, 0.25)
-    sites.save("a", OwnState(old, 0.5), "round-1", beside=True)
+    sites.save("a", OwnState(old, 0.5), "round-1", is_next=True)
     for _ in range(2):
-        sites.settle("a", None)  # no round made the new model
+        sites.commit("a", None)  # no round made the new model
         own = sites.load("a")
         assert own is not None
         assert (float(own.state["w"]), own.weight) == (2.0, 0.0)
-    sites.forget("a")
-    sites.forget("a")
+    sites.delete("a")
+    sites.delete("a")
     assert sites.load("a") is None
     assert list(tmp_path.iterdir()) == []
 

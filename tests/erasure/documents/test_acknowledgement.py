@@ -110,7 +110,7 @@ def test_a_later_date_that_the_journal_does_not_know_is_found(home: Home) -> Non
         body = ExtendedBody(request=entry.digest, extended_to="2027-01-15T12:00:00Z")
         ledger.append("extended", body, NOW)
         journal.save_ledger_head(ledger.head())
-    with pytest.raises(TrustError, match="puts request 1 off, the journal does not"):
+    with pytest.raises(TrustError, match="extends request 1, the journal does not"):
         small.erase(home, entry.id)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from secede import files
 from secede.cli.trust import about
-from secede.erasure.canonical_json import read
+from secede.erasure.canonical_json import read_file
 from secede.erasure.documents.data_commitment import (
     MAX_PROOF_BYTES,
     MAX_SAMPLE_BYTES,
@@ -77,10 +77,10 @@ def check(
 ) -> None:
     """Check one sample against the commitment in a receipt, with public keys alone."""
     with about(proof):
-        shown = SampleProof.read(read(proof, MAX_PROOF_BYTES))
+        shown = SampleProof.read(read_file(proof, MAX_PROOF_BYTES))
     pinned = _stated(receipt, shown.client, Signers.load(keys, auditors), server)
     with about(proof):
-        check_sample(pinned, read(sample, MAX_SAMPLE_BYTES), shown.proof)
+        check_sample(pinned, read_file(sample, MAX_SAMPLE_BYTES), shown.proof)
     if as_json:
         told = {"holds": True, "client": shown.client, "index": shown.proof.index}
         print(json.dumps({**told, **pinned.model_dump()}, indent=2))
@@ -96,7 +96,7 @@ def _stated(path: Path, client: str, signers: Signers, server: str = SERVER) -> 
     """
     path = _about(path, client) if path.is_dir() else path
     with about(path):
-        data = read(path, MAX_RECEIPT_BYTES)
+        data = read_file(path, MAX_RECEIPT_BYTES)
         verified = verify_receipt(data, signers.keys, auditors=signers.auditors, server=server)
     told = verified.statement.predicate
     if told.request.client != client:
@@ -111,7 +111,7 @@ def _about(folder: Path, client: str) -> Path:
     found = list[tuple[str, Path]]()
     for path in sorted(folder.glob("*.json")):
         with suppress(SecedeError):  # whatever it is, it is not the one
-            told = unverified_statement(read(path, MAX_RECEIPT_BYTES)).predicate.request
+            told = unverified_statement(read_file(path, MAX_RECEIPT_BYTES)).predicate.request
             if told.client == client:
                 found.append((told.received, path))
     if not found:

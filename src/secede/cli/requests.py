@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from secede import files
-from secede.erasure.canonical_json import parse, read
+from secede.erasure.canonical_json import parse, read_file
 from secede.erasure.documents.request import MAX_REQUEST_BYTES, new_request, sign_request
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import generate_key_pair, key_id, load_private, load_public
@@ -88,7 +88,7 @@ def signed(path: Path) -> bytes:
     if path.is_dir():
         raise other
     try:
-        data = read(path, MAX_REQUEST_BYTES)
+        data = read_file(path, MAX_REQUEST_BYTES)
     except TrustError as error:  # longer than any request
         raise other from error
     if not data.startswith(b"{"):

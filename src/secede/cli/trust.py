@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from secede import files
-from secede.erasure.canonical_json import read
+from secede.erasure.canonical_json import read_file
 from secede.erasure.documents.acknowledgement import (
     ACKNOWLEDGEMENT_TYPE,
     Acknowledgement,
@@ -107,7 +107,7 @@ def verify(
     An acknowledgement of a request is checked and told likewise. With `page`, the HTML page for
     people is written beside it.
     """
-    signers, data = Signers.load(keys, auditors), read(path, MAX_RECEIPT_BYTES)
+    signers, data = Signers.load(keys, auditors), read_file(path, MAX_RECEIPT_BYTES)
     with about(path):
         if dsse.payload_type(data, limit=MAX_RECEIPT_BYTES) == ACKNOWLEDGEMENT_TYPE:
             if model or ledger or countersigned_by or page:
@@ -148,7 +148,7 @@ def countersign(
     """
     signers, private = Signers.load(keys, auditors), load_private(key)
     with files.lock_folder(path.parent), files.private():  # another may be countersigning it too
-        data = read(path, MAX_RECEIPT_BYTES)
+        data = read_file(path, MAX_RECEIPT_BYTES)
         with about(path):
             held = verify_receipt(data, signers.keys, auditors=signers.auditors, server=server)
             _check_entitled(key, key_id(private.public_key), signers, held)

@@ -20,7 +20,7 @@ from secede.data import catalog
 from secede.errors import ConfigError, did_you_mean
 from secede.federation import executors
 from secede.scenarios.share import default_share
-from secede.strict import as_text
+from secede.strict import as_json
 from secede.unlearning import registry as methods
 
 RECORD_VERSION = 2  # of the records' form and meaning; part of every config's digest
@@ -218,7 +218,7 @@ def build(values: dict[str, Any], *, methods_follow: bool = False) -> Config:
     """
     try:
         return Config.model_validate_json(
-            as_text(values),
+            as_json(values),
             strict=True,
             context=_METHODS_FOLLOW if methods_follow else None,
         )

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from secede import files, logs
 from secede import state as states
-from secede.erasure.canonical_json import parse, read
+from secede.erasure.canonical_json import parse, read_file
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.json_files import load_document, save_document
@@ -102,7 +102,7 @@ class Store:
         if not path.exists():
             return
         try:
-            engine = parse(read(path, _LIMIT), _LIMIT).get("engine")
+            engine = parse(read_file(path, _LIMIT), _LIMIT).get("engine")
         except TrustError as error:
             raise RecordError(f"{path}: damaged; restore it from a backup") from error
         if engine != self.engine:

@@ -29,8 +29,8 @@ from secede.erasure.types import is_name
 from secede.errors import ConfigError
 from secede.federation.engine import OwnState, Update
 from secede.flower.rounds.engine import FlowerEngine, LiveEngine
-from secede.flower.rounds.grid import Exchange
-from secede.flower.rounds.questions import Given, OwnTask
+from secede.flower.rounds.task_requests import CollectedReplies, RecordedUpdate
+from secede.flower.rounds.transport import Transport
 from secede.flower.secagg.engine import SecureEngine
 from secede.flower.secagg.legacy_api import SecAggSettings
 from secede.flower.secagg.opened_sums import OpenedSums
@@ -63,7 +63,7 @@ class FlowerBackend(FederationBackend):
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: Transport,
         strategy: FedAvg | SecAggSettings,
         store: Store,
         *,
@@ -103,7 +103,9 @@ class FlowerBackend(FederationBackend):
             like=store.like,
             home=store.identity,
             config=next((r.config for r in reversed(rounds) if not r.erased), {}),
-            own={n: OwnTask(last.share(c.name), digests[c.name]) for n, c in enumerate(known)},
+            own={
+                n: RecordedUpdate(last.share(c.name), digests[c.name]) for n, c in enumerate(known)
+            },
             remembers=False,  # what belongs to the serving model stays until one is settled on
             round_seconds=round_seconds,
             gather_seconds=gather_seconds,
@@ -129,7 +131,7 @@ class FlowerBackend(FederationBackend):
 
     def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
         """Return what a method finds."""
-        leaver, trace = self.clients[client], self.trace(client)
+        leaver, trace = self.clients[client], self.update_trace(client)
         # Two sums from one start would tell about single updates: each erasure has its own.
         name = ("retraining", client, self._last) if self._hidden else ("retraining",)
         return Server(
@@ -144,11 +146,11 @@ class FlowerBackend(FederationBackend):
             weight=None if trace is None else trace.weight,
         )
 
-    def last(self, client: str) -> OwnState | None:
+    def last_update(self, client: str) -> OwnState | None:
         """Return nothing: the server keeps no update."""
         return None
 
-    def trace(self, client: str) -> UpdateTrace | None:
+    def update_trace(self, client: str) -> UpdateTrace | None:
         """Return what was written down of the client's update in the last mean."""
         found = self._store.last()
         for each in found.clients if found else ():
@@ -157,7 +159,7 @@ class FlowerBackend(FederationBackend):
                 return UpdateTrace(weight=share, distance=each.distance, digest=each.digest)
         return None
 
-    def seen(self, client: str) -> tuple[str, ...]:
+    def recorded_digests(self, client: str) -> tuple[str, ...]:
         """Return the digests of the client's updates that were recorded."""
         every = (each for r in self._store.log.rounds() for each in r.clients)
         return tuple(each.digest for each in every if each.client == client and each.digest)
@@ -166,7 +168,7 @@ class FlowerBackend(FederationBackend):
         """Return the n-th fresh model."""
         return self._fresh("guard", number)
 
-    def hurry(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """Give every retained client at most so long for an answer or a round."""
         self.engine = replace(
             self.engine,
@@ -174,14 +176,14 @@ class FlowerBackend(FederationBackend):
             gather_seconds=min(self._gather_seconds, seconds),
         )
 
-    def require(self, enough: Callable[[Sequence[str]], None]) -> None:
+    def require_quorum(self, enough: Callable[[Sequence[str]], None]) -> None:
         """Let no sum be opened of those for whom `enough` raises."""
         self.engine = replace(self.engine, enough=enough)
 
     def tally(self, clients: Sequence[int], state: State) -> Tally:
         """Let clients count at the same time; the server looks at each answer as at any other."""
         found = self.engine.ask_all(clients, CountRight(), global_state=state)
-        tally = gate.tally(Given(found), clients, state)
+        tally = gate.tally(CollectedReplies(found), clients, state)
         left_out = dict(tally.left_out)
         for client, counts in tally.counts.items():
             if sum(counts.samples) > GROWTH * self._weights[client]:
@@ -255,7 +257,7 @@ class FlowerBackend(FederationBackend):
         """Forget the rounds that led nowhere; clients keep the update that the model holds."""
         self._store.notes.drop()
 
-    def settle(self, client: str, trained_from: str | None) -> None:
+    def commit(self, client: str, trained_from: str | None) -> None:
         """Go on from the model that serves now, with those who trained it last."""
         store = self._store
         last = store.last()

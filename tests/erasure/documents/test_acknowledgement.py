@@ -6,8 +6,7 @@ import pytest
 
 from harness.erasure import small
 from harness.erasure.small import NOW, later
-from secede.cli import requests as bodies
-from secede.cli import trust
+from secede.cli.commands.verify import verify
 from secede.erasure.documents.acknowledgement import verify_acknowledgement
 from secede.erasure.documents.ledger_rows import ExtendedBody
 from secede.erasure.receipts.verify import verify_receipt
@@ -15,6 +14,7 @@ from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.workflow import erase
+from secede.erasure.workflow.intake import enter_into_ledger, write_acknowledgement
 from secede.errors import ConfigError, TrustError
 from secede.simulation.backend import SimulatedBackend
 
@@ -76,7 +76,11 @@ def test_a_date_that_is_put_off_is_signed_with_its_reason_and_is_in_the_ledger(
 ) -> None:
     entry = small.receive(home)
     for months in (1, 2):
-        bodies.extend(home.path, entry.id, months, "many at once", now=NOW, as_json=True)
+        with Journal(home.journal) as journal:
+            extended = journal.extend(entry.id, months, "many at once", NOW)
+            enter_into_ledger(
+                home, journal, write_acknowledgement(home, journal, extended, NOW), NOW
+            )
     path = home.acknowledgement(entry.digest)
     told = verify_acknowledgement(path.read_bytes(), home.keyring())
     assert (told.extended_to, told.reason) == ("2027-02-15T12:00:00Z", "many at once")
@@ -87,8 +91,8 @@ def test_a_date_that_is_put_off_is_signed_with_its_reason_and_is_in_the_ledger(
     assert outcome.receipt is not None
     verify_receipt(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
     capsys.readouterr()
-    trust.verify(path, home.keys, as_json=False)
-    assert "put off    to 2027-02-15: many at once" in capsys.readouterr().out
+    verify([path], home.keys)
+    assert "extended   to 2027-02-15: many at once" in capsys.readouterr().out
 
 
 def test_an_extension_that_the_ledger_lacks_is_caught_up_with(home: Home) -> None:
@@ -131,10 +135,10 @@ def test_a_request_that_is_closed_ends_in_a_signed_notice(
     assert told.ended is not None
     assert (told.ended.state, told.ended.reason) == ("refused", "withdrawn")
     assert "judicial remedy" in told.ended.remedies
-    trust.verify(path, home.keys, as_json=False)
+    verify([path], home.keys)
     assert "ended      2026-11-15, refused: withdrawn" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="is an acknowledgement"):
-        trust.verify(path, home.keys, ledger=home.ledger, as_json=False)
+        verify([path], home.keys, ledger=home.ledger)
 
 
 def test_a_roll_back_is_told_to_the_client_even_after_a_kill(

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from secede.cli.commands.request import read_request
+from secede.cli.commands.request import read_request_file
 from secede.cli.erase_options import EraseArguments, with_erase_options
 from secede.cli.options import Json, OptionalTrigger
 from secede.cli.output import print_json
@@ -277,7 +277,7 @@ def erase(
     preflight.config(project.app, config)
     preflight.leaving(home, leaver)
     if request is not None:
-        read_request(request)
+        read_request_file(request)
     before = results.request(home, leaver)
     if not (dry_run or earlier or trigger or request or (before is not None and before.open)):
         raise ConfigError(f"say why {leaver} leaves: --trigger {', '.join(TRIGGERS[:-1])} or other")

@@ -33,9 +33,9 @@ def recorded_runs(
 
     monkeypatch.setattr(runs, "run", run)
     monkeypatch.setattr(runs, "check_running", lambda _: None)
-    for name in ("leaving", "erasure"):
+    for name in ("check_leaver", "prepare_erasure"):
         monkeypatch.setattr(preflight, name, lambda *_, **__: None)
-    for name in ("request", "already"):
+    for name in ("last_request", "earlier_result"):
         monkeypatch.setattr(results, name, lambda *_: None)
     return str(write_project(tmp_path / "p", sites=["a", "b"], port=9092).folder), given
 

@@ -189,7 +189,7 @@ def test_a_dry_run_of_a_request_that_would_be_refused_is_refused(
     second = tmp_path / "second.json"
     second.write_bytes(small.ask(home))
     for dry_run in (True, False):
-        with pytest.raises(RequestError, match="'site-0' has an open request already: 1"):
+        with pytest.raises(RequestError, match="'site-0' already has the open request 1"):
             erase(home, second, dry_run=dry_run)
     assert capsys.readouterr().out == ""
 

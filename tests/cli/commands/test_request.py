@@ -12,7 +12,7 @@ from harness.erasure.questions import FEDERATION, MODEL, NOW, People, people
 from secede import state as states
 from secede.cli.commands import request as module
 from secede.cli.commands.request import request
-from secede.erasure.documents.request import read_request, unverified_request
+from secede.erasure.documents.request import unverified_request, verify_request
 from secede.erasure.signing.keys import generate_key_pair
 from secede.erasure.storage.home import Home
 from secede.errors import ConfigError, RequestError
@@ -46,7 +46,7 @@ def test_a_request_is_written_to_a_file_that_the_server_accepts(
     out = tmp_path / "request.json"
     ask(north, out)
     told = capsys.readouterr().out
-    found = read_request(out.read_bytes(), north.ring, NOW, federation=FEDERATION)
+    found = verify_request(out.read_bytes(), north.ring, federation=FEDERATION)
     assert (found.trigger, found.model) == ("consent-withdrawn", MODEL)
     assert found.nonce not in told
     assert found.digest() in told

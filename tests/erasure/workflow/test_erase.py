@@ -216,7 +216,7 @@ def test_an_erasure_is_planned_again_if_another_one_came_first(home: Home) -> No
     with ModelRegistry(home.registry, read_only=True) as registry:
         (serving,) = [m for m in registry.models() if m.status == "serving"]
         assert serving.clients == ("site-2", "site-3")
-        assert registry.erased() == ("site-0", "site-1")
+        assert registry.erased_clients() == ("site-0", "site-1")
 
 
 def test_a_promotion_that_was_cut_short_ends_whatever_serves_by_then(

@@ -17,8 +17,8 @@ import torch
 from secede.erasure.defences import unused_weights
 from secede.erasure.defences.gate import Counts, Gate, Passed, count
 from secede.erasure.defences.guard import Guard
-from secede.erasure.storage.transition_details import GuardReport
 from secede.erasure.defences.weight_layout import layers
+from secede.erasure.storage.transition_details import GuardReport
 from secede.errors import GuardError
 from secede.experiments.config import parse
 from secede.experiments.setup import Federation, federate, load_dataset

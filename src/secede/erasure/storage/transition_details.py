@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from secede.erasure.documents.ledger_rows import Rung, Verdict
 from secede.erasure.documents.receipt import Scope, Setting, Software, Verification

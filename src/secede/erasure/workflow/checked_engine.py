@@ -156,7 +156,7 @@ class _CheckedEngine:
     def _refused(self, name: str, base: str) -> str | None:
         """Return whether the registry refuses an update: an erased client's, a retired model's."""
         try:
-            self._session.registry.check_update(name, base, working=self._working)
+            self._session.registry.check_update(name, base, in_progress=self._working)
         except GuardError:
             return reply_checks.REFUSED
         return None

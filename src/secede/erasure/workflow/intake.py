@@ -58,4 +58,4 @@ def enter_into_ledger(home: Home, journal: Journal, entry: Entry, now: datetime)
         check(home, journal, ledger, registry)
         for body in accepted(entry, journal.request(entry.id)):
             ledger.append_once(KINDS[type(body)], body, now)
-        journal.keep_head(ledger.head())
+        journal.save_ledger_head(ledger.head())

@@ -196,9 +196,7 @@ def _train_round(session: ErasureSession, last: RoundDetails) -> None:
         session.state_files.drop(last.state_file)
 
 
-def _recover(
-    method: Method, server: Server, state: State, memory: State, number: int
-) -> Recovered:
+def _recover(method: Method, server: Server, state: State, memory: State, number: int) -> Recovered:
     after: object = run_method(lambda: method.recover(server, state, memory, number))
     if not isinstance(after, Recovered):
         raise ConfigError(

@@ -189,8 +189,8 @@ class ErasureSession:
     def save_ledger_head(self) -> None:
         """Save in the journal how far the ledger goes."""
         head = self.ledger.head()
-        if self.journal.head() != head:
-            self.journal.keep_head(head)
+        if self.journal.ledger_head() != head:
+            self.journal.save_ledger_head(head)
 
     def advance(self, details: TransitionDetails) -> None:
         """Take the request to its next state: journal, lease, ledger."""

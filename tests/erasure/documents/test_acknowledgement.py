@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.clock import stop_clock
 from harness.erasure import small
 from harness.erasure.small import NOW, later
+from secede.cli.commands import requests as commands
 from secede.cli.commands.verify import verify
 from secede.erasure.documents.acknowledgement import verify_acknowledgement
 from secede.erasure.documents.ledger_rows import ExtendedBody
@@ -14,7 +16,6 @@ from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.workflow import erase
-from secede.erasure.workflow.intake import enter_into_ledger, write_acknowledgement
 from secede.errors import ConfigError, TrustError
 from secede.simulation.backend import SimulatedBackend
 
@@ -72,15 +73,12 @@ def test_every_flipped_byte_and_every_other_signer_is_refused(home: Home) -> Non
 
 
 def test_a_date_that_is_put_off_is_signed_with_its_reason_and_is_in_the_ledger(
-    home: Home, capsys: pytest.CaptureFixture[str]
+    home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = small.receive(home)
+    stop_clock(monkeypatch, commands, NOW)
     for months in (1, 2):
-        with Journal(home.journal) as journal:
-            extended = journal.extend(entry.id, months, "many at once", NOW)
-            enter_into_ledger(
-                home, journal, write_acknowledgement(home, journal, extended, NOW), NOW
-            )
+        commands.extend(entry.id, home.path, "many at once", months, json=True)
     path = home.acknowledgement(entry.digest)
     told = verify_acknowledgement(path.read_bytes(), home.keyring())
     assert (told.extended_to, told.reason) == ("2027-02-15T12:00:00Z", "many at once")

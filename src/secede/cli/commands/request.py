@@ -69,7 +69,7 @@ def request(
     print(f"send it before {document.expires}")
 
 
-def read_request(path: Path) -> bytes:
+def read_request_file(path: Path) -> bytes:
     """Return a signed request, not verified; ConfigError if the file is plainly another one.
 
     A damaged request is returned: verifying it says what is wrong.

@@ -131,7 +131,7 @@ def run(
 
     changes = _changes(method, rounds, device, executor, precision, limit)
     search = Path(experiment).resolve().parent if experiment.endswith(".toml") else Path.cwd()
-    config = override(presets.load(experiment, methods_follow=bool(method)), changes)
+    config = override(presets.load(experiment, methods_overridden=bool(method)), changes)
     run_one(config, seeds, out, search=search, lanes=lanes, as_json=json)
 
 

@@ -120,11 +120,11 @@ def _drawn(run: Run) -> Table:
 def _run(
     configs: Sequence[Config], seeds: int, runs: Path, search: Path | None, lanes: int | None
 ) -> list[Path]:
-    from secede.experiments.runner import run_all
+    from secede.experiments.runner import run
 
     try:
         with progress() as reporter:
-            return run_all(configs, range(seeds), runs, reporter, search=search, lanes=lanes)
+            return run(configs, range(seeds), runs, reporter, search=search, lanes=lanes)
     except KeyboardInterrupt:
         # A second Ctrl-C would only cut short the threads that finish their round.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

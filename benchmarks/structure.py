@@ -1,4 +1,4 @@
-"""How easily the code is walked: import graph, sizes, and the files that one erasure passes through.
+"""How easily the code is walked: its import graph, its sizes, the files that an erasure passes.
 
 python -m benchmarks.structure            # the graph and the sizes: seconds
 python -m benchmarks.structure --erase    # a whole simulated erasure too: a minute or two

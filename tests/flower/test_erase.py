@@ -22,7 +22,7 @@ from harness.flower.small import (
     simulator,
 )
 from secede import state as states
-from secede.erasure.receipts import verify
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.signing.keys import Keyring
 from secede.erasure.storage.ledger import Ledger
 from secede.errors import ConfigError, GuardError
@@ -45,7 +45,7 @@ def test_a_client_is_erased_and_a_receipt_says_so(federation: Federation) -> Non
         "projected-ascent",
     )
     assert outcome.receipt is not None
-    verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
+    verify_receipt(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
     said = told(outcome.receipt)
     assert said["request"]["client"] == "site-1"
     assert said["models"] == {"before": before.model, "after": outcome.model}

@@ -13,9 +13,9 @@ from flwr.app import Context, RecordDict
 
 from harness.flower.journals import home, told
 from harness.flower.small import NOW, OPTIONS, STEP, Federation, load_model, strategy
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Plan
-from secede.erasure.signing import keys
+from secede.erasure.documents.request import new_request, sign_request
+from secede.erasure.signing.keys import generate_key_pair, load_private
 from secede.errors import ConfigError, RequestError
 from secede.flower import Store, erase_if_asked
 
@@ -105,19 +105,19 @@ def test_options_that_cannot_be_used_are_named(
 
 def test_a_signed_request_is_read_from_its_file(federation: Federation) -> None:
     federation.train(2)
-    keys.generate(federation.folder / "theirs", "site-1")
+    generate_key_pair(federation.folder / "theirs", "site-1")
     public = home(federation) / "keys" / "site-1.pub"
     public.parent.mkdir()
     public.write_bytes((federation.folder / "theirs" / "site-1.pub").read_bytes())
     with pytest.raises(RequestError, match="signs its own requests"):
         asked(federation, leaver="name:site-1", trigger="other")
     serving = federation.store.serving()
-    made = requests.new(
+    made = new_request(
         federation="north", client="site-1", trigger="objection", model=str(serving), now=NOW
     )
     path = federation.folder / "request.json"
-    key = keys.load_private(federation.folder / "theirs" / "site-1.key")
-    path.write_bytes(requests.sign(made, key))
+    key = load_private(federation.folder / "theirs" / "site-1.key")
+    path.write_bytes(sign_request(made, key))
     options = json.dumps({"options": QUICK, "request": str(path)})
     assert asked(federation, leaver="name:site-1", options=options)
 

@@ -15,9 +15,9 @@ from harness.flower.inprocess import Site
 from harness.flower.journals import details, home, told
 from harness.flower.small import NOW, OPTIONS, Federation, client_app, strategy
 from secede import state as states
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Margins
-from secede.erasure.signing import keys
+from secede.erasure.documents.request import new_request, sign_request
+from secede.erasure.signing.keys import generate_key_pair, load_private
 from secede.errors import ConfigError, RequestError
 from secede.flower import plan
 from secede.flower.client.kept_updates import KeptUpdates
@@ -101,7 +101,7 @@ def test_nodes_without_names_or_keys_are_known_by_their_ids(tmp_path: Path) -> N
 
 def test_a_client_with_a_key_of_its_own_must_ask_itself(federation: Federation) -> None:
     federation.train(2)
-    keys.generate(federation.folder / "theirs", "site-1")
+    generate_key_pair(federation.folder / "theirs", "site-1")
     public = home(federation) / "keys" / "site-1.pub"
     public.parent.mkdir()
     public.write_bytes((federation.folder / "theirs" / "site-1.pub").read_bytes())
@@ -109,10 +109,10 @@ def test_a_client_with_a_key_of_its_own_must_ask_itself(federation: Federation) 
         federation.erase("name:site-1")
     serving = federation.store.serving()
     assert serving is not None
-    made = requests.new(
+    made = new_request(
         federation="north", client="site-1", trigger="objection", model=serving, now=NOW
     )
-    signed = requests.sign(made, keys.load_private(federation.folder / "theirs" / "site-1.key"))
+    signed = sign_request(made, load_private(federation.folder / "theirs" / "site-1.key"))
     with pytest.raises(RequestError, match="the request is 'site-1''s, the leaver 'site-2'"):
         federation.erase("name:site-2", request=signed)
     outcome = federation.erase("name:site-1", request=signed)

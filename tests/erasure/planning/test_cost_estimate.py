@@ -9,8 +9,8 @@ import pytest
 
 from harness.erasure import small
 from harness.erasure.small import NOW
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import GuardLimits
+from secede.erasure.documents.request import unverified_request
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.planning.planner import rung_of
 from secede.erasure.storage.home import Home
@@ -91,7 +91,7 @@ def test_the_plan_predicts_the_bytes_that_are_counted(
 
 def test_replays_are_predicted_by_hand_arithmetic(founded: Home) -> None:
     # Rounds 1 and 3 of 4 are kept, the first is replayed without asking: one exchange with three.
-    request = requests.unverified(small.ask(founded))
+    request = unverified_request(small.ask(founded))
     options = EraseOptions(max_server_rounds=0)
     step = erase.plan(founded, SimulatedBackend(founded), request, options=options, now=NOW).ladder[
         1

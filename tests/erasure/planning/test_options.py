@@ -8,8 +8,8 @@ import pytest
 
 from harness.erasure import small
 from harness.erasure.small import NOW, later
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Margins
+from secede.erasure.documents.request import unverified_request
 from secede.erasure.planning.options import EraseOptions, as_json, from_json, original_options
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
@@ -129,7 +129,7 @@ def test_nobody_is_waited_for_beyond_the_due_date(home: Home) -> None:
 
 
 def test_a_dry_run_refuses_an_expired_request_that_was_never_taken(home: Home) -> None:
-    request = requests.unverified(small.ask(home))
+    request = unverified_request(small.ask(home))
     ground = SimulatedBackend(home)
     erase.plan(home, ground, request, options=EraseOptions(), now=NOW)
     with pytest.raises(RequestError, match="expired"):
@@ -152,4 +152,4 @@ def test_a_plan_for_as_many_clients_as_a_federation_may_have_can_be_read(home: H
     large = plan.model_copy(update={"retained": names})
     assert home.plan(home.keep_plan(large)) == large
     row = large.body(0)
-    assert (len(row.clients), row.taking_part, row.plan) == (4096, 100_000, large.digest())
+    assert (len(row.clients), row.client_count, row.plan) == (4096, 100_000, large.digest())

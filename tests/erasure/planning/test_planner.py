@@ -14,8 +14,8 @@ from harness.erasure import small
 from harness.erasure.small import CONFIG, NOW
 from secede import state as states
 from secede.erasure.canonical_json import digest, to_canonical
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import MEAN_LIMITS, GuardLimits, Plan
+from secede.erasure.documents.request import unverified_request
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.planning.planner import parameters, planned, rung_of
 from secede.erasure.storage.home import Home
@@ -33,7 +33,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 def plan(home: Home, *, gone: bool = False, **options: object) -> Plan:
-    request = requests.unverified(small.ask(home))
+    request = unverified_request(small.ask(home))
     ground = SimulatedBackend(home, gone=["site-0"] if gone else [])
     return erase.plan(home, ground, request, options=EraseOptions(**options), now=NOW)  # type: ignore[arg-type]
 
@@ -172,7 +172,7 @@ def test_kept_history_makes_the_replay_the_server_side_rung_and_goes_with_the_le
 
 
 def plan_for(home: Home, client: str) -> Plan:
-    request = requests.unverified(small.ask(home, client))
+    request = unverified_request(small.ask(home, client))
     return erase.plan(home, SimulatedBackend(home), request, options=EraseOptions(), now=NOW)
 
 

@@ -10,7 +10,7 @@ import pytest
 from harness.erasure import small
 from harness.erasure.small import HAPPY, NOW, Hostile
 from secede import state as states
-from secede.erasure.documents.receipt import WORDS
+from secede.erasure.documents.receipt import DESTROYED_KINDS
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
@@ -88,8 +88,8 @@ def test_a_leaver_that_lost_its_own_state_is_passed_over(home: Home) -> None:
     assert outcome.rung == "server-side"
     assert outcome.failures[0]["outcome"] == "unable"
     gone = [thing["what"] for thing in small.told(home)["destroyed"]]
-    assert WORDS["model-before"] in gone
-    assert WORDS["last-update"] not in gone
+    assert DESTROYED_KINDS["model-before"] in gone
+    assert DESTROYED_KINDS["last-update"] not in gone
 
 
 def test_a_damaged_history_gives_its_rung_up_and_not_the_erasure(tmp_path: Path) -> None:

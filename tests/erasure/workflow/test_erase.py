@@ -9,11 +9,11 @@ import torch
 from harness.erasure import small
 from harness.erasure.small import HAPPY, NOW, Hostile
 from secede import state as states
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Margins
-from secede.erasure.documents.receipt import WORDS
+from secede.erasure.documents.receipt import DESTROYED_KINDS
+from secede.erasure.documents.request import sign_request, unverified_request
 from secede.erasure.planning.options import EraseOptions
-from secede.erasure.receipts import verify
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
@@ -42,7 +42,7 @@ def test_a_request_ends_in_a_receipt_that_verifies_with_model_and_ledger(home: H
     rounds = way.count("post-training")
     assert way == [*HAPPY, *["post-training"] * rounds, "verified", "promoted"]
     after = states.digest(states.load(home.model(outcome.model))[0])
-    checked = verify.verify(
+    checked = verify_receipt(
         outcome.receipt.read_bytes(), home.keyring(), model_digest=after, ledger=home.ledger
     )
     told = checked.statement.predicate
@@ -77,9 +77,9 @@ def test_the_old_model_is_retired_and_nothing_of_the_leaver_stays(home: Home) ->
             registry.check_update("site-1", before)
     told = small.told(home)
     gone = {thing["what"]: thing["digest"] for thing in told["destroyed"]}
-    assert gone[WORDS["model-before"]] == before
-    assert WORDS["leaver-state"] in gone
-    assert WORDS["last-update"] in gone
+    assert gone[DESTROYED_KINDS["model-before"]] == before
+    assert DESTROYED_KINDS["leaver-state"] in gone
+    assert DESTROYED_KINDS["last-update"] in gone
     assert outcome.model not in gone.values()
 
 
@@ -216,7 +216,7 @@ def test_an_erasure_is_planned_again_if_another_one_came_first(home: Home) -> No
     with ModelRegistry(home.registry, read_only=True) as registry:
         (serving,) = [m for m in registry.models() if m.status == "serving"]
         assert serving.clients == ("site-2", "site-3")
-        assert registry.erased() == ("site-0", "site-1")
+        assert registry.erased_clients() == ("site-0", "site-1")
 
 
 def test_a_promotion_that_was_cut_short_ends_whatever_serves_by_then(
@@ -297,11 +297,11 @@ def test_backups_and_margins_are_stated(home: Home) -> None:
 
 
 def test_a_request_of_another_federation_is_refused_at_the_door(home: Home) -> None:
-    asked = requests.unverified(small.ask(home))
-    from secede.erasure.signing import keys
+    asked = unverified_request(small.ask(home))
+    from secede.erasure.signing.keys import load_private
 
-    key = keys.load_private(home.path / "sites" / "site-0.key")
-    stranger = requests.sign(asked.model_copy(update={"federation": "south"}), key)
+    key = load_private(home.path / "sites" / "site-0.key")
+    stranger = sign_request(asked.model_copy(update={"federation": "south"}), key)
     with pytest.raises(RequestError, match="is for federation 'south'"):
         erase.receive(home, stranger, NOW)
     assert erase.receive(home, small.ask(home), NOW).acknowledged == NOW

@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-import torch
 
 from harness.erasure import small
 from harness.erasure.interrupted import OPTIONS
@@ -88,14 +87,11 @@ def test_a_kill_at_any_write_changes_nothing(
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Home:
     """A home with one request received."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     home = small.make(tmp_path_factory.mktemp("asked"))
     erase.receive(home, small.ask(home), small.NOW)
-    yield home
-    torch.set_num_threads(threads)
+    return home
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def test_a_round_asks_the_registry_about_every_update(
     plain = ModelRegistry.check_update
 
     def spy(self: ModelRegistry, client: str, base: str, **how: Any) -> None:
-        if how["working"] is not None:  # not the simulator's own look
+        if how["in_progress"] is not None:  # not the simulator's own look
             asked.append((client, base))
             if client == "site-2":
                 raise GuardError("'site-2' was erased")

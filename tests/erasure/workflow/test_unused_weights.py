@@ -10,11 +10,12 @@ import pytest
 from harness.erasure import small
 from secede import state as states
 from secede.erasure.defences import unused_weights
-from secede.erasure.defences.guard import Guard, Guarded
+from secede.erasure.defences.guard import Guard
 from secede.erasure.defences.weight_layout import layers
 from secede.erasure.documents.plan import Margins
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
+from secede.erasure.storage.transition_details import GuardReport
 from secede.erasure.workflow import post_training as rounds
 from secede.erasure.workflow.measurement import CLEARED, FADED, KEPT, STAYED, UNFADED
 from secede.simulation.backend import SimulatedBackend
@@ -174,7 +175,7 @@ def test_the_erasure_after_a_faded_one_takes_the_mean_of_the_others_as_reference
     seen = list[State]()
     genuine = Guard.check
 
-    def spy(guard: Guard, state: State) -> tuple[State, Guarded]:
+    def spy(guard: Guard, state: State) -> tuple[State, GuardReport]:
         seen.append(guard._centre)
         return genuine(guard, state)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def load_model() -> nn.Module:
 
 
 @pytest.fixture(autouse=True)
-def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     """Federations of that network; what faded in each."""
     monkeypatch.setattr(small, "load_model", load_model)
     found, genuine = Seen(), unused_weights.fade
@@ -51,8 +50,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
         return faded
 
     monkeypatch.setattr(unused_weights, "fade", spy)
-    with small.one_thread():
-        yield found
+    return found
 
 
 def erased(federation: small.Federation) -> str:

@@ -26,7 +26,7 @@ from harness.flower.secure import (
 )
 from harness.flower.small import OPTIONS, SIZES
 from secede import state as states
-from secede.erasure.receipts import verify
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.signing.keys import Keyring
 from secede.erasure.storage.ledger import Ledger
 from secede.flower import plan
@@ -42,7 +42,7 @@ def test_a_client_is_erased_and_a_receipt_says_so(federation: SecureFederation) 
     assert (outcome.rung, outcome.method) == ("local-step", "projected-ascent")
     assert way(federation)[:4] == ["received", "planned", "local-step", "guarded"]
     assert outcome.receipt is not None
-    verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
+    verify_receipt(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
     said = told(outcome.receipt)
     assert said["models"] == {"before": before.model, "after": outcome.model}
     assert said["scope"]["rounds"] == 2

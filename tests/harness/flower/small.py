@@ -6,8 +6,7 @@ that their states can be compared to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -160,14 +159,3 @@ class Federation:
 
     def site(self, name: str) -> Site:
         return next(site for site in self.sites if site.name == name)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute in one thread: on networks so small, several only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

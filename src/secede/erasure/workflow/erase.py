@@ -15,9 +15,8 @@ from pathlib import Path
 
 from secede import files
 from secede.erasure.backend import FederationBackend
-from secede.erasure.documents import request as deadline
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.request import Request
+from secede.erasure.documents.request import Request, due_date
 from secede.erasure.planning.options import EraseOptions, are_ignored, check_options
 from secede.erasure.signing.keys import PrivateKey, PublicKey
 from secede.erasure.storage import progress as courses
@@ -96,7 +95,7 @@ def plan(
         number = journal.number_of(request.digest())
         if number is None:
             journal.check_new(request, now)
-        due = deadline.due_date(now) if number is None else journal.entry(number).due
+        due = due_date(now) if number is None else journal.entry(number).due
     with ModelRegistry(home.registry, read_only=True) as registry:
         return taking.plan_for(home, ground, registry, request, options, now, due)
 

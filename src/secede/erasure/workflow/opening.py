@@ -15,8 +15,7 @@ from datetime import datetime, timedelta
 
 from secede import files
 from secede.erasure.backend import FederationBackend
-from secede.erasure.receipts.verify import SERVER
-from secede.erasure.signing.keys import PrivateKey
+from secede.erasure.signing.keys import SERVER, PrivateKey
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
@@ -80,7 +79,7 @@ def open_session(
     ):
         consistency.check(home, journal, ledger, registry)
         changed = (parse_time(model.changed) for model in registry.models())
-        steady.not_before(journal.last_at(number), ledger.last_at(), *changed)
+        steady.not_before(journal.last_time(number), ledger.last_time(), *changed)
         with lease_request(lock, journal, number, steady) as holder:
             desk = ErasureSession(
                 home=home,

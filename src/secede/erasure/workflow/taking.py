@@ -77,7 +77,11 @@ def plan_for(
     if request.model not in known:
         raise RequestError(f"model {short_digest(request.model)} is not one of this federation's")
     if request.client not in serving.clients:
-        past = "was erased from it" if request.client in registry.erased() else "never was in it"
+        past = (
+            "was erased from it"
+            if request.client in registry.erased_clients()
+            else "never was in it"
+        )
         raise RequestError(
             f"the serving model {short_digest(serving.digest)} does not carry {request.client!r}: "
             f"it {past}"

@@ -13,19 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Message, MessageType, MetricRecord, RecordDict
-from flwr.common.serde import (
-    message_from_proto,
-    message_to_proto,
-    recorddict_from_proto,
-    recorddict_to_proto,
-)
-from flwr.proto.message_pb2 import Message as MessageProto
-from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 from nvflare.apis.fl_constant import FLMetaKey
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from torch import Tensor
 
 from secede.errors import GuardError
+from secede.flower._flwr import (
+    message_from_bytes,
+    message_to_bytes,
+    records_from_bytes,
+    records_to_bytes,
+)
 from secede.flower.protocol import arrays
 
 TRAIN, ASK = "train", "secede"  # names of NVFlare's tasks
@@ -34,25 +32,21 @@ WEIGHT = FLMetaKey.NUM_STEPS_CURRENT_ROUND  # where NVFlare's own mean looks, to
 _MESSAGE, _ANSWER = "secede.message", "secede.answer"
 
 
-def outgoing(message: Message) -> tuple[str, FLModel]:
+def task_of(message: Message) -> tuple[str, FLModel]:
     """Return a message to a client as the name of a task and its model."""
     if message.metadata.message_type != MessageType.TRAIN:
-        data = np.frombuffer(message_to_proto(message).SerializeToString(), dtype=np.uint8)
+        data = np.frombuffer(message_to_bytes(message), dtype=np.uint8)
         return ASK, FLModel(params={_MESSAGE: data})
-    proto = message_to_proto(message)
-    rest = [item for item in proto.content.items if item.WhichOneof("value") != "array_record"]
-    del proto.content.items[:]
-    proto.content.items.extend(rest)
     (record,) = message.content.array_records.values()
     numbers = [config.get("server-round") for config in message.content.config_records.values()]
     return TRAIN, FLModel(
         params={name: array.numpy() for name, array in record.items()},
         current_round=next((n for n in numbers if isinstance(n, int)), None),
-        meta={_MESSAGE: proto.SerializeToString()},
+        meta={_MESSAGE: message_to_bytes(message, arrays=False)},
     )
 
 
-def incoming(model: FLModel) -> tuple[str, Message] | None:
+def message_of(model: FLModel) -> tuple[str, Message] | None:
     """Return the task and the message that came to a client; None if it is not one of ours."""
     params = model.params if isinstance(model.params, dict) else {}
     if _MESSAGE in params:
@@ -61,20 +55,20 @@ def incoming(model: FLModel) -> tuple[str, Message] | None:
     return (TRAIN, _message(told)) if told else None
 
 
-def answer(reply: Message, question: FLModel) -> FLModel:
+def reply_model(reply: Message, question: FLModel) -> FLModel:
     """Return a client's answer, as an array of the kind in which the question came."""
-    data = np.frombuffer(recorddict_to_proto(reply.content).SerializeToString(), dtype=np.uint8)
+    data = np.frombuffer(records_to_bytes(reply.content), dtype=np.uint8)
     whole = isinstance(question.params[_MESSAGE], Tensor)
     return FLModel(params={_ANSWER: torch.from_numpy(data.copy()) if whole else data})
 
 
-def reply(message: Message, model: FLModel) -> Message:
+def reply_of(message: Message, model: FLModel) -> Message:
     """Return what a client sends back as the reply to `message`; GuardError if it is none."""
     if message.metadata.message_type == MessageType.TRAIN:
         return _update(message, model)
     params = model.params if isinstance(model.params, dict) else {}
     try:
-        content = recorddict_from_proto(RecordDictProto.FromString(_bytes(params[_ANSWER])))
+        content = records_from_bytes(_bytes(params[_ANSWER]))
     except Exception as error:  # whatever a stranger's bytes lead to
         raise GuardError("the answer cannot be read: did a filter change it?") from error
     return Message(content, reply_to=message)
@@ -112,7 +106,7 @@ def _tensors(params: Mapping[Any, Any]) -> dict[str, Tensor]:
 
 def _message(data: bytes) -> Message:
     try:
-        return message_from_proto(MessageProto.FromString(data))
+        return message_from_bytes(data)
     except Exception as error:  # whatever a filter made of it
         raise GuardError("the message cannot be read: did a filter change it?") from error
 

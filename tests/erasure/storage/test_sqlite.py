@@ -14,12 +14,8 @@ from pathlib import Path
 import pytest
 
 from harness.erasure.questions import NOW, People, people
-from secede.erasure.storage import sqlite
 from secede.erasure.storage.journal import Journal
 from secede.errors import RecordError, SecedeError, StorageError
-
-V1 = ("CREATE TABLE things (name TEXT NOT NULL)",)
-V2 = ("CREATE TABLE things (name TEXT NOT NULL, size INTEGER)",)
 
 
 @pytest.fixture(scope="module")
@@ -43,37 +39,12 @@ def refused(path: Path, told: str = "journal") -> None:
     assert content(path.parent) == before
 
 
-def test_an_older_file_is_brought_up_to_date_in_one_step(tmp_path: Path) -> None:
-    path = tmp_path / "things.db"
-    sqlite.prepare_file(path, "list", V1, 1, {})
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("INSERT INTO things VALUES ('a')")
-        connection.commit()
-
-    def grow(connection: sqlite3.Connection) -> None:
-        connection.execute("ALTER TABLE things ADD COLUMN size INTEGER")
-
-    def fail(connection: sqlite3.Connection) -> None:
-        grow(connection)
-        raise RecordError("half way")
-
-    with pytest.raises(RecordError, match="no way leads from version 1"):
-        sqlite.prepare_file(path, "list", V2, 2, {})
-    with pytest.raises(RecordError, match="half way"):
-        sqlite.prepare_file(path, "list", V2, 2, {1: fail})
-    assert sqlite.check_file(path, "list", V2, 2) == 1
-    sqlite.prepare_file(path, "list", V2, 2, {1: grow})
-    sqlite.prepare_file(path, "list", V2, 2, {1: fail})  # nothing left to do
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT * FROM things").fetchall() == [("a", None)]
-
-
-def test_a_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     Journal(path).close()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 2")
-    refused(path, "journal of version 2, this secede knows up to 1; use a newer one")
+    refused(path, "journal of version 2, expected version 1: use the release")
 
 
 @pytest.mark.parametrize(
@@ -159,9 +130,9 @@ def test_flipped_bytes_give_our_errors_only(two: People, tmp_path: Path, count: 
         path.write_bytes(changed)
         try:
             with Journal(path) as journal:
-                for listed in journal.requests(NOW):
-                    journal.transitions(listed.entry.id)
-                    journal.request(listed.entry.id)
+                for entry in journal.entries():
+                    journal.transitions(entry.id)
+                    journal.request(entry.id)
                 journal.acknowledge(1, NOW)
         except SecedeError as error:
             found += "\n" not in str(error)
@@ -207,7 +178,7 @@ def test_a_read_only_disk_is_a_storage_error(open_folder: Path, two: People) -> 
         "    except StorageError as error: print(error, file=sys.stderr)\n"
         "    else: sys.exit(f'{path} was opened')\n"
         "with Journal(folder / 'journal.db', read_only=True) as journal:\n"
-        "    assert len(journal.requests(datetime.now(UTC))) == 1\n"
+        "    assert len(journal.entries()) == 1\n"
         "    try: journal.acknowledge(1, datetime.now(UTC))\n"
         "    except StorageError: pass\n"
         "    else: sys.exit('written')\n"
@@ -219,7 +190,7 @@ def test_a_full_disk_is_a_storage_error_and_leaves_no_half_row(two: People, tmp_
     path = tmp_path / "journal.db"
     with Journal(path) as journal:
         two.send(journal, two.ask("north"))
-        connection = journal._database.connection
+        connection = journal.connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
         journal.set_quota("south", 10_000)
@@ -235,12 +206,12 @@ def test_a_full_disk_is_a_storage_error_and_leaves_no_half_row(two: People, tmp_
         with pytest.raises(StorageError, match="full"):
             fill()
         connection.execute("PRAGMA max_page_count = 1000000")
-        assert len(journal.requests(NOW)) == 1 + accepted
+        assert len(journal.entries()) == 1 + accepted
         two.send(journal, two.ask("south"))  # there is room again
     with Journal(path) as journal:
-        assert len(journal.requests(NOW)) == 2 + accepted
-        for listed in journal.requests(NOW):
-            assert len(journal.transitions(listed.entry.id)) == 1
+        assert len(journal.entries()) == 2 + accepted
+        for entry in journal.entries():
+            assert len(journal.transitions(entry.id)) == 1
 
 
 def test_a_file_that_may_not_grow_is_a_storage_error(open_folder: Path, two: People) -> None:
@@ -265,5 +236,5 @@ def test_a_file_that_may_not_grow_is_a_storage_error(open_folder: Path, two: Peo
     assert ended.returncode == 0, ended.stderr
     assert not (open_folder / "new.db").exists()
     with Journal(path) as journal:
-        assert journal.requests(NOW)[0].entry.acknowledged is None
+        assert journal.entries()[0].acknowledged is None
     assert not [name for name in os.listdir(open_folder) if name.endswith(".part")]

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from secede.cli.flower import group
 from typer.testing import CliRunner
 
 from harness.paths import ROOT
 from secede.cli.app import app
-from secede.cli.flower import group
 from secede.errors import ConfigError, SecedeError
 
 NAMES = [command.callback.__name__ for command in group.registered_commands if command.callback]
@@ -68,7 +68,9 @@ def test_runs_under_way_are_shown_and_stopped(
     from secede.flower.deploy.supervisor import ProcessStatus
 
     folder, stopped = asked[0], list[str]()
-    monkeypatch.setattr(supervisor, "status", lambda _: [ProcessStatus("superlink", 1, "yes", None)])
+    monkeypatch.setattr(
+        supervisor, "status", lambda _: [ProcessStatus("superlink", 1, "yes", None)]
+    )
     monkeypatch.setattr(runs, "active", lambda _: [runs.ActiveRun("7", "running", 12.3)])
     monkeypatch.setattr(runs, "check_running", lambda _: None)
     monkeypatch.setattr(runs, "stop", lambda _, number: stopped.append(number))
@@ -198,7 +200,9 @@ def test_a_wish_for_a_training_from_scratch_and_its_way_back_reach_the_home(
 
     told = list[tuple[bool, bool]]()
 
-    def training(*_: object, from_scratch: bool, go_on: bool, **__: object) -> preflight.PlannedTraining:
+    def training(
+        *_: object, from_scratch: bool, go_on: bool, **__: object
+    ) -> preflight.PlannedTraining:
         told.append((from_scratch, go_on))
         return preflight.PlannedTraining(3, "")
 

@@ -168,20 +168,20 @@ class Config(_Section):
         situation = self.situation.for_methods()
         for name in self.methods:
             methods.check_name(name)
-            plain = methods.plain(name)
-            if plain == "retrain":
+            base = methods.base_name(name)
+            if base == "retrain":
                 raise ConfigError("methods: 'retrain' is always run; leave it out")
             if self.methods.count(name) > 1:
                 raise ConfigError(f"methods: {name!r} is named twice")
-            if name != plain and not self.settings.get(name):
+            if name != base and not self.settings.get(name):
                 hint = did_you_mean(name, self.settings.keys() - set(self.methods))
                 raise ConfigError(
-                    f"methods: {name!r} has no settings of its own and would run as {plain!r}; "
+                    f"methods: {name!r} has no settings of its own and would run as {base!r}; "
                     f"{hint}"
                     f'give some, as in settings."{name}" = {{ ... }}'
                 )
-            if plain in methods.METHODS:
-                methods.check_possible(methods.METHODS[plain], situation, self.scenario.name)
+            if base in methods.METHODS:
+                methods.check_possible(methods.METHODS[base], situation, self.scenario.name)
         if unknown := sorted(self.settings.keys() - set(self.methods)):
             hint = did_you_mean(unknown[0], self.methods)
             raise ConfigError(

@@ -67,9 +67,9 @@ def methods(
 
 def _describe(method: str, *, as_json: bool) -> None:
     """Print what a method does and needs, and its settings with their defaults."""
-    from secede.unlearning.create import described
+    from secede.unlearning.create import describe
 
-    entry, settings = described(method, search=Path.cwd())
+    entry, settings = describe(method, search=Path.cwd())
     rows = [
         {
             "setting": name,

@@ -24,7 +24,7 @@ from secede.flower.protocol import arrays
 from secede.state import State
 from secede.text import one_line, printable
 from secede.unlearning import client_tasks
-from secede.unlearning.client_tasks import CountRight, Measure, Sent, Task
+from secede.unlearning.client_tasks import CountRight, Measure, Task, TaskMessage
 from secede.unlearning.local_step import LocalResult
 from secede.unlearning.method import Reply, TakeStep
 
@@ -58,9 +58,9 @@ class TaskHeader(Document):
     own: Digest | None = None  # of that update; None: it has none
     home: str = ""  # what the server calls itself
 
-    def form(self) -> Sent:
+    def form(self) -> TaskMessage:
         """Return the task's name and settings."""
-        return Sent(self.task, self.method, self.settings)
+        return TaskMessage(self.task, self.method, self.settings)
 
 
 def task_message(node: int, asked: TaskHeader, state: State, *, ttl: float) -> Message:
@@ -195,7 +195,7 @@ def read_reply(message: Message, task: Task, like: State, who: str) -> LocalResu
 
 def _state(message: Message, told: Mapping[str, Any], like: State) -> LocalResult:
     state = arrays.unpack(message.content.array_records[_STATE], like)
-    return client_tasks.result_of(state, told["report"])
+    return client_tasks.parse_result(state, told["report"])
 
 
 def _numbers(told: Mapping[str, Any], task: CountRight | Measure) -> Reply:

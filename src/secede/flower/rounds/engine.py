@@ -117,7 +117,7 @@ class LiveEngine(ABC):
         One that goes away while it works is asked again when it is back, as long as time is left;
         one whose app breaks off, for want of memory say, some times with longer and longer pauses.
         """
-        form, node = client_tasks.sent(task), self._known(client)
+        form, node = client_tasks.to_message(task), self._known(client)
         seconds = self.answer_seconds.get(client, self.round_seconds)
         cost, crash, pauses = Cost(), None, list(_PAUSES)
         for left in seconds_left(seconds, self.exchange.pause):
@@ -140,7 +140,7 @@ class LiveEngine(ABC):
         self, clients: Sequence[int], task: Task, *, global_state: State, number: int = 0
     ) -> TaskReplies:
         """Ask several clients at once; those that do not answer are left out and named."""
-        question = TaskRequest(task, client_tasks.sent(task), global_state, number)
+        question = TaskRequest(task, client_tasks.to_message(task), global_state, number)
         found = self._questions.ask(
             clients, question, seconds=self.round_seconds, gather=self.gather_seconds
         )

@@ -30,7 +30,7 @@ from secede.erasure.signing.keys import key_id
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
-from secede.erasure.storage.progress import PLANNED, PROMOTED, RECEIVED
+from secede.erasure.storage.transition_details import PLANNED, PROMOTED, RECEIVED
 from secede.erasure.types import Document, describe_errors, format_time
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome

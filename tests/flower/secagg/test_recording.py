@@ -184,7 +184,7 @@ def test_a_site_that_allows_no_step_is_asked_in_vain(tmp_path: Path) -> None:
     federation = SecureFederation(tmp_path, methods=())
     federation.train(2)
     outcome = federation.erase("name:site-1")
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     assert outcome.rung != "local-step"
     size = states.size_bytes(federation.store.like)
     assert all(len(data) < size for kind, data in federation.seen if kind == "train.unlearn")

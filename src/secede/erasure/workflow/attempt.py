@@ -230,7 +230,7 @@ def escalate(
             outcome=outcome,
             reason=one_line(reason)[:_REASON_LENGTH],
             next_rung=rung + 1 if rung + 1 < len(plan.ladder) else None,
-            exchange=participants and participants.exchange(),
+            exchange=participants.exchange() if participants else None,
         )
     )
 

@@ -12,7 +12,7 @@ from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.model_registry import ModelRegistry
-from secede.erasure.storage.progress import PROMOTED
+from secede.erasure.storage.transition_details import PROMOTED
 from secede.errors import RecordError, RolledBackError
 from secede.flower.protocol.nodes import select
 from secede.flower.storage.round_log import RoundLog

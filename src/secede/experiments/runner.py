@@ -45,7 +45,7 @@ from secede.experiments.setup import (
     resolve_device,
 )
 from secede.federation.executors import AUTO
-from secede.federation.executors.choose import MINIMUM_STACKED, Choice
+from secede.federation.executors.choose import MIN_STACKED_CLIENTS, Choice
 from secede.unlearning.update_history import UpdateHistory
 
 
@@ -129,7 +129,7 @@ class _Cell:
             config.training.model_copy(update={"rounds": 1}),
             config.executor,
             config.precision,
-            config.clients.count < MINIMUM_STACKED,
+            config.clients.count < MIN_STACKED_CLIENTS,
         )
 
     def finished(self, seed: int) -> bool:

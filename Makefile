@@ -7,31 +7,35 @@ LIBRARY := $(VENV)/.library
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# Processes that run the tests. A file's tests stay in one, where they share fixtures.
+WORKERS ?= 2
+TESTS = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 TIMINGS ?= 10  # of each fault
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types fast kills faults bench browser clean
+.PHONY: help demo test test-all check lint types kills faults bench browser clean
 
 help: ## Show the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 demo: $(LIBRARY) ## Set up, then train, erase and compare with retraining on embedded data
 	$(BIN)/secede demo
 
-test: $(INSTALLED) browser ## Set up, then run every test except those that need a GPU, and the longest
-	$(BIN)/pytest -m "not gpu and not faults and not kills"
+test: $(INSTALLED) ## Set up, then run the tests but for the slow ones: some minutes
+	$(TESTS) -m "not slow and not browser and not nvflare and not kills and not faults and not gpu"
 
-check: lint types test ## Lint, types and tests: what must pass before a change lands
+test-all: $(INSTALLED) browser ## Every test that needs no GPU: a browser, simulators and real deployments too
+	$(TESTS) -m "not kills and not faults and not gpu"
 
-lint: $(INSTALLED) ## ruff: style and formatting
+check: lint types test-all ## What must pass before a change lands, and all that CI runs
+
+lint: $(INSTALLED) ## ruff: style and formatting; import-linter: what may import what
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(INSTALLED) ## mypy --strict
 	$(BIN)/mypy
-
-fast: $(INSTALLED) ## The tests without the slow ones and the browser
-	$(BIN)/pytest -m "not gpu and not faults and not kills and not slow and not browser"
 
 kills: $(INSTALLED) ## Kill an erasure at every single write, and 200 times at random: some minutes
 	$(BIN)/pytest -m kills

@@ -15,8 +15,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from secede import files
 from secede.experiments.records import CONFIG, RESULT
-from secede.files import replacing
 from secede.reports import names
 from secede.reports.records.load import load_runs
 from secede.reports.records.runs import Run, SeedRecord
@@ -69,7 +69,7 @@ def pack(name: str, folders: Sequence[Path]) -> None:
     if not folders:
         raise SystemExit(f"nothing to pack into {name}: name the runs' folders")
     found = [path for folder in sorted(folders) for path in _recorded(folder)]
-    with replacing(RECORDS / f"{name}.tar.xz") as file, tarfile.open(file, "w:xz") as archive:
+    with files.replace(RECORDS / f"{name}.tar.xz") as file, tarfile.open(file, "w:xz") as archive:
         for folder, path in found:
             entry = tarfile.TarInfo(f"{name}/{path.relative_to(folder.parent).as_posix()}")
             entry.size = path.stat().st_size

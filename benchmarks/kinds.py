@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from benchmarks.archives import joined
 from secede.reports import names
-from secede.reports.analysis import paired
-from secede.reports.analysis.statistics import Estimate, over_seeds
-from secede.reports.formats import interval, number
+from secede.reports.analysis.formats import format_interval, format_number
+from secede.reports.analysis.statistics import Estimate, mean_over_seeds
 from secede.reports.records.runs import Attack, Run
 from secede.reports.tables import methods as compared
-from secede.reports.tables import overview
+from secede.reports.tables import overview, paired
 from secede.reports.tables.table import markdown, markdown_rows
 
 SHORT = {
@@ -47,7 +46,7 @@ def _worth(runs: Sequence[Run], columns: Sequence[str]) -> str:
 
 
 def _further(runs: Sequence[Run], columns: Sequence[str]) -> str:
-    return _columns(_rows(paired.further(runs))[0], columns)
+    return _columns(_rows(paired.further_table(runs))[0], columns)
 
 
 def _course(runs: Sequence[Run], shown: Sequence[str]) -> str:
@@ -57,7 +56,7 @@ def _course(runs: Sequence[Run], shown: Sequence[str]) -> str:
     """
     begun = [with_methods(run, (*run.config.methods, names.RETRAIN)) for run in runs]
     corner = f"after {', '.join(map(str, ROUNDS))} rounds and the last"
-    return _turned(_rows(overview.by_title(begun, _points))[0], shown, corner)
+    return _turned(_rows(overview.table_by_title(begun, _points))[0], shown, corner)
 
 
 def with_methods(run: Run, methods: Sequence[str]) -> Run:
@@ -67,18 +66,21 @@ def with_methods(run: Run, methods: Sequence[str]) -> Run:
 
 def _points(run: Run, arm: str) -> str:
     # Retraining has had more rounds in the end; here it is asked after as many.
-    gap, last = compared.gap(run), run.last_round(run.erased if arm == names.RETRAIN else arm)
+    gap, last = (
+        compared.gap_to_retraining(run),
+        run.last_round(run.erased if arm == names.RETRAIN else arm),
+    )
     ends = [*(end for end in ROUNDS if end < last), last]
-    return " → ".join(number(gap(arm, end).mean, "difference") for end in ends)
+    return " → ".join(format_number(gap(arm, end).mean, "difference") for end in ends)
 
 
 def _apart(runs: Sequence[Run], shown: Sequence[str]) -> str:
-    return _turned(_rows(paired.further(runs))[0], shown)
+    return _turned(_rows(paired.further_table(runs))[0], shown)
 
 
 def _midway(runs: Sequence[Run], shown: Sequence[str]) -> str:
     """Return the same after those rounds of a course that are neither the first nor the last."""
-    return _turned(_rows(paired.further_after(runs, ROUNDS[1:]))[0], shown)
+    return _turned(_rows(paired.further_table_after(runs, ROUNDS[1:]))[0], shown)
 
 
 def _between(runs: Sequence[Run], shown: Sequence[str]) -> str:
@@ -86,7 +88,7 @@ def _between(runs: Sequence[Run], shown: Sequence[str]) -> str:
     labels = {names.label(m): m for run in runs for m in run.config.methods}
     chosen = [labels[_known(name, [*labels])] for name in shown]
     both = [with_methods(run, chosen) for run in runs if {*chosen} <= {*run.config.methods}]
-    return _columns(_rows(paired.further(both))[0], shown[1:])
+    return _columns(_rows(paired.further_table(both))[0], shown[1:])
 
 
 def _valued(runs: Sequence[Run], shown: Sequence[str]) -> str:
@@ -94,7 +96,7 @@ def _valued(runs: Sequence[Run], shown: Sequence[str]) -> str:
 
 
 def _nearer(runs: Sequence[Run], others: Sequence[str]) -> str:
-    heading, line, *rows = _rows(paired.nearer(runs))[0]
+    heading, line, *rows = _rows(paired.nearer_table(runs))[0]
     return markdown_rows([heading, line, *_named(rows, others)])
 
 
@@ -132,9 +134,9 @@ def _members(runs: Sequence[Run], columns: Sequence[str]) -> str:
 
 
 def _difference(here: Sequence[float], there: Sequence[float]) -> str:
-    found = over_seeds([one - other for one, other in zip(here, there, strict=True)])
-    ends = "" if found.interval is None else interval(found, "difference")
-    return number(found.mean, "difference") + (f" ({ends})" if ends else "")
+    found = mean_over_seeds([one - other for one, other in zip(here, there, strict=True)])
+    ends = "" if found.interval is None else format_interval(found, "difference")
+    return format_number(found.mean, "difference") + (f" ({ends})" if ends else "")
 
 
 def _seeds(runs: Sequence[Run], columns: Sequence[str]) -> str:
@@ -143,13 +145,14 @@ def _seeds(runs: Sequence[Run], columns: Sequence[str]) -> str:
     rows = [("", *(f"seed {place}" for place in range(count))), ("---", *["---:"] * count)]
     for run in runs:
         ends = [paired.distances(run, run.erased, end) for end in paired.ENDS]
-        moved = (
-            tuple(number(end, "difference") for end in pair) for pair in zip(*ends, strict=True)
+        gaps = (
+            tuple(format_number(end, "difference") for end in pair)
+            for pair in zip(*ends, strict=True)
         )
-        worth = (replace(run, seeds=(seed,)) for seed in run.seeds)
-        rounds = (compared.retraining_rounds(one, one.erased, 1) for one in worth)
-        told = ("never" if found is None else number(found.mean, "rounds") for found in rounds)
-        cells = (f"{a} → {b}, {c}" for (a, b), c in zip(moved, told, strict=True))
+        by_seed = (replace(run, seeds=(seed,)) for seed in run.seeds)
+        rounds = (compared.retraining_rounds(one, one.erased, 1) for one in by_seed)
+        worth = ("never" if r is None else format_number(r.mean, "rounds") for r in rounds)
+        cells = (f"{a} → {b}, {c}" for (a, b), c in zip(gaps, worth, strict=True))
         rows.append((run.config.title, *cells))
     return markdown_rows(rows)
 
@@ -184,7 +187,7 @@ def _loss_ratios(run: Run, arm: str, retrained: tuple[str, int]) -> Iterator[str
             _known_of(run, retrained, names.LEAVER_LOSS),
             strict=True,
         )
-        found = over_seeds([one / other for one, other in pairs])
+        found = mean_over_seeds([one / other for one, other in pairs])
         yield f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
@@ -214,8 +217,8 @@ def _stands(run: Run, other: Run, method: str) -> Iterator[bool]:
     both = ((run, run.erased), (other, method))
     for end in paired.ENDS:
         ours, theirs = (paired.distances(one, arm, end) for one, arm in both)
-        yield abs(over_seeds(ours).mean) < abs(over_seeds(theirs).mean)
-        here, there = (over_seeds([*map(abs, found)]) for found in (ours, theirs))
+        yield abs(mean_over_seeds(ours).mean) < abs(mean_over_seeds(theirs).mean)
+        here, there = (mean_over_seeds([*map(abs, found)]) for found in (ours, theirs))
         yield _below(here, there)
         yield _below(there, here)
     worth, less = (compared.retraining_rounds(one, arm, 1) for one, arm in both)
@@ -232,9 +235,9 @@ def _below(one: Estimate, other: Estimate) -> bool:
 
 
 def _called(found: Sequence[Attack]) -> str:
-    rate = over_seeds([attack.member_rate.value for attack in found]).mean
-    advantage = over_seeds([attack.advantage for attack in found]).mean
-    return f"{number(rate, 'share')} ({number(advantage, 'difference')})"
+    rate = mean_over_seeds([attack.member_rate.value for attack in found]).mean
+    advantage = mean_over_seeds([attack.advantage for attack in found]).mean
+    return f"{format_number(rate, 'share')} ({format_number(advantage, 'difference')})"
 
 
 KINDS: Mapping[str, Callable[[Sequence[Run], Sequence[str]], str]] = {

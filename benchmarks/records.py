@@ -22,8 +22,8 @@ from benchmarks.archives import joined, load, pack, repeated
 from benchmarks.kinds import KINDS, short, with_methods
 from secede.errors import RecordError
 from secede.experiments import presets
-from secede.reports.figures.catalogue import plots
-from secede.reports.figures.render import draw_plot
+from secede.reports.figures.catalogue import make_plots
+from secede.reports.figures.render import render_plot
 
 ROOT = Path(__file__).parents[1]
 PAGES = tuple(
@@ -83,8 +83,8 @@ def draw_figures() -> None:
     """Draw the pages' figures."""
     for name, (slug, shown) in FIGURES.items():
         runs = [with_methods(run, shown) for run in load("paper")]
-        (plot,) = (plot for plot in plots(runs) if plot.slug == slug)
-        (ROOT / "docs" / "images" / f"{name}.png").write_bytes(draw_plot(plot).png)
+        (plot,) = (plot for plot in make_plots(runs) if plot.slug == slug)
+        (ROOT / "docs" / "images" / f"{name}.png").write_bytes(render_plot(plot).png)
 
 
 def tell_repeated(folders: Sequence[Path]) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Set up before any test module is imported, and the browser that pages are tested in."""
+"""What all tests share: one thread of torch, the order of the files, and the browser."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ FLAGS = [
     "--disable-sync",
 ]
 
+# Several workers share the cores, and on networks so small threads would only wait for each other.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
+
 # A shell's background jobs ignore it, and so would every child of a test that interrupts one.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -52,6 +56,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--timings", type=int, default=2, help="random moments at which each fault is tried"
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that have slow tests, so that all workers end at about the same time."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")

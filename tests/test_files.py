@@ -27,7 +27,7 @@ def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     files.write_text(path, "old")
 
     def fail() -> None:
-        with files.replacing(path) as temporary:
+        with files.replace(path) as temporary:
             temporary.write_text("new")
             raise RuntimeError
 
@@ -42,7 +42,7 @@ def test_a_process_killed_in_the_middle_of_a_write_leaves_the_old_file(tmp_path:
     files.write_text(path, "old")
     program = (
         "import os, signal\nfrom pathlib import Path\nfrom secede import files\n"
-        f"with files.replacing(Path({str(path)!r})) as temporary:\n"
+        f"with files.replace(Path({str(path)!r})) as temporary:\n"
         "    temporary.write_text('half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], check=False)

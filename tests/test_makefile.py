@@ -48,7 +48,7 @@ def test_the_demo_installs_the_library_alone_and_says_so(clone: Path) -> None:
     assert done.index("setting up .venv") < done.index("pip install") < done.index("secede demo")
 
 
-@pytest.mark.parametrize("target", ["fast", "lint", "types", "test"])
+@pytest.mark.parametrize("target", ["test", "test-all", "lint", "types"])
 def test_tests_and_linters_add_the_rest_in_a_fresh_clone(clone: Path, target: str) -> None:
     done = would(clone, target)
     assert done.count("-m venv") == 1
@@ -58,12 +58,12 @@ def test_tests_and_linters_add_the_rest_in_a_fresh_clone(clone: Path, target: st
 def test_what_is_installed_is_not_installed_again_in_either_order(clone: Path) -> None:
     mark(clone, ".library")  # after the demo
     assert "pip install" not in would(clone, "demo")
-    done = would(clone, "fast")
+    done = would(clone, "test")
     assert LIBRARY not in done
     assert TOOLS in done
     mark(clone, ".installed")  # after the tests
     os.utime(clone / ".venv" / ".installed", (1, 1))
-    assert "pip install" not in would(clone, "fast")  # however much later the library came
+    assert "pip install" not in would(clone, "test")  # however much later the library came
     assert "pip install" not in would(clone, "demo")
 
 
@@ -72,7 +72,7 @@ def test_new_pins_are_installed_by_both(clone: Path) -> None:
     later = (clone / ".venv" / ".installed").stat().st_mtime + 60
     os.utime(clone / "constraints.txt", (later, later))
     assert LIBRARY in would(clone, "demo")
-    done = would(clone, "fast")
+    done = would(clone, "test")
     assert done.index(LIBRARY) < done.index(TOOLS)
 
 

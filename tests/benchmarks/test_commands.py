@@ -24,13 +24,10 @@ QUICK = ["--device", "cpu", "--quick"]
 
 
 @pytest.fixture(autouse=True)
-def one_thread_and_the_same_torch_afterwards() -> Iterator[None]:
+def the_same_torch_afterwards() -> Iterator[None]:
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # on a busy machine, threads wait for each other
     yield
-    torch.set_num_threads(threads)
     cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before
 
 

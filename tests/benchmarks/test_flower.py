@@ -13,11 +13,9 @@ from benchmarks import flower
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", list(sys.path))
-    threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
+    cudnn = torch.backends.cudnn
     before = cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32
-    torch.set_num_threads(1)
     yield
-    torch.set_num_threads(threads)
     cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32 = before
     for name in [name for name in sys.modules if name.split(".")[0] == "flowerapp"]:
         del sys.modules[name]

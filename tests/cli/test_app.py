@@ -16,8 +16,11 @@ import typer
 from typer.testing import CliRunner
 
 from harness import tiny
+from harness.commands import secede
 from harness.paths import ROOT
 from secede.cli.app import EXIT_CODES, app
+from secede.reports import build
+from secede.reports.figures.catalogue import plots
 from secede.unlearning.registry import METHODS
 
 COMMANDS = (
@@ -51,14 +54,10 @@ GROUPED = (
 )
 
 
-def secede(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from secede.cli import main; main()", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-    )
+@pytest.fixture
+def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No figures: what is read is the terminal's part."""
+    monkeypatch.setattr(build, "plots", lambda _: [])
 
 
 def test_help_answers_without_torch_or_matplotlib() -> None:
@@ -190,6 +189,8 @@ def test_a_report_on_many_runs_is_a_line_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
+    # All thirty are drawn in tests/reports/test_build.py.
+    monkeypatch.setattr(build, "plots", lambda runs: plots(runs)[:1])
     with tarfile.open(ROOT / "docs" / "records" / "natural.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     told = secede("report", "natural", cwd=tmp_path).stdout
@@ -204,6 +205,7 @@ def test_a_report_on_many_runs_is_a_line_each(
     assert few.count("Is the model still useful?") == 3
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_other_methods_may_be_run_where_the_files_own_cannot(tmp_path: Path) -> None:
     gone = "situation.leaver_online = false\n"
     tiny.write(tmp_path, gone + tiny.CONFIG)
@@ -326,6 +328,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     assert "interrupted; the same command goes on from here" in text
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_the_terminal_table_fits_80_columns_uncut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

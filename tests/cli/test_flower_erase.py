@@ -32,9 +32,9 @@ def test_a_run_that_failed_by_a_roll_back_says_so(
     monkeypatch.setattr(runs, "check_running", lambda _: None)
     for name in ("leaving", "erasure"):
         monkeypatch.setattr(preflight, name, lambda *_, **__: None)
-    monkeypatch.setattr(results, "already", lambda *_: None)
-    monkeypatch.setattr(results, "request", lambda *_: next(states, None))
-    monkeypatch.setattr(results, "verified", rolled_back)
+    monkeypatch.setattr(results, "earlier_result", lambda *_: None)
+    monkeypatch.setattr(results, "last_request", lambda *_: next(states, None))
+    monkeypatch.setattr(results, "verified_result", rolled_back)
     command = ["flower", "erase", str(folder), "name:a", "--trigger", "other"]
     rolled = CliRunner().invoke(app, command)
     assert isinstance(rolled.exception, RolledBackError)
@@ -46,8 +46,7 @@ def test_a_run_that_failed_by_a_roll_back_says_so(
 def test_options_of_an_erasure_reach_the_run(
     asked: tuple[str, list[dict[str, object]]], tmp_path: Path
 ) -> None:
-    from secede.erasure.planning import options as wishing
-    from secede.erasure.planning.options import EraseOptions
+    from secede.erasure.planning.options import EraseOptions, from_json
 
     folder, given = asked
     options = "--trigger objection --gone --method retrain --answer-seconds 60 --least-rounds 2"
@@ -60,9 +59,11 @@ def test_options_of_an_erasure_reach_the_run(
     (config,) = given
     assert (config["erasure.leaver"], config["erasure.trigger"]) == ("name:a", "objection")
     told = json.loads(str(config["erasure.options"]))
-    assert told.keys() == {"wishes", "gone"}
-    wishes = EraseOptions(methods=("retrain",), answer_seconds=60.0, least_rounds=2, fading=False)
-    assert wishing.from_json(told["wishes"]) == wishes
+    assert told.keys() == {"options", "gone"}
+    expected = EraseOptions(
+        methods=("retrain",), leaver_timeout=60.0, min_rounds=2, keep_unused_weights=True
+    )
+    assert from_json(told["options"]) == expected
     path = tmp_path / "r.json"
     path.write_text("{}")
     no = CliRunner().invoke(app, ["flower", "erase", folder, "name:a", "--request", str(path)])
@@ -97,7 +98,7 @@ def test_why_a_site_leaves_must_be_said(asked: tuple[str, list[dict[str, object]
 def test_a_dry_run_shows_the_plan_that_the_run_tells(
     asked: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from secede.erasure.documents.plan import Limits, Margins, Plan, Step
+    from secede.erasure.documents.plan import GuardLimits, Margins, Plan, Step
     from secede.flower.deploy import runs
 
     step = Step(
@@ -106,8 +107,8 @@ def test_a_dry_run_shows_the_plan_that_the_run_tells(
         settings={},
         parameters={},
         needs=(),
-        rounds=3,
-        least_rounds=3,
+        max_rounds=3,
+        min_rounds=3,
         upload_bytes=1,
         download_bytes=1,
     )
@@ -121,20 +122,20 @@ def test_a_dry_run_shows_the_plan_that_the_run_tells(
         retained=("b",),
         mean="mean",
         margins=Margins(),
-        guard=Limits(),
+        guard=GuardLimits(),
         quorum=0.5,
-        retained_seconds=1.0,
+        client_timeout=1.0,
         measure_at_leaver=False,
-        answer_seconds=1.0,
-        asked_until=None,
+        leaver_timeout=1.0,
+        wait_until=None,
         backups_until=None,
     )
 
-    def run(_project: object, config: dict[str, str], *, tell: object, **_: object) -> str:
+    def run(_project: object, config: dict[str, str], *, show: object, **_: object) -> str:
         assert json.loads(config["erasure.options"]) == {"dry_run": True}
-        assert callable(tell)
-        tell("leaver name:a")
-        tell(plan.line())
+        assert callable(show)
+        show("leaver name:a")
+        show(plan.line())
         return "7"
 
     folder, _ = asked

@@ -15,15 +15,17 @@ import pytest
 from typer.testing import CliRunner
 
 from harness import tiny
+from harness.commands import secede
 from harness.erasure import small
 from harness.paths import ROOT
 from secede.cli import homes
 from secede.cli import requests as commands
 from secede.cli.app import app
-from secede.erasure.documents import acknowledgement
-from secede.erasure.documents import request as requests
+from secede.cli.output import show_log_lines
+from secede.erasure.documents.acknowledgement import verify_acknowledgement
+from secede.erasure.documents.request import new_request, sign_request, unverified_request
 from secede.erasure.planning.options import EraseOptions
-from secede.erasure.signing import keys
+from secede.erasure.signing.keys import generate_key_pair, load_private
 from secede.erasure.storage.home import Home
 from secede.erasure.workflow import erase as workflow
 from secede.errors import (
@@ -101,6 +103,7 @@ def asked(founded: Home, tmp_path: Path) -> tuple[Home, Path]:
 def erase(home: Home, path: Path, **changes: Any) -> None:
     options: dict[str, Any] = {"gone": False, "dry_run": False, "as_json": True}
     options |= {"wishes": EraseOptions()} | changes
+    show_log_lines()
     homes.erase(path, home.path, **options)
 
 
@@ -187,12 +190,12 @@ def test_what_a_request_was_not_planned_with_is_not_ignored_in_silence(
     asked: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     home, path = asked
-    erase(home, path, wishes=small.wishes())
+    erase(home, path, wishes=small.options())
     capsys.readouterr()
-    erase(home, path, wishes=small.wishes())
+    erase(home, path, wishes=small.options())
     assert "changes nothing" not in capsys.readouterr().err
     erase(home, path, wishes=EraseOptions(methods=("retrain",)))
-    assert "request 1 was planned with other wishes (promoted)" in capsys.readouterr().err
+    assert "request 1 was planned with other options (promoted)" in capsys.readouterr().err
 
 
 def test_a_dry_run_of_a_request_that_would_be_refused_is_refused(
@@ -203,7 +206,7 @@ def test_a_dry_run_of_a_request_that_would_be_refused_is_refused(
     second = tmp_path / "second.json"
     second.write_bytes(small.ask(home))
     for dry_run in (True, False):
-        with pytest.raises(RequestError, match="'site-0' has an open request already: 1"):
+        with pytest.raises(RequestError, match="'site-0' already has the open request 1"):
             erase(home, second, dry_run=dry_run)
     assert capsys.readouterr().out == ""
 
@@ -236,15 +239,15 @@ def test_a_request_is_extended_closed_and_a_client_given_a_quota(
 ) -> None:
     home, path = asked
     now = datetime.now(UTC)
-    made = requests.new(
+    made = new_request(
         federation="north",
         client="site-0",
         trigger="objection",
         model=small.serving(home),
         now=now,
     )
-    key = keys.load_private(home.path / "sites" / "site-0.key")
-    path.write_bytes(requests.sign(made, key))
+    key = load_private(home.path / "sites" / "site-0.key")
+    path.write_bytes(sign_request(made, key))
     entry = workflow.receive(home, path.read_bytes(), now)
     runner, folder = CliRunner(), ["--home", str(home.path)]
     extended = runner.invoke(
@@ -253,7 +256,7 @@ def test_a_request_is_extended_closed_and_a_client_given_a_quota(
     assert extended.exit_code == 0, extended.output
     told = json.loads(extended.stdout)
     assert told["extended_months"] == 1
-    said = acknowledgement.verify(Path(told["acknowledgement"]).read_bytes(), home.keyring())
+    said = verify_acknowledgement(Path(told["acknowledgement"]).read_bytes(), home.keyring())
     assert said.extended_to == told["due"]
     assert said.due < told["due"]
     listed = runner.invoke(app, ["requests", str(home.path), "--json"])
@@ -267,7 +270,7 @@ def test_a_request_is_extended_closed_and_a_client_given_a_quota(
     assert "request 1 of site-0 is refused: withdrawn" in closed.stdout
     quota = runner.invoke(app, ["requests", "quota", "site-0", "0", *folder])
     assert "site-0 may make 0 requests" in quota.stdout
-    again = requests.sign(made.model_copy(update={"nonce": "ab" * 32}), key)
+    again = sign_request(made.model_copy(update={"nonce": "ab" * 32}), key)
     with pytest.raises(RequestError, match="at most 0 pass"):
         workflow.receive(home, again, now)
     with pytest.raises(ConfigError, match="no client 'nobody'"):
@@ -292,7 +295,7 @@ def test_rounds_of_retraining_are_called_so(
     asked: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     home, path = asked
-    wished = EraseOptions(distrust=True, server_rounds=0)
+    wished = EraseOptions(untrusted_leaver=True, max_server_rounds=0)
     erase(home, path, wishes=wished)
     told = capsys.readouterr().err
     assert "retraining round 4" in told
@@ -317,9 +320,9 @@ def test_a_file_that_is_no_request_is_named_and_what_it_is(
     elif content == "cut":
         path.write_bytes(path.read_bytes()[:-9])
     else:
-        made = requests.unverified(path.read_bytes())
-        key = keys.load_private(home.path / "sites" / "site-2.key")
-        path.write_bytes(requests.sign(made, key))
+        made = unverified_request(path.read_bytes())
+        key = load_private(home.path / "sites" / "site-2.key")
+        path.write_bytes(sign_request(made, key))
     with pytest.raises(TrustError, match=f"{re.escape(str(path))}: .*{words}"):
         erase(home, path)
 
@@ -328,7 +331,7 @@ def test_a_file_that_is_no_request_is_named_and_what_it_is(
 def test_what_is_plainly_no_request_is_told_with_what_to_give_instead(
     asked: tuple[Home, Path], given: str
 ) -> None:
-    home, path = asked
+    home, _ = asked
     (home.path / "long.json").write_text(json.dumps({"clients": ["a" * 20_000]}))
     before = {p: p.read_bytes() for p in home.path.rglob("*") if p.is_file()}
     words = "is no request" if "." in given else "is a folder and no request"
@@ -336,7 +339,7 @@ def test_what_is_plainly_no_request_is_told_with_what_to_give_instead(
         with pytest.raises(ConfigError, match=f"{words}: give the file that `secede request`"):
             erase(home, home.path / given, dry_run=dry_run)
     assert {p: p.read_bytes() for p in home.path.rglob("*") if p.is_file()} == before
-    shown = shell(f"secede erase {home.path}/federation.json --home {home.path}", path.parent)
+    shown = secede("erase", f"{home.path}/federation.json", "--home", str(home.path))
     assert shown.returncode == 2
     assert "federation.json is no request" in shown.stderr
 
@@ -351,7 +354,7 @@ def test_a_request_is_checked_against_the_home_before_it_is_signed(
         commands.check_known(home.path, "site-7", own)
     with pytest.raises(ConfigError, match=r"site-2\.key is site-2's key, expected site-0's"):
         commands.check_known(home.path, "site-0", other)
-    stranger, _ = keys.generate(path.parent, "stranger")
+    stranger, _ = generate_key_pair(path.parent, "stranger")
     with pytest.raises(ConfigError, match="a key that nobody has here, expected site-0's"):
         commands.check_known(home.path, "site-0", stranger)
     with pytest.raises(ConfigError, match="nowhere is no federation's home"):

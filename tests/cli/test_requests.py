@@ -9,7 +9,7 @@ import torch
 from harness.erasure.questions import FEDERATION, MODEL, NOW, People, later, people
 from secede import state as states
 from secede.cli import requests as commands
-from secede.erasure.documents import request as requests
+from secede.erasure.documents.request import unverified_request, verify_request
 from secede.erasure.signing.keys import Keyring
 from secede.erasure.storage.journal import Journal
 from secede.errors import ConfigError
@@ -53,7 +53,7 @@ def test_a_request_is_written_to_a_file_that_the_server_accepts(
     out = tmp_path / "request.json"
     ask(north, out)
     told = capsys.readouterr().out
-    found = requests.read(out.read_bytes(), north.ring, NOW, federation=FEDERATION)
+    found = verify_request(out.read_bytes(), north.ring, federation=FEDERATION)
     assert (found.trigger, found.model) == ("consent-withdrawn", MODEL)
     assert found.nonce not in told
     assert found.digest() in told
@@ -70,7 +70,7 @@ def test_a_model_may_be_named_by_its_file(north: People, tmp_path: Path) -> None
     state = {"weight": torch.ones(2)}
     states.save(state, tmp_path / "model.safetensors")
     ask(north, tmp_path / "request.json", model=str(tmp_path / "model.safetensors"))
-    found = requests.unverified((tmp_path / "request.json").read_bytes())
+    found = unverified_request((tmp_path / "request.json").read_bytes())
     assert found.model == states.digest(state)
     with pytest.raises(ConfigError, match=r"no model 'absent'.*64 hexadecimal digits"):
         ask(north, tmp_path / "other.json", model="absent")
@@ -96,7 +96,7 @@ def test_requests_are_listed_with_days_left(
     assert row["due"] == "2027-02-15T12:00:00Z"
     assert row["extended_months"] == 2
     assert row["acknowledged"] == "2026-11-15T12:00:00Z"
-    assert requests.unverified(data).nonce not in json.dumps(row)
+    assert unverified_request(data).nonce not in json.dumps(row)
     commands.requests(path, now=later(days=94), as_json=False)
     assert "overdue" in capsys.readouterr().out
 

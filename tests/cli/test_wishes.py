@@ -60,8 +60,8 @@ def test_options_that_are_not_given_leave_the_usual_wishes() -> None:
         measure_at_leaver=True,
         fading=False,
     )
-    assert (found.least_rounds, found.guard.nearest, found.quorum) == (0, 0.5, 0.9)
-    assert (found.retained_seconds, found.measure_at_leaver) == (9.0, True)
-    assert (EraseOptions().fading, found.fading) == (True, False)
+    assert (found.min_rounds, found.guard.min_distance, found.quorum) == (0, 0.5, 0.9)
+    assert (found.client_timeout, found.measure_at_leaver) == (9.0, True)
+    assert (EraseOptions().keep_unused_weights, found.keep_unused_weights) == (False, True)
     with pytest.raises(ConfigError, match="--nearest -1 cannot be used"):
         wishes.of(**plain, wait=timedelta(0), nearest=-1)

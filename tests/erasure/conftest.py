@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from harness.erasure import small
 from secede.erasure.storage.home import Home
 
 
 @pytest.fixture(scope="module")
-def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield small.make(tmp_path_factory.mktemp("founded"))
-    torch.set_num_threads(threads)
+def founded(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return small.make(tmp_path_factory.mktemp("founded"))
 
 
 @pytest.fixture

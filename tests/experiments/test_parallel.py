@@ -73,19 +73,20 @@ def test_an_interrupt_stops_all_lanes_before_it_is_raised() -> None:
 
 
 def test_lanes_compute_with_as_many_cores_as_the_caller_whatever_other_threads_do() -> None:
-    usual, found = torch.get_num_threads(), list[int]()
+    usual, cores, found = torch.get_num_threads(), 3, list[int]()
 
     def take(turn: int, stop: threading.Event) -> None:
-        other = threading.Thread(target=torch.set_num_threads, args=(usual + 1,))
+        other = threading.Thread(target=torch.set_num_threads, args=(cores + 1,))
         other.start()
         other.join()
         found.append(torch.get_num_threads())
 
+    torch.set_num_threads(cores)
     try:
         take_turns(range(2), take, lanes=2, device="cpu")
     finally:
         torch.set_num_threads(usual)
-    assert found == [usual, usual]
+    assert found == [cores, cores]
 
 
 def test_lanes_are_what_is_wanted_or_what_the_device_bears() -> None:

@@ -92,10 +92,14 @@ def test_a_block_that_fails_finishes_the_running_job_and_drops_the_next() -> Non
 
 
 def test_jobs_compute_with_as_many_cores_as_the_caller() -> None:
-    found: list[int] = []
-    with Recorder("cpu") as recorder:
-        recorder.submit(lambda: found.append(torch.get_num_threads()))
-    assert found == [torch.get_num_threads()]
+    usual, found = torch.get_num_threads(), list[int]()
+    torch.set_num_threads(3)
+    try:
+        with Recorder("cpu") as recorder:
+            recorder.submit(lambda: found.append(torch.get_num_threads()))
+    finally:
+        torch.set_num_threads(usual)
+    assert found == [3]
 
 
 @pytest.mark.gpu

@@ -19,7 +19,6 @@ from harness.flower.small import (
     client_app,
     initial,
     load_model,
-    one_thread,
     simulator,
     strategy,
 )
@@ -28,9 +27,9 @@ from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import ClientSide, Engine, aggregate
 from secede.flower import FlowerEngine
-from secede.flower.protocol.arrays import schema
-from secede.flower.protocol.nodes import online
-from secede.flower.rounds.grid import Exchange
+from secede.flower.protocol.arrays import template_of
+from secede.flower.protocol.nodes import online_nodes
+from secede.flower.rounds.transport import Transport
 from secede.unlearning.client_tasks import LIVE, CountRight, Measure
 from secede.unlearning.create import create
 from secede.unlearning.method import LocalStepMethod, Server, TakeStep
@@ -41,19 +40,13 @@ EVERYONE = tuple(range(len(SIZES)))
 Make = Callable[[], Engine]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
 def flower(folder: Path) -> FlowerEngine:
     grid = InProcess(sites(len(SIZES), folder), client_app())
     return FlowerEngine(
-        exchange=Exchange(grid=grid, pause=0.01),
+        exchange=Transport(grid=grid, pause=0.01),
         strategy=strategy(),
-        clients=dict(enumerate(online(grid))),
-        like=schema(load_model()),
+        clients=dict(enumerate(online_nodes(grid))),
+        like=template_of(load_model()),
         round_seconds=1.0,
         gather_seconds=0.2,
     )

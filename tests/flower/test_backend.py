@@ -57,11 +57,10 @@ def test_the_last_layer_does_not_fade_though_it_is_registered_first(
     monkeypatch.setattr(weight_layout, "layers", weights)
     monkeypatch.setattr(small, "load_model", HeadFirst)
     monkeypatch.setattr(small.Federation, "store", property(store))
-    with small.one_thread():
-        federation = small.Federation(tmp_path)
-        begin = ArrayRecord(small.initial())
-        federation.recording().start(federation.grid(), begin, num_rounds=3, timeout=5)
-        outcome = federation.erase()
+    federation = small.Federation(tmp_path)
+    begin = ArrayRecord(small.initial())
+    federation.recording().start(federation.grid(), begin, num_rounds=3, timeout=5)
+    outcome = federation.erase()
     assert outcome.state == "promoted"
     assert (faded[0], asked[0]) == ({"body.weight"}, told)
 

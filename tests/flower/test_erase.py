@@ -13,16 +13,16 @@ from flwr.serverapp.strategy import FedMedian
 from harness.flower.journals import details, home, told, way
 from harness.flower.small import (
     NOW,
+    OPTIONS,
     SIZES,
     STEP,
-    WISHES,
     Federation,
     client_app,
     initial,
     simulator,
 )
 from secede import state as states
-from secede.erasure.receipts import verify
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.signing.keys import Keyring
 from secede.erasure.storage.ledger import Ledger
 from secede.errors import ConfigError, GuardError
@@ -45,7 +45,7 @@ def test_a_client_is_erased_and_a_receipt_says_so(federation: Federation) -> Non
         "projected-ascent",
     )
     assert outcome.receipt is not None
-    verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
+    verify_receipt(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
     said = told(outcome.receipt)
     assert said["request"]["client"] == "site-1"
     assert said["models"] == {"before": before.model, "after": outcome.model}
@@ -230,8 +230,8 @@ def test_weights_are_of_those_really_aggregated_last(federation: Federation) -> 
 def test_an_offline_leaver_is_erased_without_it(federation: Federation) -> None:
     federation.train(3)
     federation.site("site-1").online = False
-    how = replace(WISHES, methods=(), settings={}, server_rounds=8)
-    outcome = federation.erase("name:site-1", wishes=how)
+    how = replace(OPTIONS, methods=(), settings={}, max_server_rounds=8)
+    outcome = federation.erase("name:site-1", options=how)
     assert outcome.state == "promoted"
     assert outcome.rung in ("server-side", "retraining")
     assert "local-step" not in way(federation)
@@ -243,7 +243,7 @@ def test_a_leaver_that_does_not_answer_leads_to_the_next_rung(
 ) -> None:
     federation.train(3)
     setattr(federation.site("site-1"), fault, True)
-    outcome = federation.erase("name:site-1", wishes=replace(WISHES, server_rounds=8))
+    outcome = federation.erase("name:site-1", options=replace(OPTIONS, max_server_rounds=8))
     assert outcome.state == "promoted"
     assert outcome.rung != "local-step"
     assert outcome.failures[0]["outcome"] == "silent"
@@ -263,8 +263,8 @@ def test_a_leaver_killed_within_its_step_is_asked_again_when_it_is_back(
             leaver.vanishes = len(tries) == 1
 
     grid.before = once
-    how = replace(WISHES, answer_seconds=5.0)
-    outcome = federation.erase("name:site-1", grid=grid, wishes=how)
+    how = replace(OPTIONS, leaver_timeout=5.0)
+    outcome = federation.erase("name:site-1", grid=grid, options=how)
     assert (outcome.rung, len(tries)) == ("local-step", 2)
     assert federation.told.has("'site-1' went away", "Node Unavailable")
 
@@ -272,7 +272,7 @@ def test_a_leaver_killed_within_its_step_is_asked_again_when_it_is_back(
 def test_a_leaver_that_lost_its_update_leads_to_the_next_rung(federation: Federation) -> None:
     federation.train(3)
     KeptUpdates(federation.folder / "disk-1" / "partition-1").forget()
-    outcome = federation.erase("name:site-1", wishes=replace(WISHES, server_rounds=8))
+    outcome = federation.erase("name:site-1", options=replace(OPTIONS, max_server_rounds=8))
     assert outcome.failures[0]["outcome"] == "unable"
     assert "client 'site-1'" in str(outcome.failures[0]["reason"])
 
@@ -300,7 +300,7 @@ def test_a_method_that_cannot_be_sent_is_refused_before_anything_is_done(
 ) -> None:
     federation.train(1)
     with pytest.raises(ConfigError, match="'negated-update'") as caught:
-        federation.erase(wishes=replace(WISHES, methods=("negated-update",), settings={}))
+        federation.erase(options=replace(OPTIONS, methods=("negated-update",), settings={}))
     told = str(caught.value).partition("work live: ")[2].split(", ")
     assert told == [name for name in LIVE if METHODS[name].erases]
 

@@ -12,18 +12,18 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from harness.flower.journals import home, told
-from harness.flower.small import NOW, STEP, WISHES, Federation, load_model, strategy
-from secede.erasure.documents import request as requests
+from harness.flower.small import NOW, OPTIONS, STEP, Federation, load_model, strategy
 from secede.erasure.documents.plan import Plan
-from secede.erasure.signing import keys
+from secede.erasure.documents.request import new_request, sign_request
+from secede.erasure.signing.keys import generate_key_pair, load_private
 from secede.errors import ConfigError, RequestError
 from secede.flower import Store, erase_if_asked
 
 QUICK = {
     "methods": ["projected-ascent"],
     "settings": {"projected-ascent": STEP},
-    "answer_seconds": 0.3,
-    "retained_seconds": 0.3,
+    "leaver_timeout": 0.3,
+    "client_timeout": 0.3,
 }
 
 
@@ -47,7 +47,7 @@ def test_the_plan_is_told_before_anybody_is_asked(federation: Federation) -> Non
         federation,
         leaver="name:site-1",
         trigger="contract-ended",
-        options=json.dumps({"wishes": QUICK}),
+        options=json.dumps({"options": QUICK}),
     )
     lines = list(federation.told)
     (shown,) = [n for n, line in enumerate(lines) if "Plan: erase site-1 from north" in line]
@@ -63,10 +63,10 @@ def test_a_dry_run_says_the_plan_and_asks_nobody(federation: Federation) -> None
     federation.train(2)
     for site in federation.sites:
         site.seen.clear()
-    options = json.dumps({"wishes": {"server_rounds": 7}, "gone": True, "dry_run": True})
+    options = json.dumps({"options": {"max_server_rounds": 7}, "gone": True, "dry_run": True})
     assert asked(federation, leaver="name:site-1", options=options)
     (plan,) = [found for line in federation.told if (found := Plan.of_line(line))]
-    assert (plan.client, plan.ladder[0].rounds) == ("site-1", 7)
+    assert (plan.client, plan.ladder[0].max_rounds) == ("site-1", 7)
     assert [left.rung for left in plan.omitted] == ["local-step"]
     assert "leaver" in plan.omitted[0].reason
     assert all(site.seen == [] for site in federation.sites)
@@ -91,8 +91,8 @@ def test_why_somebody_leaves_is_not_assumed(federation: Federation) -> None:
         ("{", "erasure.options: "),
         ('{"colour": 1}', "erasure.options: colour"),
         ('{"gone": "yes"}', "erasure.options: gone"),
-        ('{"wishes": {"colour": 1}}', "wishes: unknown 'colour'"),
-        ('{"wishes": {"rounds": "many"}}', "wishes: .*rounds"),
+        ('{"options": {"colour": 1}}', "options: unknown 'colour'"),
+        ('{"options": {"max_rounds": "many"}}', "options: .*rounds"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(
@@ -105,20 +105,20 @@ def test_options_that_cannot_be_used_are_named(
 
 def test_a_signed_request_is_read_from_its_file(federation: Federation) -> None:
     federation.train(2)
-    keys.generate(federation.folder / "theirs", "site-1")
+    generate_key_pair(federation.folder / "theirs", "site-1")
     public = home(federation) / "keys" / "site-1.pub"
     public.parent.mkdir()
     public.write_bytes((federation.folder / "theirs" / "site-1.pub").read_bytes())
     with pytest.raises(RequestError, match="signs its own requests"):
         asked(federation, leaver="name:site-1", trigger="other")
     serving = federation.store.serving()
-    made = requests.new(
+    made = new_request(
         federation="north", client="site-1", trigger="objection", model=str(serving), now=NOW
     )
     path = federation.folder / "request.json"
-    key = keys.load_private(federation.folder / "theirs" / "site-1.key")
-    path.write_bytes(requests.sign(made, key))
-    options = json.dumps({"wishes": QUICK, "request": str(path)})
+    key = load_private(federation.folder / "theirs" / "site-1.key")
+    path.write_bytes(sign_request(made, key))
+    options = json.dumps({"options": QUICK, "request": str(path)})
     assert asked(federation, leaver="name:site-1", options=options)
 
 
@@ -130,7 +130,7 @@ def test_a_leaver_that_is_offline_for_a_moment_is_waited_for(federation: Federat
     leaver = federation.site("site-1")
     leaver.online = False
     threading.Timer(0.5, lambda: setattr(leaver, "online", True)).start()
-    outcome = federation.erase("name:site-1", wishes=replace(WISHES, answer_seconds=20.0))
+    outcome = federation.erase("name:site-1", options=replace(OPTIONS, leaver_timeout=20.0))
     assert (outcome.state, outcome.rung) == ("promoted", "local-step")
     assert federation.told.has("site-1 is not online: it is waited for until its deadline")
     assert federation.told.has("waiting for site-1 until", "to come online")
@@ -139,8 +139,8 @@ def test_a_leaver_that_is_offline_for_a_moment_is_waited_for(federation: Federat
 def test_after_its_deadline_the_next_rung_is_taken_and_why_is_told(federation: Federation) -> None:
     federation.train(2)
     federation.site("site-1").online = False
-    wishes = replace(WISHES, methods=(), settings={}, server_rounds=8)
-    outcome = federation.erase("name:site-1", wishes=wishes)
+    options = replace(OPTIONS, methods=(), settings={}, max_server_rounds=8)
+    outcome = federation.erase("name:site-1", options=options)
     assert outcome.rung != "local-step"
     assert federation.told.has("escalated", "silent", "'site-1' was not online within 0.3 seconds")
     assert outcome.receipt is not None
@@ -151,8 +151,8 @@ def test_after_its_deadline_the_next_rung_is_taken_and_why_is_told(federation: F
 def test_one_that_is_gone_is_not_waited_for(federation: Federation) -> None:
     federation.train(2)
     federation.site("site-1").online = False
-    wishes = replace(WISHES, methods=(), settings={}, server_rounds=8, answer_seconds=600.0)
-    outcome = federation.erase("name:site-1", wishes=wishes, gone=True)
+    options = replace(OPTIONS, methods=(), settings={}, max_server_rounds=8, leaver_timeout=600.0)
+    outcome = federation.erase("name:site-1", options=options, gone=True)
     assert outcome.rung != "local-step"
     assert not federation.told.has("waiting for site-1")
 

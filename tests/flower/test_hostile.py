@@ -8,7 +8,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Message
 
-from harness.flower.small import WISHES, Federation, initial
+from harness.flower.small import OPTIONS, Federation, initial
 from secede.flower.client.kept_updates import KeptUpdates
 from secede.flower.protocol.arrays import pack
 
@@ -45,7 +45,7 @@ def test_a_hostile_leavers_state_is_refused_and_the_ladder_goes_on(
 ) -> None:
     federation.train(3)
     federation.site("site-1").answer = other_state(change)
-    outcome = federation.erase("name:site-1", wishes=replace(WISHES, server_rounds=8))
+    outcome = federation.erase("name:site-1", options=replace(OPTIONS, max_server_rounds=8))
     assert outcome.failures[0]["outcome"] == "refused"
     assert outcome.state == "promoted"
 
@@ -65,7 +65,7 @@ def test_a_hostile_leavers_report_ends_its_rung_and_nothing_else(
         return reply
 
     federation.site("site-1").answer = answer
-    outcome = federation.erase("name:site-1", wishes=replace(WISHES, server_rounds=8))
+    outcome = federation.erase("name:site-1", options=replace(OPTIONS, max_server_rounds=8))
     assert outcome.failures[0]["rung"] == "local-step"
     assert outcome.state == "promoted"
 
@@ -174,8 +174,8 @@ def test_rounds_that_led_nowhere_do_not_cost_a_client_its_update(federation: Fed
     assert last is not None
     told = {each.client: str(each.digest) for each in last.clients}
     serving = {n: told[f"site-{n}"] for n in kept}
-    strict = replace(WISHES, margins=WISHES.margins.model_copy(update={"minimum": 10**6}))
-    assert federation.erase("name:site-1", wishes=strict).state == "rolled-back"
+    strict = replace(OPTIONS, margins=OPTIONS.margins.model_copy(update={"minimum": 10**6}))
+    assert federation.erase("name:site-1", options=strict).state == "rolled-back"
     for n, updates in kept.items():
         assert updates.get(serving[n]) is not None
     outcome = federation.erase("name:site-2")

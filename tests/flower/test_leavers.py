@@ -13,16 +13,16 @@ from flwr.app import ArrayRecord, Context, Message
 
 from harness.flower.inprocess import Site
 from harness.flower.journals import details, home, told
-from harness.flower.small import NOW, WISHES, Federation, client_app, strategy
+from harness.flower.small import NOW, OPTIONS, Federation, client_app, strategy
 from secede import state as states
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Margins
-from secede.erasure.signing import keys
+from secede.erasure.documents.request import new_request, sign_request
+from secede.erasure.signing.keys import generate_key_pair, load_private
 from secede.errors import ConfigError, RequestError
 from secede.flower import plan
 from secede.flower.client.kept_updates import KeptUpdates
 
-LOOSE = Margins(overall=0.99, of_class=0.99)  # what is tested is the guard
+LOOSE = Margins(overall=0.99, per_class=0.99)  # what is tested is the guard
 
 WRONG = [
     ("site-1", r"expected name:NAME, key:SHA-256 or node:ID; did you mean name:site-1\? the"),
@@ -74,8 +74,8 @@ def test_two_nodes_of_one_name_are_refused(federation: Federation) -> None:
 def test_a_node_with_another_key_is_not_the_client_of_that_name(federation: Federation) -> None:
     federation.train(2)
     federation.site("site-1").key = b"somebody else's key"
-    how = replace(WISHES, methods=(), settings={}, server_rounds=8)
-    outcome = federation.erase(f"key:{hashlib.sha256(b'public key 1').hexdigest()}", wishes=how)
+    how = replace(OPTIONS, methods=(), settings={}, max_server_rounds=8)
+    outcome = federation.erase(f"key:{hashlib.sha256(b'public key 1').hexdigest()}", options=how)
     assert outcome.rung != "local-step"  # who is online is a stranger, and was not asked
     assert "train.unlearn" not in federation.site("site-1").seen
 
@@ -101,7 +101,7 @@ def test_nodes_without_names_or_keys_are_known_by_their_ids(tmp_path: Path) -> N
 
 def test_a_client_with_a_key_of_its_own_must_ask_itself(federation: Federation) -> None:
     federation.train(2)
-    keys.generate(federation.folder / "theirs", "site-1")
+    generate_key_pair(federation.folder / "theirs", "site-1")
     public = home(federation) / "keys" / "site-1.pub"
     public.parent.mkdir()
     public.write_bytes((federation.folder / "theirs" / "site-1.pub").read_bytes())
@@ -109,10 +109,10 @@ def test_a_client_with_a_key_of_its_own_must_ask_itself(federation: Federation) 
         federation.erase("name:site-1")
     serving = federation.store.serving()
     assert serving is not None
-    made = requests.new(
+    made = new_request(
         federation="north", client="site-1", trigger="objection", model=serving, now=NOW
     )
-    signed = requests.sign(made, keys.load_private(federation.folder / "theirs" / "site-1.key"))
+    signed = sign_request(made, load_private(federation.folder / "theirs" / "site-1.key"))
     with pytest.raises(RequestError, match="the request is 'site-1''s, the leaver 'site-2'"):
         federation.erase("name:site-2", request=signed)
     outcome = federation.erase("name:site-1", request=signed)
@@ -162,8 +162,8 @@ def test_a_leaver_with_a_large_share_is_not_refused_for_it(federation: Federatio
     path = without / "home" / "rounds.jsonl"
     path.write_text(re.sub(r'"distance":[0-9.e+-]+', '"distance":null', path.read_text()))
 
-    wishes = replace(WISHES, margins=LOOSE)
-    outcome = federation.erase("name:site-2", wishes=wishes)
+    options = replace(OPTIONS, margins=LOOSE)
+    outcome = federation.erase("name:site-2", options=options)
     assert (outcome.state, outcome.rung) == ("promoted", "local-step"), outcome.failures
     (measured,) = details(federation, "guarded")
     trace = federation.store.log.rounds()[1]
@@ -177,7 +177,7 @@ def test_a_leaver_with_a_large_share_is_not_refused_for_it(federation: Federatio
 
     old = Federation(without)  # written before distances were: the reference may be anywhere
     old.sites[2].app = leaver.app
-    refused = old.erase("name:site-2", wishes=wishes)
+    refused = old.erase("name:site-2", options=options)
     assert refused.rung != "local-step"
     assert "expected at most" in str(refused.failures)
 

@@ -17,8 +17,8 @@ from harness.flower.small import (
     CLASSES,
     FEATURES,
     NOW,
+    OPTIONS,
     STEP,
-    WISHES,
     Federation,
     load_data,
     strategy,
@@ -76,7 +76,7 @@ def test_a_network_with_shared_parameters_is_erased_from(tmp_path: Path, method:
         train_config=ConfigRecord({"lr": 0.1}),
     )
     settings = {"projected-ascent": STEP} if method == "projected-ascent" else {}
-    how = replace(WISHES, methods=(method,), settings=settings, server_rounds=8)
+    how = replace(OPTIONS, methods=(method,), settings=settings, max_server_rounds=8)
     grid: InProcess = federation.grid()
     outcome = erase(
         grid,
@@ -84,7 +84,7 @@ def test_a_network_with_shared_parameters_is_erased_from(tmp_path: Path, method:
         store,
         leaver="name:site-1",
         trigger="other",
-        wishes=how,
+        options=how,
         round_seconds=0.4,
         gather_seconds=0.2,
         pause=0.01,

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.flower.small import one_thread
 from harness.nvflare.needs import needs_nvflare
 
 if TYPE_CHECKING:
@@ -20,10 +18,8 @@ collect_ignore = (
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
+def _installed() -> None:
     needs_nvflare()
-    with one_thread():
-        yield
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from torch import nn
 
 from harness.flower.small import CLASSES, SIZES, Federation, initial
 from harness.nvflare.inprocess import Job
-from harness.nvflare.small import MODEL, WISHES, erasing, said
+from harness.nvflare.small import MODEL, OPTIONS, erasing, said
 from secede.erasure.defences import weight_layout
 from secede.errors import ConfigError, SecedeError, SilentError
 from secede.nvflare.controller import FederationController
@@ -153,9 +153,9 @@ def test_training_that_was_cut_short_goes_on(job: Job) -> None:
         ({"classes": "3"}, "classes '3': expected a whole number"),
         ({"model": "harness.flower.small:nothing"}, "has no 'nothing'"),
         ({"model": "harness.flower.small:SEED"}, "is not callable"),
-        ({"leaver": "name:site-1", "wishes": {"colour": 1}}, "wishes: unknown 'colour'"),
-        ({"leaver": "name:site-1", "wishes": {"rounds": "many"}}, "wishes: .*rounds"),
-        ({"leaver": "name:site-1", "wishes": {"margins": {"overall": "x"}}}, "wishes: .*margins"),
+        ({"leaver": "name:site-1", "options": {"colour": 1}}, "options: unknown 'colour'"),
+        ({"leaver": "name:site-1", "options": {"max_rounds": "many"}}, "options: .*rounds"),
+        ({"leaver": "name:site-1", "options": {"margins": {"overall": "x"}}}, "options: .*margins"),
     ],
 )
 def test_a_wrong_setting_is_told(job: Job, settings: dict[str, Any], message: str) -> None:
@@ -176,8 +176,8 @@ def test_how_many_classes_there_are_reaches_the_erasure(
 
     monkeypatch.setattr(weight_layout, "layers", read)
     job.run(rounds=3)
-    waits = {"answer_seconds": 0.3, "retained_seconds": 0.3}
-    job.run(leaver="name:site-1", trigger="other", wishes={**WISHES, **waits}, classes=told)
+    waits = {"leaver_timeout": 0.3, "client_timeout": 0.3}
+    job.run(leaver="name:site-1", trigger="other", options={**OPTIONS, **waits}, classes=told)
     assert asked[0] == told
     assert said(job.folder / "home")["method"]["rung"] == "local-step"
 

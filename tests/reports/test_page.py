@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from secede.reports.build import Report
-from secede.reports.page import render_page, sections
+from secede.reports.page import make_sections, render_page
 from secede.reports.records.load import load_runs
 
 Write = Callable[..., Path]
@@ -28,7 +28,7 @@ class Outline(HTMLParser):
 
 def text_only(records_at: Path) -> str:
     records = load_runs([records_at])
-    return render_page(records, sections(records.runs), (), version="0.1.0")
+    return render_page(records, make_sections(records.runs), (), version="0.1.0")
 
 
 @pytest.fixture(scope="session")
@@ -130,7 +130,7 @@ def test_a_page_of_another_method_speaks_of_no_climb(write_run: Write) -> None:
     assert "climb" not in html
     assert "The local step" not in html.replace("the local step", "The local step")
     assert "Beside the numbers in the paper" not in html
-    assert "What methods told of their start" in html
+    assert "What methods reported of their start" in html
     assert "passes" in html
 
 
@@ -138,7 +138,7 @@ def test_history_and_what_other_methods_told_are_shown(write_run: Write) -> None
     methods = ("projected-ascent", "own.methods:Forget")
     html = text_only(write_run(seeds=(0,), rounds=4, post_rounds=2, methods=methods))
     assert "10 rounds, 159.7 MB on disk; every single update lies at the server." in html
-    assert "What other methods told of their start" in html
+    assert "What other methods reported of their start" in html
     assert "layers" not in html
 
 
@@ -164,7 +164,7 @@ def test_seeds_on_different_machines_show_every_version(write_run: Write) -> Non
     folder = write_run(seeds=(0, 1), rounds=2, post_rounds=1)
     path = folder / "seed-1" / "environment.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "torch": "2.99.0"}))
-    (part,) = sections(load_runs([folder]).runs)
+    (part,) = make_sections(load_runs([folder]).runs)
     assert part.environment["torch"] == "2.13.0, 2.99.0"
     assert part.environment["python"] == "3.11.7"
 

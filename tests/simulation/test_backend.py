@@ -9,7 +9,7 @@ import torch
 from harness.erasure import small
 from secede import state as states
 from secede.erasure.defences.gate import count
-from secede.erasure.documents import data_commitment
+from secede.erasure.documents.data_commitment import check_commitment
 from secede.erasure.signing.keys import Keyring, load_private
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
@@ -67,7 +67,7 @@ def test_each_client_can_show_later_what_it_was_trained_on(home: Home) -> None:
         ]
         salt = (home.path / "sites" / f"{client.name}.salt").read_bytes()
         assert client.scope.commitment is not None
-        data_commitment.check(client.scope.commitment, rows, salt)
+        check_commitment(client.scope.commitment, rows, salt)
 
 
 def test_the_ground_is_the_same_on_every_start(home: Home) -> None:

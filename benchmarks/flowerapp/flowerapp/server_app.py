@@ -138,7 +138,7 @@ def main(grid: Grid, context: Context) -> None:
             rows.append(row)
         start = ArrayRecord(store.model() or {})
     counting = Counting(grid)
-    wishes = EraseOptions(rounds=5, least_rounds=1)
+    options = EraseOptions(max_rounds=5, min_rounds=1)
     last = store.last()
     assert last is not None
     leaver = last.clients[0].client
@@ -149,7 +149,7 @@ def main(grid: Grid, context: Context) -> None:
         store,
         leaver=f"name:{leaver}",
         trigger="other",
-        wishes=wishes,
+        options=options,
         pause=0.2,
     )
     found = {

@@ -32,7 +32,7 @@ def fetch(
     failures = []
     for url in [urls] if isinstance(urls, str) else urls:
         try:
-            with files.replacing(destination) as temporary:
+            with files.replace(destination) as temporary:
                 _transfer(url, temporary, checksum, timeout_seconds)
             return
         except DataError as error:
@@ -54,7 +54,7 @@ def matches(path: Path, checksum: str) -> bool:
 
 def _transfer(url: str, target: Path, checksum: str, timeout_seconds: float) -> None:
     # Only what comes from the network becomes a DataError here; an OSError of the disk is left
-    # for `replacing`, which makes it a StorageError.
+    # for `replace`, which makes it a StorageError.
     algorithm, _, expected = checksum.partition(":")
     digest = hashlib.new(algorithm, usedforsecurity=False)
     received = 0

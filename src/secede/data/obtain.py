@@ -97,7 +97,7 @@ def _unpack(archive: Path, folder: str, names: tuple[str, ...]) -> None:
             for name in names:
                 with (
                     zipped.open(f"{folder}/{name}") as member,
-                    files.replacing(archive.parent / name) as temporary,
+                    files.replace(archive.parent / name) as temporary,
                     temporary.open("wb") as file,
                 ):
                     shutil.copyfileobj(member, file)

@@ -9,12 +9,11 @@ computed again, with the same outcome. `result.json` is written last and marks a
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,23 +82,19 @@ class SeedFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for this process; a second process is told who has it."""
+        lock = self.path / ".lock"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("a+")
         except OSError as error:
             raise StorageError(f"cannot write to {self.path}: {error.strerror}") from error
-        with lock:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lock.seek(0)
-                owner = lock.read().strip() or "another process"
+                stack.enter_context(files.lock(lock, timeout=0))
+            except files.LockedError:
+                owner = lock.read_text().strip() or "unknown"
                 raise RecordError(f"{self.path} is being written by process {owner}") from None
-            lock.truncate(0)
-            lock.write(str(os.getpid()))
-            lock.flush()
-            for leftover in self.path.rglob(".*.part"):
-                leftover.unlink()  # of a write that a kill cut short
+            lock.write_text(str(os.getpid()))
+            files.remove_parts(self.path)
             yield
 
     def checkpoint(self, arm: str) -> Checkpoint | None:

@@ -17,12 +17,16 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from pydantic import Field, ValidationError
 
 from secede import files
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.request import Request
-from secede.erasure.planning import options as wishing
-from secede.erasure.planning.options import EraseOptions
-from secede.erasure.signing import keys
+from secede.erasure.documents.request import (
+    TRIGGERS,
+    Request,
+    new_request,
+    sign_request,
+    verify_request,
+)
+from secede.erasure.planning.options import EraseOptions, from_json
+from secede.erasure.signing.keys import key_id
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
@@ -31,12 +35,13 @@ from secede.erasure.types import Document, describe_errors, format_time
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome
 from secede.errors import ConfigError, GuardError, RequestError
+from secede.flower._flwr import LegacyStrategy
 from secede.flower.backend import FlowerBackend
 from secede.flower.protocol import messages
-from secede.flower.protocol.nodes import Node, online, select
+from secede.flower.protocol.nodes import Node, online_nodes, select
 from secede.flower.rounds import supported_strategies
-from secede.flower.rounds.grid import Exchange
 from secede.flower.rounds.recording import Recording
+from secede.flower.rounds.transport import Transport
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.legacy_api import SecAggSettings
 from secede.flower.secagg.recording import Secure, SecureRecording
@@ -53,13 +58,13 @@ _GOODBYE = 60.0  # seconds that an erased client has to say that it deleted its 
 
 def erase(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     *,
     leaver: str,
     request: bytes | Path | None = None,
     trigger: str | None = None,
-    wishes: EraseOptions | None = None,
+    options: EraseOptions | None = None,
     gone: bool = False,
     round_seconds: float = 3600.0,
     gather_seconds: float = 120.0,
@@ -72,27 +77,27 @@ def erase(
 
     `request` is what the client signed; without it the operator asks for the client and says why
     (`trigger`), which is not possible for one whose public key lies in the home's `keys/`. A leaver
-    that is offline is waited for as long as `wishes.answer_seconds`, one that is `gone` not at all.
-    `round_seconds` bounds each exchange, `gather_seconds` the wait for other clients that are
+    that is offline is waited for as long as `options.leaver_timeout`; one that is `gone`, not at
+    all. `round_seconds` bounds each exchange, `gather_seconds` the wait for other clients that are
     offline; `passes` is how often a client goes over its samples in a round, for the costs. The
     plan is told before anybody is asked; it and the receipt echo the name.
 
     Under secure aggregation `strategy` is the one that LegacyContext has, and rounds run in the
     workflow `secure`, so that no other client's update is seen.
     """
-    wishes = wishes or EraseOptions()
-    _check_live(wishes)
+    options = options or EraseOptions()
+    _check_live(options)
     found = _strategy(strategy, secure)
-    register.check(store)
-    _check_hidden(found, store)
+    register.check_recorded(store)
+    _check_secrecy(found, store)
     # Nobody trains between what is read and done.
-    with files.private(), store.held(doing="an erasure") as lock:
+    with files.private(), store.held(purpose="an erasure") as lock:
         home = register.register_federation(store)
-        client = chosen(grid, store, leaver)
+        client = find_leaver(grid, store, leaver)
         logger.info(f"leaver {leaver} is client {client.name!r} ({client.words()})")
-        _check_enough(found, store, client.name, asked=not (gone or wishes.distrust))
-        entry, by_operator = _entry(store, home, client.name, request, trigger)
-        exchange = Exchange(grid=grid, pause=pause, now=store.clock)
+        _check_enough(found, store, client.name, asked=not (gone or options.untrusted_leaver))
+        entry, by_operator = _open_request(store, home, client.name, request, trigger)
+        exchange = Transport(grid=grid, pause=pause, now=store.clock)
         ground = FlowerBackend(
             exchange,
             found,
@@ -107,55 +112,59 @@ def erase(
         again = entry.state == PROMOTED
         if not again:
             logger.info(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
-        if entry.state in (RECEIVED, PLANNED) and not gone and not wishes.distrust:
-            _look_for(exchange, store, client)
+        if entry.state in (RECEIVED, PLANNED) and not gone and not options.untrusted_leaver:
+            _log_if_offline(exchange, store, client)
         outcome = workflow.erase(
             home,
             ground,
             entry.id,
             key=home.server_key(),
             clock=store.clock,
-            wishes=wishes,
+            options=options,
             lock=lock,
         )
-    logger.info(_told_again(outcome, home) if again else _words(outcome, home))
+    logger.info(_earlier_result(outcome, home) if again else _result(outcome, home))
     if outcome.model is not None:
-        _say_goodbye(exchange, store, client, min(round_seconds, _GOODBYE))
+        _ask_to_delete_updates(exchange, store, client, min(round_seconds, _GOODBYE))
     return outcome
 
 
 def plan(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     *,
     leaver: str,
-    wishes: EraseOptions | None = None,
+    options: EraseOptions | None = None,
     gone: bool = False,
     secure: Secure | None = None,
 ) -> Plan:
     """Return what `erase` would do, without asking anybody for anything."""
-    wishes = wishes or EraseOptions()
-    _check_live(wishes)
+    options = options or EraseOptions()
+    _check_live(options)
     found = _strategy(strategy, secure)
-    register.check(store)
-    _check_hidden(found, store)
-    with files.private(), store.held(doing="planning an erasure"):
+    register.check_recorded(store)
+    _check_secrecy(found, store)
+    with files.private(), store.held(purpose="planning an erasure"):
         home = register.register_federation(store)
-        client = chosen(grid, store, leaver)
-        _check_enough(found, store, client.name, asked=not (gone or wishes.distrust))
-        exchange = Exchange(grid=grid)
+        client = find_leaver(grid, store, leaver)
+        _check_enough(found, store, client.name, asked=not (gone or options.untrusted_leaver))
+        exchange = Transport(grid=grid)
         ground = FlowerBackend(exchange, found, store, gone=gone)
         with Journal(home.journal) as journal:
-            known = _known(store, journal, client.name)
-            asked = journal.request(known.id) if known else _request(store, client.name, "other")
-        return workflow.plan(home, ground, asked, wishes=wishes, now=store.clock())
+            known = _existing_request(store, journal, client.name)
+            asked = (
+                journal.request(known.id) if known else _new_request(store, client.name, "other")
+            )
+        return workflow.plan(home, ground, asked, options=options, now=store.clock())
 
 
-def chosen(grid: Grid, store: Store, leaver: str) -> Node:
+def find_leaver(grid: Grid, store: Store, leaver: str) -> Node:
     """Return the one client that `leaver` names, among those recorded and those online."""
     known = store.clients()
-    strangers = [node for node in online(grid) if not any(node.same(other) for other in known)]
+    strangers = [
+        node for node in online_nodes(grid) if not any(node.same(other) for other in known)
+    ]
     found = select(leaver, (*known, *strangers))
     if found in strangers:
         raise ConfigError(
@@ -164,7 +173,7 @@ def chosen(grid: Grid, store: Store, leaver: str) -> Node:
     return found
 
 
-def _look_for(exchange: Exchange, store: Store, client: Node) -> None:
+def _log_if_offline(exchange: Transport, store: Store, client: Node) -> None:
     """Say it if the leaver is offline when it is about to be asked."""
     if client.name not in exchange.gather([client], 0.0):
         logger.info(
@@ -173,15 +182,15 @@ def _look_for(exchange: Exchange, store: Store, client: Node) -> None:
         )
 
 
-def _say_goodbye(exchange: Exchange, store: Store, client: Node, seconds: float) -> None:
+def _ask_to_delete_updates(exchange: Transport, store: Store, client: Node, seconds: float) -> None:
     """Let an erased client delete its own updates, which are of no use any more."""
     there = exchange.gather([client], 0.0).get(client.name)
     if there is not None:
-        message = messages.leave(there.node, store.identity, ttl=seconds)
+        message = messages.deletion_request(there.node, store.identity, ttl=seconds)
         reply = exchange.send([message], {there.node: client.name}, seconds).sound.get(there.node)
         try:
             if reply is not None:
-                removed = messages.read_gone(reply)
+                removed = messages.read_deletion_reply(reply)
                 deleted = f"deleted its own updates, {removed} of them"
                 what = deleted if removed else "none of its updates left"
                 logger.info(f"client {client.name!r} has {what}")
@@ -195,17 +204,17 @@ def _say_goodbye(exchange: Exchange, store: Store, client: Node, seconds: float)
 
 
 def _strategy(
-    strategy: Strategy | legacy_api.Strategy, secure: Secure | None
+    strategy: Strategy | LegacyStrategy, secure: Secure | None
 ) -> FedAvg | SecAggSettings:
     if secure is not None:
         workflow = secure.workflow if isinstance(secure, SecureRecording) else secure
-        return legacy_api.check(strategy, workflow)
-    return supported_strategies.check(
+        return legacy_api.check_secagg(strategy, workflow)
+    return supported_strategies.check_strategy(
         strategy.inner if isinstance(strategy, Recording) else strategy
     )
 
 
-def _check_hidden(found: FedAvg | SecAggSettings, store: Store) -> None:
+def _check_secrecy(found: FedAvg | SecAggSettings, store: Store) -> None:
     """Raise if the rounds of an erasure would show what training hid, or the other way round."""
     last, masked = store.last(), isinstance(found, SecAggSettings)
     if last is None or last.secure == masked:
@@ -238,9 +247,9 @@ def _check_enough(
         )
 
 
-def _check_live(wishes: EraseOptions) -> None:
-    for name in wishes.methods:
-        entry, _ = create(name, wishes.settings.get(name))
+def _check_live(options: EraseOptions) -> None:
+    for name in options.methods:
+        entry, _ = create(name, options.settings.get(name))
         if entry.name not in LIVE:
             raise ConfigError(
                 f"method {name!r} asks clients for more than a live federation can send; methods "
@@ -248,20 +257,22 @@ def _check_live(wishes: EraseOptions) -> None:
             )
 
 
-def _entry(
+def _open_request(
     store: Store, home: Home, client: str, request: bytes | Path | None, trigger: str | None
 ) -> tuple[Entry, bool]:
     """Return the request to work on, and whether the operator made it for the client."""
     if request is not None:
         data = request if isinstance(request, bytes) else request.read_bytes()
-        asked = requests.verify(data, home.client_keys(), federation=store.name)
+        asked = verify_request(data, home.client_keys(), federation=store.name)
         if asked.client != client:
             raise RequestError(f"the request is {asked.client!r}'s, the leaver {client!r}")
         return workflow.receive(home, data, store.clock()), False
     operator = home.operator_key()
     with Journal(home.journal) as journal:
-        if (entry := _known(store, journal, client)) is not None:  # it goes on, or is told again
-            return entry, keys.key_id(operator.public_key) in journal.signed_with(entry.id)
+        if (
+            entry := _existing_request(store, journal, client)
+        ) is not None:  # it goes on, or is told again
+            return entry, key_id(operator.public_key) in journal.signed_with(entry.id)
     public = home.keys / f"{client}.pub"
     if public.exists():
         raise RequestError(
@@ -271,32 +282,32 @@ def _entry(
     if not trigger:
         raise ConfigError(
             f"why {client!r} leaves is not said, and its receipt will: give trigger=, one of "
-            f"{', '.join(requests.TRIGGERS)}"
+            f"{', '.join(TRIGGERS)}"
         )
-    signed = requests.sign(_request(store, client, trigger), operator)
+    signed = sign_request(_new_request(store, client, trigger), operator)
     allowed = {client: operator.public_key}  # nowhere else: it must not pass for the client's own
     return workflow.receive(home, signed, store.clock(), operator=allowed), True
 
 
-def _known(store: Store, journal: Journal, client: str) -> Entry | None:
+def _existing_request(store: Store, journal: Journal, client: str) -> Entry | None:
     """Return the client's open request, or the one that it was erased for."""
-    known = [row.entry for row in journal.requests(store.clock()) if row.entry.client == client]
+    known = [entry for entry in journal.entries() if entry.client == client]
     fitting = [entry for entry in known if entry.open]
     if not fitting and client in store.erased():
         fitting = [entry for entry in known if entry.state == PROMOTED]
     return fitting[-1] if fitting else None
 
 
-def _request(store: Store, client: str, trigger: str) -> Request:
+def _new_request(store: Store, client: str, trigger: str) -> Request:
     serving = store.serving()
     if serving is None:
         raise ConfigError(f"{store.path} has no serving model")
-    return requests.new(
+    return new_request(
         federation=store.name, client=client, trigger=trigger, model=serving, now=store.clock()
     )
 
 
-def _told_again(outcome: Outcome, home: Home) -> str:
+def _earlier_result(outcome: Outcome, home: Home) -> str:
     with Journal(home.journal, read_only=True) as journal:
         at = journal.transitions(outcome.request)[-1].at
     return (
@@ -306,7 +317,7 @@ def _told_again(outcome: Outcome, home: Home) -> str:
     )
 
 
-def _words(outcome: Outcome, home: Home) -> str:
+def _result(outcome: Outcome, home: Home) -> str:
     if outcome.model is None:
         return f"{outcome.client} was not erased: {outcome.state}: {outcome.reason}"
     return (
@@ -315,10 +326,10 @@ def _words(outcome: Outcome, home: Home) -> str:
     )
 
 
-class Options(Document):
+class RunOptions(Document):
     """How it shall be done."""
 
-    wishes: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict)
     gone: bool = False
     request: str = ""
     dry_run: bool = False
@@ -326,7 +337,7 @@ class Options(Document):
 
 def erase_if_asked(
     grid: Grid,
-    strategy: Strategy | legacy_api.Strategy,
+    strategy: Strategy | LegacyStrategy,
     store: Store,
     context: Context,
     *,
@@ -341,11 +352,11 @@ def erase_if_asked(
     leaver, trigger = str(config.get("erasure.leaver", "")), config.get("erasure.trigger")
     if not leaver:
         return False
-    options = _options(str(config.get("erasure.options", "") or "{}"))
-    wishes = wishing.from_json(options.wishes)
-    if options.dry_run:
+    settings = _run_options(str(config.get("erasure.options", "") or "{}"))
+    options = from_json(settings.options)
+    if settings.dry_run:
         found = plan(
-            grid, strategy, store, leaver=leaver, wishes=wishes, gone=options.gone, secure=secure
+            grid, strategy, store, leaver=leaver, options=options, gone=settings.gone, secure=secure
         )
         logger.info(found.line())
         return True
@@ -354,17 +365,17 @@ def erase_if_asked(
         strategy,
         store,
         leaver=leaver,
-        request=Path(options.request) if options.request else None,
+        request=Path(settings.request) if settings.request else None,
         trigger=str(trigger) if trigger else None,
-        wishes=wishes,
-        gone=options.gone,
+        options=options,
+        gone=settings.gone,
         secure=secure,
     ).check()
     return True
 
 
-def _options(text: str) -> Options:
+def _run_options(text: str) -> RunOptions:
     try:
-        return Options.model_validate_json(text)
+        return RunOptions.model_validate_json(text)
     except ValidationError as error:
         raise ConfigError(f"erasure.options: {describe_errors(error)}") from error

@@ -20,7 +20,7 @@ from nvflare.apis.signal import Signal
 from torch import nn
 
 from secede import plugins
-from secede.erasure.planning import options
+from secede.erasure.planning.options import from_json
 from secede.errors import ConfigError, SecedeError
 from secede.flower.erasure import erase
 from secede.flower.protocol import arrays
@@ -34,7 +34,7 @@ class FederationController(Controller):
     """Trains for `rounds` rounds by weighted means; with a `leaver`, erases that client instead.
 
     `model` names what makes the network, `package.module:factory`, and `home` the federation's
-    folder. `wishes` are fields of `EraseOptions`, `request` the file that the
+    folder. `options` are fields of `EraseOptions`, `request` the file that the
     client signed, `trigger` why it leaves where the operator asks for it. All waits are in
     seconds: `wait` for clients before a round of training, `gather` for those
     that are offline during an erasure, `round` for each exchange. `classes` is how many the network
@@ -49,7 +49,7 @@ class FederationController(Controller):
         leaver: str = "",
         request: str = "",
         trigger: str = "",
-        wishes: dict[str, Any] | None = None,
+        options: dict[str, Any] | None = None,
         federation: str = "",
         seed: int = 0,
         wait_seconds: float = 600.0,
@@ -61,7 +61,7 @@ class FederationController(Controller):
         super().__init__()
         # NVFlare writes a job's configuration from attributes with the arguments' names.
         self.home, self.model, self.rounds = home, model, rounds
-        self.leaver, self.request, self.trigger, self.wishes = leaver, request, trigger, wishes
+        self.leaver, self.request, self.trigger, self.options = leaver, request, trigger, options
         self.federation, self.seed, self.pause = federation, seed, pause
         self.wait_seconds, self.gather_seconds = wait_seconds, gather_seconds
         self.round_seconds, self.classes = round_seconds, classes
@@ -108,7 +108,7 @@ class FederationController(Controller):
             leaver=self.leaver,
             request=Path(self.request) if self.request else None,
             trigger=self.trigger or None,
-            wishes=options.from_json(self.wishes or {}),
+            options=from_json(self.options or {}),
             round_seconds=self.round_seconds,
             gather_seconds=self.gather_seconds,
             seed=self.seed,
@@ -125,7 +125,7 @@ class FederationController(Controller):
 
     def _initial(self, load_model: Callable[[], nn.Module]) -> Mapping[str, Any]:
         with seeded(self.seed, "model", "initial"):
-            return arrays.schema(load_model())
+            return arrays.template_of(load_model())
 
 
 def _factory(value: str) -> Callable[[], nn.Module]:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from flwr.app import Error, Message, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -24,13 +22,10 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from secede.errors import GuardError, SilentError
-from secede.flower.protocol.waiting import until
-from secede.nvflare import forms
+from secede.flower._flwr import NodeInfo, Run, act_as_server, answer_as_server, set_message_id
+from secede.nvflare import flmodels
+from secede.waiting import seconds_left
 
-if TYPE_CHECKING:
-    from flwr.supercore.run import Run
-
-_SERVER = 1  # its node
 _FAILED, _GONE = 1, 2  # codes of errors
 _PAUSE = 0.1  # seconds between two looks
 
@@ -41,9 +36,7 @@ class TaskGrid(Grid):
     def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal) -> None:
         self._controller, self._fl_ctx, self._abort = controller, fl_ctx, abort
         self._came = dict[str, Message]()  # by the message that it answers
-        # Messages take their sender from here, as in a process that Flower starts.
-        TaskIdentity.task_id = TaskIdentity.node_id = _SERVER
-        TaskIdentity.run_id = number_of(str(fl_ctx.get_job_id()))
+        act_as_server(run_id=node_id_of(str(fl_ctx.get_job_id())))
 
     def set_run(self, run: Run) -> None:
         """Set nothing: the job is the run."""
@@ -70,11 +63,11 @@ class TaskGrid(Grid):
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Return the clients that are there; SilentError once the job is aborted."""
-        return [NodeInfo(node_id=number_of(name), name=name) for name in self._names()]
+        return [NodeInfo(node_id=node_id_of(name), name=name) for name in self._names()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Make each message a task for its client."""
-        names = {number_of(name): name for name in self._names()}
+        names = {node_id_of(name): name for name in self._names()}
         return [self._push(message, names) for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -92,7 +85,7 @@ class TaskGrid(Grid):
             message.metadata.ttl = min(message.metadata.ttl, timeout or math.inf)
         pending, found = set(self.push_messages(made)), list[Message]()
         seconds = max((message.metadata.ttl for message in made), default=0.0)
-        for _ in until(seconds, _PAUSE):
+        for _ in seconds_left(seconds, _PAUSE):
             came = list(self.pull_messages(pending))
             pending -= {reply.metadata.reply_to_message_id for reply in came}
             found += came
@@ -102,12 +95,12 @@ class TaskGrid(Grid):
 
     def _push(self, message: Message, names: dict[int, str]) -> str:
         identity = uuid4().hex
-        message.metadata.__dict__["_message_id"] = identity
+        set_message_id(message, identity)
         name = names.get(message.metadata.dst_node_id)
         if name is None:  # it went away since it was seen
             self._came[identity] = _lost(message, "it is not connected")
             return identity
-        kind, model = forms.outgoing(message)
+        kind, model = flmodels.task_of(message)
 
         def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
             self._came[identity] = _reply(message, client_task.result)
@@ -139,7 +132,7 @@ class TaskGrid(Grid):
             raise SilentError("the job was aborted: start it again, it goes on where it was")
 
 
-def number_of(name: str) -> int:
+def node_id_of(name: str) -> int:
     """Return the number that stands for a name, the same in every run."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
 
@@ -149,7 +142,7 @@ def _reply(message: Message, result: Any) -> Message:
     if code != ReturnCode.OK:
         return Message(Error(_FAILED, f"NVFlare says {str(code)[:80]}"), reply_to=message)
     try:
-        return forms.reply(message, FLModelUtils.from_shareable(result))
+        return flmodels.reply_of(message, FLModelUtils.from_shareable(result))
     except GuardError as error:
         return Message(Error(_FAILED, str(error)), reply_to=message)
     except Exception as error:  # no model at all
@@ -159,5 +152,5 @@ def _reply(message: Message, result: Any) -> Message:
 
 def _lost(message: Message, why: str) -> Message:
     found = Message(Error(_GONE, why), reply_to=message)
-    found.metadata.__dict__["_src_node_id"] = _SERVER  # it is not the client that says so
+    answer_as_server(found)
     return found

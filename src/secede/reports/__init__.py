@@ -1,5 +1,5 @@
 """Records on disk become tables, figures, a verdict in plain words and one HTML page.
 
-Nothing here imports torch, and nothing is computed anew: what a report says, the records hold.
-`build.write_report` writes it all; `tables` and `verdict` serve the terminal without matplotlib.
+Reports read records only, never import torch and compute no model anew. `build.write_report`
+writes everything; the terminal uses `tables` and `analysis.verdict` without matplotlib.
 """

@@ -12,24 +12,23 @@ from pathlib import Path
 from markupsafe import Markup
 
 from secede.files import write_bytes, write_text
-from secede.reports.analysis import paired
 from secede.reports.analysis.verdict import Verdict
-from secede.reports.figures.catalogue import plots
-from secede.reports.figures.plots import Plot
-from secede.reports.figures.render import Drawn, draw_plot
-from secede.reports.page import Drawing, Section, render_page, sections
+from secede.reports.figures.catalogue import make_plots
+from secede.reports.figures.plot import Plot
+from secede.reports.figures.render import RenderedPlot, render_plot
+from secede.reports.page import Drawing, Section, make_sections, render_page
 from secede.reports.records.load import load_runs
-from secede.reports.tables import methods, overview
+from secede.reports.tables import methods, overview, paired
 from secede.reports.tables.table import csv_text, markdown
 
-FIGURES_WORTH_A_PROCESS = 4  # fewer are drawn sooner than a process starts
+FIGURES_WORTH_A_PROCESS = 4  # fewer are drawn faster than a process starts
 
 Progress = Callable[[int, int], None]  # figures done, figures in all
 
 
 @dataclass(frozen=True)
 class Report:
-    """Where a report was written, and what it says of each run by name."""
+    """Paths of a written report, and the verdict on each run by name."""
 
     page: Path
     figures: tuple[Path, ...]
@@ -43,80 +42,85 @@ def write_report(
 ) -> Report:
     """Read run folders, or folders of them, and write `out/index.html`, figures and tables.
 
-    Files are replaced one by one, each whole, and the page last. `progress` hears of figures.
-    More `processes` draw many figures side by side; a script that asks for them must be guarded
-    by `if __name__ == "__main__"`, as always with multiprocessing.
+    Each file is replaced as a whole, the page last. `progress` is called after each figure.
+    With several `processes`, figures are drawn side by side; the calling script then needs
+    `if __name__ == "__main__"`, as always with multiprocessing.
     """
     records = load_runs(runs)
-    parts = sections(records.runs)
-    tables = _write_tables(parts, out / "tables")
+    sections = make_sections(records.runs)
+    tables = _write_tables(sections, out / "tables")
     drawings: list[Drawing] = []
     figures: list[Path] = []
-    wanted = plots(records.runs)
-    for done, (plot, drawn) in enumerate(_drawn(wanted, processes), start=1):
-        # The SVG is our own drawing, its texts escaped by matplotlib and by render.
-        drawings.append(Drawing(plot, tuple(Markup(svg) for svg in drawn.panels)))
-        figures.extend(_write_figure(plot, drawn, out / "figures"))
+    plots = make_plots(records.runs)
+    for done, (plot, rendered) in enumerate(_render(plots, processes), start=1):
+        # The SVG is our own drawing; matplotlib and render.py escape its texts.
+        drawings.append(Drawing(plot, tuple(Markup(svg) for svg in rendered.panels)))
+        figures.extend(_write_figure(plot, rendered, out / "figures"))
         if progress is not None:
-            progress(done, len(wanted))
+            progress(done, len(plots))
     page = out / "index.html"
-    write_text(page, render_page(records, parts, drawings, version=version("secede")))
+    write_text(page, render_page(records, sections, drawings, version=version("secede")))
     return Report(
         page=page,
         figures=tuple(figures),
         tables=tables,
-        verdicts=tuple((part.run.config.name, part.verdict) for part in parts),
-        unfinished=_unfinished(parts, [folder.name for folder in records.unfinished]),
+        verdicts=tuple((section.run.config.name, section.verdict) for section in sections),
+        unfinished=_unfinished(sections, [folder.name for folder in records.unfinished]),
     )
 
 
-def _drawn(wanted: Sequence[Plot], processes: int) -> Iterator[tuple[Plot, Drawn]]:
-    """Yield the plots with their drawings, in order."""
-    processes = min(processes, len(wanted) // FIGURES_WORTH_A_PROCESS)
+def _render(plots: Sequence[Plot], processes: int) -> Iterator[tuple[Plot, RenderedPlot]]:
+    """Yield each plot with its drawing, in order."""
+    processes = min(processes, len(plots) // FIGURES_WORTH_A_PROCESS)
     if processes < 2:
-        yield from ((plot, draw_plot(plot)) for plot in wanted)
+        yield from ((plot, render_plot(plot)) for plot in plots)
         return
-    # Not forked: the caller may have threads and a GPU.
+    # Spawned, not forked: the caller may have threads and a GPU.
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        yield from zip(wanted, pool.map(draw_plot, wanted), strict=True)
+        yield from zip(plots, pool.map(render_plot, plots), strict=True)
 
 
-def _write_figure(plot: Plot, drawn: Drawn, folder: Path) -> tuple[Path, Path]:
+def _write_figure(plot: Plot, rendered: RenderedPlot, folder: Path) -> tuple[Path, Path]:
     svg, png = folder / f"{plot.slug}.svg", folder / f"{plot.slug}.png"
-    write_bytes(svg, drawn.svg)
-    write_bytes(png, drawn.png)
+    write_bytes(svg, rendered.svg)
+    write_bytes(png, rendered.png)
     return svg, png
 
 
-def _write_tables(parts: Sequence[Section], folder: Path) -> tuple[Path, ...]:
+def _write_tables(sections: Sequence[Section], folder: Path) -> tuple[Path, ...]:
     contents = {
-        "models.csv": {part.run.config.name: part.main for part in parts},
-        "costs.csv": {part.run.config.name: part.costs for part in parts},
-        "membership.csv": {part.run.config.name: part.membership for part in parts},
-        "methods.csv": {part.run.config.name: part.methods for part in parts},
+        "models.csv": {section.run.config.name: section.scores for section in sections},
+        "costs.csv": {section.run.config.name: section.costs for section in sections},
+        "membership.csv": {section.run.config.name: section.membership for section in sections},
+        "methods.csv": {section.run.config.name: section.methods for section in sections},
     }
     texts = {name: csv_text(tables) for name, tables in contents.items()}
-    texts["methods.md"] = _methods_text(parts)
-    runs = [part.run for part in parts]
-    shared = overview.overview(runs)
-    if shared is not None:
-        texts["paired.md"] = paired.further(runs)
-        ways = (overview.against_retraining(runs), paired.nearer(runs))
-        texts["comparison.md"] = "\n".join((*ways, shared.markdown, f"{overview.EXPLAINED}\n"))
+    texts["methods.md"] = _methods_text(sections)
+    runs = [section.run for section in sections]
+    all_runs = overview.overview(runs)
+    if all_runs is not None:
+        texts["paired.md"] = paired.further_table(runs)
+        comparisons = (overview.against_retraining(runs), paired.nearer_table(runs))
+        legend = f"{overview.EXPLAINED}\n"
+        texts["comparison.md"] = "\n".join((*comparisons, all_runs.markdown, legend))
     for name, text in texts.items():
         write_text(folder / name, text)
     return tuple(folder / name for name in texts)
 
 
-def _methods_text(parts: Sequence[Section]) -> str:
-    found = []
-    for part in parts:
-        found.append(f"## {part.run.config.title}\n\n{markdown(part.methods, 'Method')}")
-        failed = part.run.failed.items()
-        found += [f"{name} destroyed the model and is left out: {why}.\n" for name, why in failed]
-    return "\n".join([*found, f"{methods.EXPLAINED}\n"])
+def _methods_text(sections: Sequence[Section]) -> str:
+    texts = []
+    for section in sections:
+        texts.append(f"## {section.run.config.title}\n\n{markdown(section.methods, 'Method')}")
+        failed = section.run.failed.items()
+        texts += [f"{name} destroyed the model and is left out: {why}.\n" for name, why in failed]
+    return "\n".join([*texts, f"{methods.EXPLAINED}\n"])
 
 
-def _unfinished(parts: Sequence[Section], folders: Sequence[str]) -> tuple[str, ...]:
-    seeds = (f"{part.run.folder.name}/{seed}" for part in parts for seed in part.run.unfinished)
+def _unfinished(sections: Sequence[Section], folders: Sequence[str]) -> tuple[str, ...]:
+    seeds = (
+        f"{section.run.folder.name}/{seed}"
+        for section in sections
+        for seed in section.run.unfinished
+    )
     return (*seeds, *folders)

@@ -1,4 +1,4 @@
-"""What arms, scores, scenarios and data sets are called in the records, and on the page."""
+"""Names of arms, scores, scenarios and data sets, in the records and for readers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ RETRAIN = "retrain"
 FINE_TUNE = "fine-tune"
 REFERENCE = "reference"
 PROJECTED_ASCENT = "projected-ascent"
-ERASED = "erased"  # how the method that a run judges is shown, whichever it is
+ERASED = "erased"  # stands for the method that a run judges
 
-# Those not here are called by their name in words.
+# Other arms are shown by their own name in words.
 _LABELS = {
     FEDAVG: "FedAvg",
     RETRAIN: "Retrained",
@@ -56,8 +56,8 @@ MAIN_PROBE = {
     "exclusive": EXCLUSIVE_ACCURACY,
     "class": CLASS_ACCURACY,
 }
-# The score that tells whether a model is useful, where it is not clean accuracy: a model that
-# forgot classes of the test set is right on them no longer, and should not be.
+# The score that measures usefulness, where it is not clean accuracy: a model that forgot classes
+# of the test set should no longer be right on them.
 UTILITY = {"exclusive": OTHERS_ACCURACY, "class": OTHERS_ACCURACY}
 SCENARIOS = {
     "backdoor": "Backdoor",
@@ -93,14 +93,14 @@ def method_words(method: str) -> str:
 
 
 def method_needs(method: str) -> str:
-    """Return what a method needs, in words from the table of methods."""
+    """Return what a method needs, in the words of the table of methods."""
     if base_name(method) not in METHODS:
         return "as its class says"
     return ", ".join(METHODS[base_name(method)].needs.words()) or "nothing"
 
 
 def method_line(method: str) -> str:
-    """Return a method's name with what the table of methods says of it."""
+    """Return a method's name with its summary and source from the table of methods."""
     if base_name(method) not in METHODS:
         return f"{method_words(method)}, a method of your own"
     entry = METHODS[base_name(method)]
@@ -108,7 +108,7 @@ def method_line(method: str) -> str:
 
 
 def is_proportion(score: str) -> bool:
-    """Tell whether a score is a share between 0 and 1; losses are not."""
+    """Return whether a score is a share between 0 and 1; losses are not."""
     return not score.endswith("loss")
 
 
@@ -119,5 +119,5 @@ def data_label(data: str) -> str:
 
 def data_order(data: str) -> tuple[int, str]:
     """Sort key that puts data sets in the paper's order and unknown ones last."""
-    known = list(DATA_SETS)
-    return (known.index(data) if data in known else len(known), data)
+    order = list(DATA_SETS)
+    return (order.index(data) if data in order else len(order), data)

@@ -233,7 +233,7 @@ class SimulatedBackend(FederationBackend):
     def _check(self, client: str, base: str) -> None:
         """Refuse an update of an erased client, or from a retired model."""
         with ModelRegistry(self._home.registry, read_only=True) as registry:
-            registry.check_update(client, base, working=None)
+            registry.check_update(client, base, in_progress=None)
 
     def _score(
         self, about: str, words: str, before: State, after: State, probe: str | None = None

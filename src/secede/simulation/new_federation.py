@@ -16,10 +16,10 @@ from secede import files
 from secede import state as states
 from secede.data.samples import Samples
 from secede.erasure.documents import data_commitment
-from secede.erasure.documents.data_commitment import Commitment, Proof
+from secede.erasure.documents.data_commitment import Commitment, Proof, commit, new_salt
 from secede.erasure.documents.ledger_rows import DeliveredBody, ModelBody
 from secede.erasure.documents.receipt import Scope
-from secede.erasure.signing import keys
+from secede.erasure.signing.keys import generate_key_pair
 from secede.erasure.storage.home import Client, Home
 from secede.erasure.storage.home import Federation as Record
 from secede.erasure.storage.journal import Journal
@@ -32,7 +32,6 @@ from secede.experiments.arms import TRAINING
 from secede.experiments.config import Config
 from secede.experiments.setup import Federation, resolve_device
 from secede.federation.engine import aggregate
-from secede.files import write_new
 from secede.simulation.backend import Recipe
 from secede.simulation.sites import Sites
 from secede.state import State
@@ -114,7 +113,7 @@ def _make_keys(home: Home, names: tuple[str, ...]) -> None:
     for name in names:
         if not (sites / f"{name}.pub").exists():
             (sites / f"{name}.key").unlink(missing_ok=True)
-            keys.generate(sites, name)
+            generate_key_pair(sites, name)
         try:
             shutil.copyfile(sites / f"{name}.pub", home.keys / f"{name}.pub")
         except OSError as error:
@@ -144,20 +143,20 @@ def _commit(home: Home, name: str, samples: Samples) -> Commitment:
     """Commit to a client's samples; the salt stays at its site."""
     path = home.path / "sites" / f"{name}.salt"
     if not path.exists():
-        write_new(path, data_commitment.new_salt(), 0o600)
-    return data_commitment.commit(_rows(samples), path.read_bytes())
+        files.create(path, new_salt(), 0o600)
+    return commit(_rows(samples), path.read_bytes())
 
 
 def check_commitment(home: Home, name: str, pinned: Commitment) -> None:
     """Raise unless `pinned` was made from the client's samples with the salt at its site."""
     samples, salt = _committed(home, name)
-    data_commitment.check(pinned, _rows(samples), salt)
+    data_commitment.check_commitment(pinned, _rows(samples), salt)
 
 
 def prove_sample(home: Home, name: str, index: int) -> tuple[bytes, Proof]:
     """Return the bytes of the client's sample number `index`, and what shows it to others."""
     samples, salt = _committed(home, name)
-    proof = data_commitment.prove(_rows(samples), salt, index)
+    proof = data_commitment.prove_sample(_rows(samples), salt, index)
     return next(itertools.islice(_rows(samples), index, None)), proof
 
 
@@ -194,4 +193,4 @@ def _register(
         for start in range(0, len(names), 4096):
             part = DeliveredBody(model=digest, clients=names[start : start + 4096])
             ledger.append_once("delivered", part, now)
-        journal.keep_head(ledger.head())
+        journal.save_ledger_head(ledger.head())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +44,7 @@ class Sites:
         beside = self._path(name, ".next")
         if trained_from is not None and self._origin(beside) == trained_from:
             try:
-                os.replace(beside, self._path(name))
+                files.move(beside, self._path(name))
             except OSError as error:
                 raise StorageError(f"cannot move {beside}: {error.strerror}") from error
         self.drop(name)
@@ -63,12 +62,12 @@ class Sites:
 
     def drop(self, name: str) -> None:
         """Remove what lies beside the state in use."""
-        files.destroy(self._path(name, ".next"))
+        files.delete(self._path(name, ".next"))
 
     def forget(self, name: str) -> None:
         """Remove what is kept of a client."""
         self.drop(name)
-        files.destroy(self._path(name))
+        files.delete(self._path(name))
 
     def _origin(self, path: Path) -> str | None:
         return states.load(path)[1].get(_FROM) if path.exists() else None

@@ -154,7 +154,7 @@ class UpdateHistory:
         try:
             for pattern in ("*.safetensors", ".*.safetensors.*.part"):
                 for path in self._folder.glob(pattern):
-                    files.destroy(path)
+                    files.delete(path)
             self._folder.rmdir()
         except OSError as error:
             raise StorageError(

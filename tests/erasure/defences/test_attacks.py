@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -16,11 +14,8 @@ from secede.federation.robust import by_name
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the executor trains one client per core
-    yield Lab()
-    torch.set_num_threads(threads)
+def lab() -> Lab:
+    return Lab()
 
 
 def only(rows: list[Row], threat: str) -> list[Row]:

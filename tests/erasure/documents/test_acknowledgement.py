@@ -8,9 +8,9 @@ from harness.erasure import small
 from harness.erasure.small import NOW, later
 from secede.cli import requests as bodies
 from secede.cli import trust
-from secede.erasure.documents import acknowledgement
+from secede.erasure.documents.acknowledgement import verify_acknowledgement
 from secede.erasure.documents.ledger_rows import ExtendedBody
-from secede.erasure.receipts import verify
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
@@ -32,7 +32,7 @@ def home(founded: Home, tmp_path: Path) -> Home:
 def test_a_client_gets_the_server_s_signed_word(home: Home) -> None:
     entry = small.receive(home)
     data = home.acknowledgement(entry.digest).read_bytes()
-    told = acknowledgement.verify(data, home.keyring())
+    told = verify_acknowledgement(data, home.keyring())
     assert (told.request, told.client, told.federation) == (entry.digest, "site-0", "north")
     assert (told.received, told.due) == ("2026-11-15T12:00:00Z", "2026-12-15T12:00:00Z")
     assert told.extended_to is None
@@ -53,8 +53,8 @@ def test_nothing_is_acknowledged_that_could_not_be_signed(home: Home) -> None:
     with pytest.raises(ConfigError, match=r"server\.key"):
         small.receive(home)
     with Journal(home.journal, read_only=True) as journal:
-        (listed,) = journal.requests(NOW)
-    assert listed.entry.acknowledged is None
+        (listed,) = journal.entries()
+    assert listed.acknowledged is None
 
 
 def test_every_flipped_byte_and_every_other_signer_is_refused(home: Home) -> None:
@@ -64,11 +64,11 @@ def test_every_flipped_byte_and_every_other_signer_is_refused(home: Home) -> Non
         spoilt = bytearray(data)
         spoilt[place] ^= 0x01
         with pytest.raises(TrustError):
-            acknowledgement.verify(bytes(spoilt), keyring)
+            verify_acknowledgement(bytes(spoilt), keyring)
     with pytest.raises(TrustError):
-        acknowledgement.verify(data, keyring, server="site-1")
+        verify_acknowledgement(data, keyring, server="site-1")
     with pytest.raises(TrustError, match="no public key"):
-        acknowledgement.verify(data, {})
+        verify_acknowledgement(data, {})
 
 
 def test_a_date_that_is_put_off_is_signed_with_its_reason_and_is_in_the_ledger(
@@ -78,14 +78,14 @@ def test_a_date_that_is_put_off_is_signed_with_its_reason_and_is_in_the_ledger(
     for months in (1, 2):
         bodies.extend(home.path, entry.id, months, "many at once", now=NOW, as_json=True)
     path = home.acknowledgement(entry.digest)
-    told = acknowledgement.verify(path.read_bytes(), home.keyring())
+    told = verify_acknowledgement(path.read_bytes(), home.keyring())
     assert (told.extended_to, told.reason) == ("2027-02-15T12:00:00Z", "many at once")
     with Ledger(home.ledger) as ledger:
         rows = [row.body["extended_to"] for row in ledger.rows() if row.kind == "extended"]
     assert rows == ["2027-01-15T12:00:00Z", "2027-02-15T12:00:00Z"]
     outcome = small.erase(home, entry.id)
     assert outcome.receipt is not None
-    verify.verify(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
+    verify_receipt(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
     capsys.readouterr()
     trust.verify(path, home.keys, as_json=False)
     assert "put off    to 2027-02-15: many at once" in capsys.readouterr().out
@@ -101,7 +101,7 @@ def test_an_extension_that_the_ledger_lacks_is_caught_up_with(home: Home) -> Non
 
     outcome = small.erase(home, entry.id, tell=tell)
     assert outcome.receipt is not None
-    verify.verify(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
+    verify_receipt(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
 
 
 def test_a_later_date_that_the_journal_does_not_know_is_found(home: Home) -> None:
@@ -109,7 +109,7 @@ def test_a_later_date_that_the_journal_does_not_know_is_found(home: Home) -> Non
     with Journal(home.journal) as journal, Ledger(home.ledger) as ledger:
         body = ExtendedBody(request=entry.digest, extended_to="2027-01-15T12:00:00Z")
         ledger.append("extended", body, NOW)
-        journal.keep_head(ledger.head())
+        journal.save_ledger_head(ledger.head())
     with pytest.raises(TrustError, match="puts request 1 off, the journal does not"):
         small.erase(home, entry.id)
 
@@ -127,7 +127,7 @@ def test_a_request_that_is_closed_ends_in_a_signed_notice(
         clock=lambda: NOW,
     )
     path = home.acknowledgement(entry.digest)
-    told = acknowledgement.verify(path.read_bytes(), home.keyring())
+    told = verify_acknowledgement(path.read_bytes(), home.keyring())
     assert told.ended is not None
     assert (told.ended.state, told.ended.reason) == ("refused", "withdrawn")
     assert "judicial remedy" in told.ended.remedies
@@ -155,7 +155,7 @@ def test_a_roll_back_is_told_to_the_client_even_after_a_kill(
             small.erase(home, entry.id, ground=ground)
     assert path.read_bytes() == before
     assert small.erase(home, entry.id, ground=ground).state == "rolled-back"
-    told = acknowledgement.verify(path.read_bytes(), home.keyring())
+    told = verify_acknowledgement(path.read_bytes(), home.keyring())
     assert told.ended is not None
     assert told.ended.state == "rolled-back"
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from secede.erasure.documents.data_commitment import (
     Commitment,
     Proof,
-    check,
-    check_proof,
+    check_commitment,
+    check_sample,
     commit,
     new_salt,
-    prove,
+    prove_sample,
 )
 from secede.errors import ConfigError, TrustError
 
@@ -37,7 +37,7 @@ def test_three_samples_match_the_tree_by_hand() -> None:
 
 @given(SETS)
 def test_the_same_set_opens_it(samples: list[bytes]) -> None:
-    check(commit(samples, SALT), iter(samples), SALT)
+    check_commitment(commit(samples, SALT), iter(samples), SALT)
 
 
 @given(SETS, st.data())
@@ -45,9 +45,9 @@ def test_another_set_order_or_salt_does_not(samples: list[bytes], data: st.DataO
     found = commit(samples, SALT)
     other = data.draw(SETS.filter(lambda other: other != samples))
     with pytest.raises(TrustError):
-        check(found, other, SALT)
+        check_commitment(found, other, SALT)
     with pytest.raises(TrustError, match="not the one committed to"):
-        check(found, samples, new_salt())
+        check_commitment(found, samples, new_salt())
 
 
 @given(SETS)
@@ -59,7 +59,7 @@ def test_moving_bytes_between_samples_is_another_set(samples: list[bytes]) -> No
 
 
 def test_equal_samples_have_different_leaves_so_that_none_can_be_guessed() -> None:
-    proofs = [prove([b"same", b"same"], SALT, index) for index in (0, 1)]
+    proofs = [prove_sample([b"same", b"same"], SALT, index) for index in (0, 1)]
     assert proofs[0].key != proofs[1].key
     assert proofs[0].path != proofs[1].path
 
@@ -71,15 +71,15 @@ def test_a_proof_shows_its_own_sample_and_no_other(
 ) -> None:
     found = commit(samples, SALT)
     index = data.draw(st.integers(0, len(samples) - 1))
-    proof = prove(samples, SALT, index)
-    check_proof(found, samples[index], proof)
+    proof = prove_sample(samples, SALT, index)
+    check_sample(found, samples[index], proof)
     with pytest.raises(TrustError):
-        check_proof(found, samples[index] + b"x", proof)
+        check_sample(found, samples[index] + b"x", proof)
     elsewhere = data.draw(st.integers(0, 40).filter(lambda other: other != index))
     with pytest.raises(TrustError):
-        check_proof(found, samples[index], proof.model_copy(update={"index": elsewhere}))
+        check_sample(found, samples[index], proof.model_copy(update={"index": elsewhere}))
     with pytest.raises(TrustError):
-        check_proof(
+        check_sample(
             found, samples[index], proof.model_copy(update={"path": (*proof.path, "0" * 64)})
         )
 
@@ -87,7 +87,7 @@ def test_a_proof_shows_its_own_sample_and_no_other(
 def test_a_huge_claimed_count_costs_no_time() -> None:
     proof = Proof(index=2**52, key="0" * 64, path=("1" * 64,) * 53)
     with pytest.raises(TrustError):
-        check_proof(Commitment(root="2" * 64, samples=2**53 - 1), b"", proof)
+        check_sample(Commitment(root="2" * 64, samples=2**53 - 1), b"", proof)
 
 
 def test_no_samples_a_short_salt_and_a_place_outside_are_refused() -> None:
@@ -96,7 +96,7 @@ def test_no_samples_a_short_salt_and_a_place_outside_are_refused() -> None:
     with pytest.raises(ConfigError, match="4 bytes, expected 32"):
         commit([b"a"], b"salt")
     with pytest.raises(ConfigError, match="sample 1 of 1"):
-        prove([b"a"], SALT, 1)
+        prove_sample([b"a"], SALT, 1)
 
 
 def test_salts_differ() -> None:

@@ -15,20 +15,18 @@ from harness.erasure import papers
 from secede.erasure.canonical_json import digest, to_canonical
 from secede.erasure.documents.ledger_rows import (
     BODIES,
-    ROW_BYTES,
+    MAX_ROW_BYTES,
     START,
     DeliveredBody,
     ExtendedBody,
     Head,
     TransitionBody,
-    chain_end,
-    chain_lines,
     check_body,
     checked_row,
     link_row,
 )
 from secede.erasure.storage import ledger as ledgers
-from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.ledger import Ledger, chain_end, parse_lines
 from secede.errors import RecordError, SecedeError, TrustError
 
 
@@ -44,7 +42,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Head]:
 
 
 def verify(data: bytes, expected: Head | None = None) -> Head:
-    return chain_end(chain_lines(io.BytesIO(data)), expected)
+    return chain_end(parse_lines(io.BytesIO(data)), expected)
 
 
 def test_a_row_s_hash_is_over_everything_else_in_it() -> None:
@@ -186,10 +184,10 @@ def test_scalars_keep_their_kind() -> None:
 
 
 def test_a_line_without_end_is_not_read_whole() -> None:
-    source = io.BytesIO(b"x" * (3 * ROW_BYTES))
+    source = io.BytesIO(b"x" * (3 * MAX_ROW_BYTES))
     with pytest.raises(TrustError, match="line 1: too long"):
-        chain_end(chain_lines(source))
-    assert source.tell() == ROW_BYTES + 1
+        chain_end(parse_lines(source))
+    assert source.tell() == MAX_ROW_BYTES + 1
 
 
 VALUES = st.recursive(

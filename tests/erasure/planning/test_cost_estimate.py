@@ -9,8 +9,8 @@ import pytest
 
 from harness.erasure import small
 from harness.erasure.small import NOW
-from secede.erasure.documents import request as requests
-from secede.erasure.documents.plan import Limits
+from secede.erasure.documents.plan import GuardLimits
+from secede.erasure.documents.request import unverified_request
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.planning.planner import rung_of
 from secede.erasure.storage.home import Home
@@ -58,23 +58,23 @@ def test_the_plan_predicts_the_bytes_that_are_counted(
     with Journal(home.journal, read_only=True) as journal:
         request = journal.request(entry.id)
 
-    def wishes(rounds: int) -> EraseOptions:
+    def options(rounds: int) -> EraseOptions:
         return EraseOptions(
             methods=("weight-negation", method) if rung == "retraining" else (method,),
             settings={method: SETTINGS[method]} if method in SETTINGS else {},
-            rounds=rounds,
-            least_rounds=min(1, rounds),
-            server_rounds=0 if rung == "retraining" else rounds,
-            guard=Limits(nearest=0, nearest_line=0, farthest=99),
+            max_rounds=rounds,
+            min_rounds=min(1, rounds),
+            max_server_rounds=0 if rung == "retraining" else rounds,
+            guard=GuardLimits(min_distance=0, min_line_distance=0, max_distance=99),
         )
 
     def predicted(rounds: int) -> tuple[int, int]:
-        plan = erase.plan(home, ground, request, wishes=wishes(rounds), now=NOW)
+        plan = erase.plan(home, ground, request, options=options(rounds), now=NOW)
         (step,) = [step for step in plan.ladder if step.method == method]
         return step.upload_bytes, step.download_bytes
 
     plans = [predicted(rounds) for rounds in range(6)]
-    small.erase(home, entry.id, ground=ground, how=wishes(5))
+    small.erase(home, entry.id, ground=ground, how=options(5))
     parts: list[list[Transition]] = [[]]
     for transition in small.course(home).way:
         parts[-1].append(transition)
@@ -91,9 +91,11 @@ def test_the_plan_predicts_the_bytes_that_are_counted(
 
 def test_replays_are_predicted_by_hand_arithmetic(founded: Home) -> None:
     # Rounds 1 and 3 of 4 are kept, the first is replayed without asking: one exchange with three.
-    request = requests.unverified(small.ask(founded))
-    wishes = EraseOptions(server_rounds=0)
-    step = erase.plan(founded, SimulatedBackend(founded), request, wishes=wishes, now=NOW).ladder[1]
+    request = unverified_request(small.ask(founded))
+    options = EraseOptions(max_server_rounds=0)
+    step = erase.plan(founded, SimulatedBackend(founded), request, options=options, now=NOW).ladder[
+        1
+    ]
     assert step.method == "federaser"
     assert step.upload_bytes == 3 * SIZE + 2 * 3 * (2 * 8 * 3)
     assert step.download_bytes == 3 * SIZE + 2 * 3 * SIZE

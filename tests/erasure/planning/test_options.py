@@ -8,55 +8,54 @@ import pytest
 
 from harness.erasure import small
 from harness.erasure.small import NOW, later
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Margins
-from secede.erasure.planning import options
-from secede.erasure.planning.options import EraseOptions
+from secede.erasure.documents.request import unverified_request
+from secede.erasure.planning.options import EraseOptions, as_json, from_json, original_options
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RequestError
 from secede.simulation.backend import SimulatedBackend
 
-WISHES = EraseOptions(
+OPTIONS = EraseOptions(
     methods=("projected-ascent", "retrain"),
     settings={"projected-ascent": {"epochs": 3, "radius": 0.5}},
-    distrust=True,
-    rounds=7,
+    untrusted_leaver=True,
+    max_rounds=7,
     mean="median",
     margins=Margins(overall=0.2),
     wait=timedelta(hours=3, seconds=1),
     backups_until=NOW,
-    fading=False,
+    keep_unused_weights=True,
 )
 
 
 class Way:
-    """Stands for a course that was planned with some wishes."""
+    """Stands for a course that was planned with some options."""
 
     def __init__(self, *kept: object) -> None:
-        self.way = [type("Planned", (), {"details": {"wishes": one}}) for one in kept]
+        self.way = [type("Planned", (), {"details": {"options": one}}) for one in kept]
 
 
-@pytest.mark.parametrize("wishes", [EraseOptions(), WISHES], ids=["usual", "own"])
-def test_wishes_come_back_as_they_were_kept(wishes: EraseOptions) -> None:
-    kept = json.loads(json.dumps(options.as_json(wishes)))
+@pytest.mark.parametrize("options", [EraseOptions(), OPTIONS], ids=["usual", "own"])
+def test_options_come_back_as_they_were_written(options: EraseOptions) -> None:
+    kept = json.loads(json.dumps(as_json(options)))
     assert kept.keys() == {f.name for f in fields(EraseOptions)}
-    assert options.original_options(Way(kept), EraseOptions()) == wishes  # type: ignore[arg-type]
+    assert original_options(Way(kept), EraseOptions()) == options  # type: ignore[arg-type]
 
 
-def test_wishes_from_before_one_could_wish_for_no_fading_are_for_it() -> None:
-    kept = options.as_json(EraseOptions(rounds=3))
-    del kept["fading"]
-    assert options.original_options(Way(kept), EraseOptions()) == EraseOptions(rounds=3)  # type: ignore[arg-type]
-    assert options.from_json({"fading": False}) == EraseOptions(fading=False)
+def test_options_that_a_journal_lacks_take_their_defaults() -> None:
+    kept = as_json(EraseOptions(max_rounds=3))
+    del kept["keep_unused_weights"]
+    assert original_options(Way(kept), EraseOptions()) == EraseOptions(max_rounds=3)  # type: ignore[arg-type]
+    assert from_json({"keep_unused_weights": True}) == EraseOptions(keep_unused_weights=True)
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"rounds": 3, "least_rounds": 5}, "at most 3 rounds, but at least 5 after"),
-        ({"rounds": 0}, "at most 0 rounds, but at least 1 after"),
+        ({"max_rounds": 3, "min_rounds": 5}, "at most 3 rounds, but at least 5 after"),
+        ({"max_rounds": 0}, "at most 0 rounds, but at least 1 after"),
         ({"methods": ["gradient-ascent"]}, "'gradient-ascent' is there to compare with"),
         ({"methods": ["fine-tune@x"]}, "'fine-tune@x' is there to compare with"),
         ({"methods": ["retrain", "fine-tune"]}, "'fine-tune' is there to compare with"),
@@ -66,35 +65,35 @@ def test_what_nobody_should_ask_for_is_refused_where_it_is_given(
     given: dict[str, object], told: str
 ) -> None:
     with pytest.raises(ConfigError, match=told):
-        options.from_json(given)
+        from_json(given)
     # A journal that an earlier version wrote is carried out as it is.
-    kept = {**options.as_json(EraseOptions()), **given}
-    asked = options.original_options(Way(kept), EraseOptions())  # type: ignore[arg-type]
-    assert json.loads(json.dumps(options.as_json(asked))) == kept
+    kept = {**as_json(EraseOptions()), **given}
+    asked = original_options(Way(kept), EraseOptions())  # type: ignore[arg-type]
+    assert json.loads(json.dumps(as_json(asked))) == kept
 
 
 def test_what_nobody_should_ask_for_is_refused_before_anything_is_planned(home: Home) -> None:
     entry = small.receive(home)
     with Journal(home.journal, read_only=True) as journal:
         request = journal.request(entry.id)
-    for wrong in (EraseOptions(rounds=0), EraseOptions(methods=("fine-tune",))):
+    for wrong in (EraseOptions(max_rounds=0), EraseOptions(methods=("fine-tune",))):
         with pytest.raises(ConfigError, match=r"at least 1 after|to compare with"):
             small.erase(home, entry.id, how=wrong)
         with pytest.raises(ConfigError, match=r"at least 1 after|to compare with"):
-            erase.plan(home, SimulatedBackend(home), request, wishes=wrong, now=NOW)
+            erase.plan(home, SimulatedBackend(home), request, options=wrong, now=NOW)
     assert small.way(home) == ["received"]
 
 
 def test_no_rounds_may_be_wished_for_where_nothing_is_taken_from_the_leaver() -> None:
-    given = {"rounds": 0, "distrust": True}
-    assert options.from_json(given) == EraseOptions(rounds=0, distrust=True)
-    assert options.from_json({"rounds": 0, "least_rounds": 0}).rounds == 0
+    given = {"max_rounds": 0, "untrusted_leaver": True}
+    assert from_json(given) == EraseOptions(max_rounds=0, untrusted_leaver=True)
+    assert from_json({"max_rounds": 0, "min_rounds": 0}).max_rounds == 0
 
 
-def test_the_first_wishes_count_and_others_only_before_them() -> None:
-    kept = [options.as_json(EraseOptions(rounds=rounds)) for rounds in (3, 4)]
-    assert options.original_options(Way(*kept), EraseOptions()).rounds == 3  # type: ignore[arg-type]
-    assert options.original_options(Way(), WISHES) is WISHES  # type: ignore[arg-type]
+def test_the_first_options_count_and_others_only_before_them() -> None:
+    kept = [as_json(EraseOptions(max_rounds=rounds)) for rounds in (3, 4)]
+    assert original_options(Way(*kept), EraseOptions()).max_rounds == 3  # type: ignore[arg-type]
+    assert original_options(Way(), OPTIONS) is OPTIONS  # type: ignore[arg-type]
 
 
 def stopped(home: Home, number: int, how: EraseOptions) -> None:
@@ -108,7 +107,7 @@ def stopped(home: Home, number: int, how: EraseOptions) -> None:
 
 def test_planning_again_keeps_what_was_asked_for(home: Home) -> None:
     entry = small.receive(home)
-    stopped(home, entry.id, EraseOptions(distrust=True, backups_until=later(days=90)))
+    stopped(home, entry.id, EraseOptions(untrusted_leaver=True, backups_until=later(days=90)))
     small.erase(home, small.receive(home, "site-1").id)
     outcome = small.erase(home, entry.id, how=EraseOptions())
     assert small.way(home)[:3] == ["received", "planned", "planned"]
@@ -122,19 +121,19 @@ def test_nobody_is_waited_for_beyond_the_due_date(home: Home) -> None:
     entry = small.receive(home)
     with Journal(home.journal, read_only=True) as journal:
         request = journal.request(entry.id)
-    how = small.wishes(wait=timedelta(days=365))
-    plan = erase.plan(home, SimulatedBackend(home), request, wishes=how, now=NOW)
-    assert plan.asked_until == "2026-12-15T12:00:00Z"
-    overdue = erase.plan(home, SimulatedBackend(home), request, wishes=how, now=later(days=40))
-    assert overdue.asked_until is None
+    how = small.options(wait=timedelta(days=365))
+    plan = erase.plan(home, SimulatedBackend(home), request, options=how, now=NOW)
+    assert plan.wait_until == "2026-12-15T12:00:00Z"
+    overdue = erase.plan(home, SimulatedBackend(home), request, options=how, now=later(days=40))
+    assert overdue.wait_until is None
 
 
 def test_a_dry_run_refuses_an_expired_request_that_was_never_taken(home: Home) -> None:
-    request = requests.unverified(small.ask(home))
+    request = unverified_request(small.ask(home))
     ground = SimulatedBackend(home)
-    erase.plan(home, ground, request, wishes=EraseOptions(), now=NOW)
+    erase.plan(home, ground, request, options=EraseOptions(), now=NOW)
     with pytest.raises(RequestError, match="expired"):
-        erase.plan(home, ground, request, wishes=EraseOptions(), now=later(days=8))
+        erase.plan(home, ground, request, options=EraseOptions(), now=later(days=8))
 
 
 def test_more_methods_than_a_plan_holds_are_a_plain_error(home: Home) -> None:
@@ -148,9 +147,9 @@ def test_a_plan_for_as_many_clients_as_a_federation_may_have_can_be_read(home: H
     entry = small.receive(home)
     with Journal(home.journal, read_only=True) as journal:
         request = journal.request(entry.id)
-    plan = erase.plan(home, SimulatedBackend(home), request, wishes=small.wishes(), now=NOW)
+    plan = erase.plan(home, SimulatedBackend(home), request, options=small.options(), now=NOW)
     names = tuple(f"hospital-of-the-northern-region-{n:06d}".ljust(64, "x") for n in range(100_000))
     large = plan.model_copy(update={"retained": names})
     assert home.plan(home.keep_plan(large)) == large
     row = large.body(0)
-    assert (len(row.clients), row.taking_part, row.plan) == (4096, 100_000, large.digest())
+    assert (len(row.clients), row.client_count, row.plan) == (4096, 100_000, large.digest())

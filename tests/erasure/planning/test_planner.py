@@ -14,8 +14,8 @@ from harness.erasure import small
 from harness.erasure.small import CONFIG, NOW
 from secede import state as states
 from secede.erasure.canonical_json import digest, to_canonical
-from secede.erasure.documents import request as requests
-from secede.erasure.documents.plan import MEAN_LIMITS, Limits, Plan
+from secede.erasure.documents.plan import MEAN_LIMITS, GuardLimits, Plan
+from secede.erasure.documents.request import unverified_request
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.planning.planner import parameters, planned, rung_of
 from secede.erasure.storage.home import Home
@@ -32,10 +32,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return small.make(tmp_path_factory.mktemp("planned"))
 
 
-def plan(home: Home, *, gone: bool = False, **wishes: object) -> Plan:
-    request = requests.unverified(small.ask(home))
+def plan(home: Home, *, gone: bool = False, **options: object) -> Plan:
+    request = unverified_request(small.ask(home))
     ground = SimulatedBackend(home, gone=["site-0"] if gone else [])
-    return erase.plan(home, ground, request, wishes=EraseOptions(**wishes), now=NOW)  # type: ignore[arg-type]
+    return erase.plan(home, ground, request, options=EraseOptions(**options), now=NOW)  # type: ignore[arg-type]
 
 
 def test_the_ladder_is_local_step_server_side_retraining(home: Home) -> None:
@@ -48,17 +48,17 @@ def test_the_ladder_is_local_step_server_side_retraining(home: Home) -> None:
     assert found.omitted == ()
     assert found.retained == ("site-1", "site-2", "site-3")
     assert found.ladder[0].needs == ("the leaver online",)
-    assert [s.least_rounds for s in found.ladder] == [1, 0, 4]
-    assert [s.least_rounds for s in plan(home, least_rounds=0).ladder] == [0, 0, 4]
-    assert (found.quorum, found.retained_seconds, found.guard) == (0.5, 3600, Limits())
-    assert found.ladder[2].rounds == 4
+    assert [s.min_rounds for s in found.ladder] == [1, 0, 4]
+    assert [s.min_rounds for s in plan(home, min_rounds=0).ladder] == [0, 0, 4]
+    assert (found.quorum, found.client_timeout, found.guard) == (0.5, 3600, GuardLimits())
+    assert found.ladder[2].max_rounds == 4
 
 
 def test_bytes_are_predicted_by_hand_arithmetic(home: Home) -> None:
     size = 4 * (64 * 3 + 3)
     counts = 2 * 8 * 3
     assert states.size_bytes(states.load(home.model(small.serving(home)))[0]) == size
-    local, negation, retrain = plan(home, rounds=2).ladder
+    local, negation, retrain = plan(home, max_rounds=2).ladder
     # One exchange with the leaver and two rounds of three; counted before, and after 0, 1, 2
     # rounds, by three clients.
     assert local.upload_bytes == (1 + 2 * 3) * size + 4 * 3 * counts
@@ -66,7 +66,7 @@ def test_bytes_are_predicted_by_hand_arithmetic(home: Home) -> None:
     assert negation.upload_bytes == 10 * 3 * size + 12 * 3 * counts
     assert retrain.download_bytes == (4 * 3 + 2 * 3) * size
     # And twice by the leaver, where it is asked to.
-    measured = plan(home, rounds=2, measure_at_leaver=True).ladder[0]
+    measured = plan(home, max_rounds=2, measure_at_leaver=True).ladder[0]
     assert measured.upload_bytes == local.upload_bytes + 2 * counts
     assert measured.download_bytes == local.download_bytes + 2 * size
 
@@ -75,7 +75,7 @@ def test_what_is_not_possible_is_left_out_and_said(home: Home) -> None:
     gone = plan(home, gone=True)
     assert [s.rung for s in gone.ladder] == ["server-side", "retraining"]
     assert gone.omitted[0].reason == ("second-choice needs the leaver online, which is not there")
-    distrusted = plan(home, distrust=True)
+    distrusted = plan(home, untrusted_leaver=True)
     assert [s.rung for s in distrusted.ladder] == ["server-side", "retraining"]
     with pytest.raises(
         ConfigError, match=r"'projected-ascent' needs the leaver online.*would work"
@@ -172,8 +172,8 @@ def test_kept_history_makes_the_replay_the_server_side_rung_and_goes_with_the_le
 
 
 def plan_for(home: Home, client: str) -> Plan:
-    request = requests.unverified(small.ask(home, client))
-    return erase.plan(home, SimulatedBackend(home), request, wishes=EraseOptions(), now=NOW)
+    request = unverified_request(small.ask(home, client))
+    return erase.plan(home, SimulatedBackend(home), request, options=EraseOptions(), now=NOW)
 
 
 def test_a_plan_is_kept_by_its_digest_and_shown_whole(home: Home) -> None:
@@ -181,7 +181,7 @@ def test_a_plan_is_kept_by_its_digest_and_shown_whole(home: Home) -> None:
     digest = home.keep_plan(found)
     assert home.plan(digest) == found
     assert Plan.model_validate_json(found.content()).digest() == digest
-    assert found.asked_until == "2026-11-15T14:00:00Z"
+    assert found.wait_until == "2026-11-15T14:00:00Z"
     console = Console(width=100, record=True)
     console.print(found.show())
     shown = " ".join(console.export_text().split())
@@ -224,25 +224,24 @@ def test_the_plan_says_how_updates_are_joined_and_what_the_leaver_gets(home: Hom
 
 
 def test_the_plan_says_whether_anything_fades(home: Home) -> None:
-    found, kept = plan(home), plan(home, fading=False)
-    assert (found.fading, kept.fading) == (True, False)
+    found, kept = plan(home), plan(home, keep_unused_weights=True)
+    assert (found.keep_unused_weights, kept.keep_unused_weights) == (False, True)
     assert found.digest() != kept.digest()
     assert "does not use is taken out of the layers but for the last" in shown(found)
     assert "does not use is kept as the leaver returns it, as asked" in shown(kept)
     assert "is taken out" not in shown(kept)
-    assert "Nothing fades: that takes a second round." in shown(plan(home, rounds=1))
+    assert "Nothing fades: that takes a second round." in shown(plan(home, max_rounds=1))
     for one in (found, kept):
         assert home.plan(home.keep_plan(one)) == one
         assert Plan.of_line(one.line()) == one
 
 
-def test_a_plan_from_before_one_could_wish_for_no_fading_keeps_its_digest(home: Home) -> None:
+def test_a_plans_digest_covers_every_field(home: Home) -> None:
     found = plan(home)
-    old = found.model_dump(mode="json")
-    del old["fading"], old["single_updates"]
-    assert found.content() == to_canonical(old)
-    assert Plan.model_validate_json(to_canonical(old)) == found
-    assert found.digest() == digest(old)
+    fields = found.model_dump(mode="json")
+    assert found.content() == to_canonical(fields)
+    assert Plan.model_validate_json(to_canonical(fields)) == found
+    assert found.digest() == digest(fields)
 
 
 def test_the_ledgers_row_of_a_plan_holds_names_and_numbers_only(home: Home) -> None:

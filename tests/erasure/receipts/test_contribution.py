@@ -12,7 +12,7 @@ from secede.erasure.storage.model_registry import Candidate, ModelRegistry
 
 
 def test_a_later_leaver_s_scope_has_the_rounds_after_the_first_erasure(home: Home) -> None:
-    small.erase(home, small.receive(home).id, how=small.wishes(least_rounds=3))
+    small.erase(home, small.receive(home).id, how=small.options(min_rounds=3))
     rounds = small.told(home)["method"]["rounds"]
     first = small.told(home)["scope"]
     assert (first["last_round"], first["rounds"]) == (4, 4)
@@ -33,14 +33,14 @@ def test_a_later_leaver_s_scope_has_the_rounds_after_the_first_erasure(home: Hom
 
 
 def test_a_robust_mean_gives_everybody_the_same_share(home: Home) -> None:
-    how = small.wishes(least_rounds=1, mean="median")
+    how = small.options(min_rounds=1, mean="median")
     small.erase(home, small.receive(home).id, how=how)
     small.erase(home, small.receive(home, "site-1").id)
     assert small.told(home, 2)["scope"]["weight"] == pytest.approx(1 / 3)
 
 
 def test_training_that_went_on_since_is_not_counted_down(home: Home) -> None:
-    small.erase(home, small.receive(home).id, how=small.wishes(least_rounds=3))
+    small.erase(home, small.receive(home).id, how=small.options(min_rounds=3))
     rounds = small.told(home)["method"]["rounds"]
     trained = Scope(first_round=1, last_round=40, rounds=30, weight=0.5)
     with Journal(home.journal) as journal, ModelRegistry(home.registry) as registry:
@@ -74,7 +74,7 @@ def test_a_client_that_trains_again_after_an_erasure_has_all_its_rounds(home: Ho
             return contribution.scope(home, journal, registry, trained, client)
 
     # Training 1 to 4; site-0 is erased in 5 and 6; then 7 to 9, which site-3 sits out.
-    two = small.wishes(rounds=2, least_rounds=2)
+    two = small.options(max_rounds=2, min_rounds=2)
     small.erase(home, small.receive(home).id, how=two)
     assert small.told(home)["method"]["rounds"] == 2
     train_on(home, "site-1", "site-2", rounds=3)

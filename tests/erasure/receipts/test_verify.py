@@ -11,10 +11,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from harness.erasure import papers
 from secede.erasure.canonical_json import to_canonical
-from secede.erasure.receipts import verify as receipt
+from secede.erasure.documents.receipt import RECEIPT_TYPE
+from secede.erasure.receipts.verify import (
+    Verified,
+    countersign_receipt,
+    sign_receipt,
+    verify_receipt,
+)
 from secede.erasure.signing import dsse
 from secede.errors import SecedeError, TrustError
 
@@ -27,8 +34,8 @@ def data() -> bytes:
     return papers.signed()
 
 
-def verify(data: bytes, *names: str, **checks: Any) -> receipt.Verified:
-    return receipt.verify(data, papers.publics(*(names or (SERVER, LEAVER))), **checks)
+def verify(data: bytes, *names: str, **checks: Any) -> Verified:
+    return verify_receipt(data, papers.publics(*(names or (SERVER, LEAVER))), **checks)
 
 
 def test_a_receipt_holds_with_public_keys_alone(data: bytes) -> None:
@@ -56,7 +63,7 @@ def test_every_flipped_byte_fails(data: bytes, offset: int) -> None:
         spoilt = bytearray(data)
         spoilt[place] ^= masks[(place + offset) % 3]
         with pytest.raises(TrustError):
-            receipt.verify(bytes(spoilt), keys)
+            verify_receipt(bytes(spoilt), keys)
 
 
 def test_every_cut_and_every_added_byte_fails(data: bytes) -> None:
@@ -71,7 +78,7 @@ def test_every_cut_and_every_added_byte_fails(data: bytes) -> None:
 
 
 def test_the_server_must_have_signed() -> None:
-    alone = receipt.sign(papers.statement(), papers.private(LEAVER))
+    alone = sign_receipt(papers.statement(), papers.private(LEAVER))
     with pytest.raises(TrustError, match="signed by clinic-north, not by the server 'server'"):
         verify(alone)
     with pytest.raises(TrustError, match="no public key of the server 'server'"):
@@ -79,22 +86,22 @@ def test_the_server_must_have_signed() -> None:
 
 
 def test_a_forger_s_key_does_not_pass_as_the_server_s() -> None:
-    forged = receipt.sign(papers.statement(), papers.private("forger"))
-    with pytest.raises(TrustError, match="not known here"):
+    forged = sign_receipt(papers.statement(), papers.private("forger"))
+    with pytest.raises(TrustError, match="unknown key"):
         verify(forged)
     # Its own name for the server's key does not help where the verifier has the real one.
     told = json.loads(forged)
     told["signatures"][0]["keyid"] = papers.publics(SERVER)[SERVER].keyid
-    with pytest.raises(TrustError, match="'server' does not hold"):
+    with pytest.raises(TrustError, match="'server' is not valid"):
         verify(to_canonical(told))
 
 
 def test_countersignatures_are_demanded_by_name(data: bytes) -> None:
-    single = receipt.sign(papers.statement(), papers.private(SERVER))
+    single = sign_receipt(papers.statement(), papers.private(SERVER))
     assert verify(single, SERVER).countersigned_by == ()
     with pytest.raises(TrustError, match="not countersigned by clinic-north, but by nobody"):
         verify(single, countersigned_by=[LEAVER])
-    both = receipt.countersign(data, papers.private("auditor"))
+    both = countersign_receipt(data, papers.private("auditor"))
     auditors = papers.publics("auditor")
     found = verify(both, auditors=auditors, countersigned_by=["auditor", LEAVER])
     assert found.countersigned_by == ("auditor", LEAVER)
@@ -104,21 +111,21 @@ def test_countersignatures_are_demanded_by_name(data: bytes) -> None:
 
 def test_only_the_leaver_and_auditors_may_have_signed_too(data: bytes) -> None:
     other = papers.OTHERS[0]
-    both = receipt.countersign(data, papers.private(other))
+    both = countersign_receipt(data, papers.private(other))
     with pytest.raises(TrustError, match="'clinic-south' signed the receipt too, who is neither"):
         verify(both, SERVER, LEAVER, other)
-    with pytest.raises(TrustError, match="not known here"):
+    with pytest.raises(TrustError, match="unknown key"):
         verify(both, SERVER, LEAVER)
     with pytest.raises(TrustError, match="a client or the server, and an auditor"):
         verify(both, SERVER, LEAVER, other, auditors=papers.publics(other))
 
 
 def test_nobody_countersigns_what_is_no_receipt(data: bytes) -> None:
-    request = dsse.sign(b"{}", receipt.PAYLOAD_TYPE, papers.private(SERVER))
+    request = dsse.sign(b"{}", RECEIPT_TYPE, papers.private(SERVER))
     with pytest.raises(TrustError, match="not a receipt of an erasure"):
-        receipt.countersign(request, papers.private(LEAVER))
+        countersign_receipt(request, papers.private(LEAVER))
     with pytest.raises(TrustError, match="already"):
-        receipt.countersign(data, papers.private(LEAVER))
+        countersign_receipt(data, papers.private(LEAVER))
 
 
 @pytest.mark.parametrize(
@@ -134,13 +141,13 @@ def test_what_the_server_signed_must_be_a_receipt_too(change: Any, said: str) ->
     told = json.loads(papers.statement().payload())
     change(told)
     with pytest.raises(TrustError, match=said):
-        verify(dsse.sign(to_canonical(told), receipt.PAYLOAD_TYPE, papers.private(SERVER)))
+        verify(dsse.sign(to_canonical(told), RECEIPT_TYPE, papers.private(SERVER)))
 
 
 def test_a_payload_that_is_not_canonical_is_refused() -> None:
     payload = papers.statement().payload().replace(b'"weight":0.2', b'"weight":0.20')
     with pytest.raises(TrustError, match="canonical"):
-        verify(dsse.sign(payload, receipt.PAYLOAD_TYPE, papers.private(SERVER)))
+        verify(dsse.sign(payload, RECEIPT_TYPE, papers.private(SERVER)))
 
 
 def test_another_type_of_payload_is_refused() -> None:
@@ -158,7 +165,7 @@ def test_the_model_must_be_the_erased_one(data: bytes) -> None:
 
 
 def test_a_receipt_is_made_of_parts_that_fit() -> None:
-    with pytest.raises(TrustError, match="a receipt cannot be made of this: limits"):
+    with pytest.raises(ValidationError, match="limits"):
         papers.statement(further_limits=("x" * 301,))
 
 
@@ -198,7 +205,7 @@ def test_mutated_statements_that_are_signed_raise_nothing_but_our_errors(
     spot: tuple[Any, ...], value: Any
 ) -> None:
     payload = json.dumps(changed(STATEMENT, spot, value), sort_keys=True).encode()
-    signed = dsse.sign(payload, receipt.PAYLOAD_TYPE, papers.private(SERVER))
+    signed = dsse.sign(payload, RECEIPT_TYPE, papers.private(SERVER))
     with pytest.raises(SecedeError) as caught:  # spaces: it is never canonical
         verify(signed)
     assert "\n" not in str(caught.value)
@@ -254,12 +261,12 @@ def test_bombs_are_refused_soon_and_in_little_memory(bomb: bytes) -> None:
 
 def test_a_signed_bomb_is_refused_too() -> None:
     for payload in (b"[" * 100_000, b'{"predicate":{"limits":[' + b'"x",' * 40_000 + b'"x"]}}'):
-        signed = dsse.sign(payload, receipt.PAYLOAD_TYPE, papers.private(SERVER))
+        signed = dsse.sign(payload, RECEIPT_TYPE, papers.private(SERVER))
         with pytest.raises(TrustError):
             verify(signed)
     told = json.loads(ENVELOPE)
     told["payload"] = b64encode(b" " * 10).decode()
-    with pytest.raises(TrustError, match="does not hold"):
+    with pytest.raises(TrustError, match="is not valid"):
         verify(to_canonical(told))
 
 

@@ -8,7 +8,7 @@ import pytest
 from harness.erasure import papers
 from secede.erasure.documents.ledger_rows import Head, ModelBody
 from secede.erasure.documents.receipt import Attempt
-from secede.erasure.receipts import verify
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.storage.ledger import Ledger
 from secede.errors import TrustError
 
@@ -20,7 +20,7 @@ def issued(path: Path, *, row: dict[str, Any] | None = None, **changes: Any) -> 
     with Ledger(path) as ledger:
         head = papers.fill(ledger, receipts=False)
         data = papers.signed(**{"ledger": head, **changes})
-        papers.issue(ledger, verify.verify(data, KEYS).digest, **(row or {}))
+        papers.issue(ledger, verify_receipt(data, KEYS).digest, **(row or {}))
     return data
 
 
@@ -34,7 +34,7 @@ def test_a_ledger_that_says_the_same_bears_the_receipt_out(path: Path) -> None:
     with Ledger(path) as ledger:
         head = ledger.export(path.with_suffix(".jsonl"))
     for form in (path, path.with_suffix(".jsonl")):
-        assert verify.verify(data, KEYS, ledger=form).ledger == head
+        assert verify_receipt(data, KEYS, ledger=form).ledger == head
 
 
 def test_a_cut_or_another_ledger_is_refused(path: Path) -> None:
@@ -45,17 +45,17 @@ def test_a_cut_or_another_ledger_is_refused(path: Path) -> None:
     cut = path.with_name("cut.jsonl")
     cut.write_bytes(b"".join(rows[:-2]))
     with pytest.raises(TrustError, match="its tail is missing"):
-        verify.verify(data, KEYS, ledger=cut)
+        verify_receipt(data, KEYS, ledger=cut)
     other = papers.signed(ledger=Head(number=len(rows) - 1, hash="7" * 64))
     with pytest.raises(TrustError, match="rewritten, or it is another one"):
-        verify.verify(other, KEYS, ledger=path)
+        verify_receipt(other, KEYS, ledger=path)
 
 
 def test_a_ledger_that_lacks_the_receipt_s_row_bears_nothing_out(path: Path) -> None:
     with Ledger(path) as ledger:
         head = papers.fill(ledger, receipts=False)
     with pytest.raises(TrustError, match="does not name this receipt"):
-        verify.verify(papers.signed(ledger=head), KEYS, ledger=path)
+        verify_receipt(papers.signed(ledger=head), KEYS, ledger=path)
 
 
 def test_a_second_receipt_for_the_same_request_is_refused(path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_second_receipt_for_the_same_request_is_refused(path: Path) -> None:
     with Ledger(path) as ledger:
         papers.issue(ledger, "7" * 64)
     with pytest.raises(TrustError, match="names another receipt"):
-        verify.verify(data, KEYS, ledger=path)
+        verify_receipt(data, KEYS, ledger=path)
 
 
 def test_a_whole_ledger_without_the_request_is_refused(path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_whole_ledger_without_the_request_is_refused(path: Path) -> None:
     with Ledger(path) as ledger:
         head = ledger.append("model", body, papers.NOW).head
     with pytest.raises(TrustError, match="request is not in it"):
-        verify.verify(papers.signed(ledger=head), KEYS, ledger=path)
+        verify_receipt(papers.signed(ledger=head), KEYS, ledger=path)
 
 
 def method(**changes: Any) -> dict[str, Any]:
@@ -88,12 +88,15 @@ def unlike(**changes: Any) -> dict[str, Any]:
     [
         (method(rung="retraining"), "the rung"),
         (method(name="retrain"), "the method"),
-        (method(rounds=3), "the rounds"),
+        (method(rounds=3), "the number of rounds"),
         (method(plan="7" * 64), "no such plan"),
-        (method(parameters={**papers.METHOD.parameters, "radius": 9.0}), "parameters"),
+        (
+            method(parameters={**papers.METHOD.parameters, "radius": 9.0}),
+            "a parameter",
+        ),
         (
             method(tried_before=(Attempt(rung="local-step", method="m", outcome="silent"),)),
-            "the rungs given up",
+            "the list of rungs given up",
         ),
         (unlike(at="2026-11-15T12:06:59Z"), "what was destroyed"),
         (unlike(digest="7" * 64), "what was destroyed"),
@@ -107,7 +110,7 @@ def test_a_receipt_that_contradicts_its_ledger_is_refused(
     named = changes.get("method", papers.METHOD)
     row = {"rung": named.rung, "method": named.name}
     with pytest.raises(TrustError, match=f"contradicts the receipt: .*{what}"):
-        verify.verify(issued(path, row=row, **changes), KEYS, ledger=path)
+        verify_receipt(issued(path, row=row, **changes), KEYS, ledger=path)
 
 
 @pytest.mark.parametrize(
@@ -122,5 +125,5 @@ def test_a_receipt_that_contradicts_its_ledger_is_refused(
     ],
 )
 def test_the_receipt_s_row_must_say_the_same(path: Path, row: dict[str, Any]) -> None:
-    with pytest.raises(TrustError, match="its row differs"):
-        verify.verify(issued(path, row=row), KEYS, ledger=path)
+    with pytest.raises(TrustError, match="the receipt's row differs"):
+        verify_receipt(issued(path, row=row), KEYS, ledger=path)

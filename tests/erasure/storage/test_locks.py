@@ -12,9 +12,16 @@ from pathlib import Path
 import pytest
 
 from harness.erasure.questions import NOW, later, people
+from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Holder
-from secede.erasure.storage.locks import SECONDS, BusyError, leased, locked, machine
+from secede.erasure.storage.locks import (
+    LEASE_SECONDS,
+    BusyError,
+    lease_request,
+    lock_home,
+    machine,
+)
 from secede.errors import RecordError, StorageError
 
 
@@ -31,9 +38,9 @@ def path(tmp_path: Path) -> Path:
 @contextmanager
 def hold(path: Path, now: datetime = NOW) -> Iterator[Holder]:
     with (
-        locked(path.parent, path) as lock,
+        lock_home(Home(path.parent)) as lock,
         Journal(path) as journal,
-        leased(lock, journal, 1, lambda: now) as holder,
+        lease_request(lock, journal, 1, lambda: now) as holder,
     ):
         yield holder
 
@@ -42,15 +49,15 @@ def left_behind(path: Path, host: str) -> None:
     """Leave a lease and a lock's file as a killed process does."""
     dead = Holder(pid=4_000_000, token="ab" * 16)
     with Journal(path) as journal:
-        journal.lease(1, dead, NOW, SECONDS)
+        journal.lease(1, dead, NOW, LEASE_SECONDS)
     told = {"host": host, "pid": dead.pid, "token": dead.token, "request": 1}
     (path.parent / "erasing.lock").write_text(json.dumps(told))
 
 
 def test_the_lease_lasts_as_long_as_the_block(path: Path) -> None:
-    with locked(path.parent, path) as lock, Journal(path) as journal:
-        with leased(lock, journal, 1, lambda: NOW) as holder:
-            assert journal.leased_until(1) == later(seconds=SECONDS)
+    with lock_home(Home(path.parent)) as lock, Journal(path) as journal:
+        with lease_request(lock, journal, 1, lambda: NOW) as holder:
+            assert journal.leased_until(1) == later(seconds=LEASE_SECONDS)
             assert holder.pid == os.getpid()
         assert journal.leased_until(1) is None
     assert (path.parent / "erasing.lock").stat().st_mode & 0o177 == 0
@@ -60,18 +67,22 @@ def test_whoever_holds_it_is_named_with_its_own_work_and_not_the_last_request(pa
     with hold(path):  # request 1 was leased, and given back
         pass
     with (
-        locked(path.parent, path, doing="training"),
-        pytest.raises(BusyError, match=r"worked on by process \d+ \(training\)"),
-        locked(path.parent, path),
+        lock_home(Home(path.parent), purpose="training"),
+        pytest.raises(BusyError, match=r"in use by process \d+ \(training\)"),
+        lock_home(Home(path.parent)),
     ):
         pass
-    with hold(path), pytest.raises(BusyError, match="request 1, lease"), locked(path.parent, path):
+    with (
+        hold(path),
+        pytest.raises(BusyError, match="request 1, lease"),
+        lock_home(Home(path.parent)),
+    ):
         pass
 
 
 def test_a_dead_process_that_leased_is_still_known_after_another_kind_of_work(path: Path) -> None:
     left_behind(path, machine())
-    with locked(path.parent, path, doing="training"):  # and leases nothing
+    with lock_home(Home(path.parent), purpose="training"):  # and leases nothing
         pass
     with hold(path):
         pass
@@ -93,7 +104,7 @@ def test_a_lease_of_another_machine_is_waited_for(path: Path, host: str) -> None
 
 def test_after_that_it_is_given_to_the_next(path: Path) -> None:
     left_behind(path, "elsewhere")
-    with hold(path, later(seconds=SECONDS + 1)):
+    with hold(path, later(seconds=LEASE_SECONDS + 1)):
         pass
 
 
@@ -107,33 +118,33 @@ def test_a_torn_lock_file_is_no_hindrance(path: Path) -> None:
 def test_who_lost_a_request_cannot_renew_it_even_if_it_is_free_again(path: Path) -> None:
     other = Holder(pid=4711)
     with hold(path) as holder, Journal(path) as journal:
-        journal.renew(1, holder, later(seconds=SECONDS - 1), SECONDS)
-        after = later(seconds=2 * SECONDS)
-        journal.lease(1, other, after, SECONDS)
+        journal.renew(1, holder, later(seconds=LEASE_SECONDS - 1), LEASE_SECONDS)
+        after = later(seconds=2 * LEASE_SECONDS)
+        journal.lease(1, other, after, LEASE_SECONDS)
         with pytest.raises(RecordError, match="not by process"):
-            journal.renew(1, holder, after, SECONDS)
+            journal.renew(1, holder, after, LEASE_SECONDS)
         journal.release(1, other)
-        with pytest.raises(RecordError, match="leased by nobody"):
-            journal.renew(1, holder, after, SECONDS)
+        with pytest.raises(RecordError, match="is not leased"):
+            journal.renew(1, holder, after, LEASE_SECONDS)
 
 
 def test_a_long_round_does_not_lose_the_lease(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secede.erasure.storage.locks.BEAT", 0.01)
+    monkeypatch.setattr("secede.erasure.storage.locks.RENEWAL_SECONDS", 0.01)
     now = [NOW]
     with (
-        locked(path.parent, path) as lock,
+        lock_home(Home(path.parent)) as lock,
         Journal(path) as journal,
-        leased(lock, journal, 1, lambda: now[0]),
+        lease_request(lock, journal, 1, lambda: now[0]),
     ):
         for minutes in (9, 18, 27):  # each longer after the last than a lease lasts from the first
             now[0] = later(minutes=minutes)
-            expected = later(minutes=minutes + SECONDS // 60)
+            expected = later(minutes=minutes + LEASE_SECONDS // 60)
             ends = time.monotonic() + 20
             while journal.leased_until(1) != expected:
                 assert time.monotonic() < ends, "nobody renewed it"
                 time.sleep(0.01)
-        with pytest.raises(RecordError, match="worked on by"):
-            journal.lease(1, Holder(pid=4711), later(minutes=30), SECONDS)
+        with pytest.raises(RecordError, match="leased by"):
+            journal.lease(1, Holder(pid=4711), later(minutes=30), LEASE_SECONDS)
     with Journal(path) as journal:
         assert journal.leased_until(1) is None
 
@@ -141,6 +152,6 @@ def test_a_long_round_does_not_lose_the_lease(path: Path, monkeypatch: pytest.Mo
 def test_a_folder_that_is_not_there_is_a_storage_error(tmp_path: Path) -> None:
     with (
         pytest.raises(StorageError, match="cannot write"),
-        locked(tmp_path / "absent", tmp_path / "journal.sqlite"),
+        lock_home(Home(tmp_path / "absent")),
     ):
         pass

@@ -10,7 +10,7 @@ import pytest
 from harness.erasure import small
 from harness.erasure.small import HAPPY, NOW, Hostile
 from secede import state as states
-from secede.erasure.documents.receipt import WORDS
+from secede.erasure.documents.receipt import DESTROYED_KINDS
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
@@ -42,7 +42,7 @@ def test_a_leaver_that_is_gone_cannot_measure_in_the_end(home: Home) -> None:
 
 
 def test_a_silent_leaver_is_waited_for_and_then_passed_over(home: Home) -> None:
-    entry, how = small.receive(home), small.wishes(wait=timedelta(hours=3))
+    entry, how = small.receive(home), small.options(wait=timedelta(hours=3))
     ground = Hostile(home, silent=True)
     with pytest.raises(SilentError, match=r"asked again until 2026-11-15T15:00:00Z"):
         small.erase(home, entry.id, ground=ground, how=how)
@@ -57,7 +57,7 @@ def test_a_silent_leaver_is_waited_for_and_then_passed_over(home: Home) -> None:
 
 
 def test_a_leaver_that_answers_too_late_counts_as_silent(home: Home) -> None:
-    outcome = small.erase(home, small.receive(home).id, how=small.wishes(answer_seconds=1e-6))
+    outcome = small.erase(home, small.receive(home).id, how=small.options(leaver_timeout=1e-6))
     assert outcome.rung == "server-side"
     assert "more than 1e-06 seconds" in str(outcome.failures[0]["reason"])
 
@@ -88,8 +88,8 @@ def test_a_leaver_that_lost_its_own_state_is_passed_over(home: Home) -> None:
     assert outcome.rung == "server-side"
     assert outcome.failures[0]["outcome"] == "unable"
     gone = [thing["what"] for thing in small.told(home)["destroyed"]]
-    assert WORDS["model-before"] in gone
-    assert WORDS["last-update"] not in gone
+    assert DESTROYED_KINDS["model-before"] in gone
+    assert DESTROYED_KINDS["last-update"] not in gone
 
 
 def test_a_damaged_history_gives_its_rung_up_and_not_the_erasure(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_damaged_history_gives_its_rung_up_and_not_the_erasure(tmp_path: Path)
 
 
 def test_a_shut_gate_escalates_and_retraining_is_its_own_comparison(home: Home) -> None:
-    how = small.wishes(rounds=0, server_rounds=0)
+    how = small.options(max_rounds=0, max_server_rounds=0)
     outcome = small.erase(home, small.receive(home).id, how=how)
     assert outcome.rung == "retraining"
     assert [f["outcome"] for f in outcome.failures] == ["gate-failed", "gate-failed"]
@@ -118,7 +118,7 @@ def test_a_shut_gate_escalates_and_retraining_is_its_own_comparison(home: Home) 
 
 def test_retraining_forgets_by_definition_and_nothing_is_compared_with_itself(home: Home) -> None:
     ground = SimulatedBackend(home, gone=["site-0"])
-    small.erase(home, small.receive(home).id, ground=ground, how=EraseOptions(server_rounds=0))
+    small.erase(home, small.receive(home).id, ground=ground, how=EraseOptions(max_server_rounds=0))
     told = small.told(home)["verification"]
     assert (told["forgotten"], told["by_definition"]) == ("yes", True)
     assert not any(s["reference"]["model"] == "retrained" for s in told["scores"])
@@ -127,7 +127,7 @@ def test_retraining_forgets_by_definition_and_nothing_is_compared_with_itself(ho
 def test_an_exhausted_ladder_leaves_the_old_model_serving(home: Home) -> None:
     before, ground = small.serving(home), SimulatedBackend(home)
     ground.training_rounds = 0
-    how = small.wishes(rounds=0, server_rounds=0)
+    how = small.options(max_rounds=0, max_server_rounds=0)
     outcome = small.erase(home, small.receive(home).id, ground=ground, how=how)
     assert outcome.state == "rolled-back"
     assert len(outcome.failures) == 3

@@ -16,7 +16,7 @@ from harness.erasure import small
 from harness.erasure.liars import Liars
 from harness.erasure.small import left_out, model, slow
 from secede import state as states
-from secede.erasure.documents.plan import Limits
+from secede.erasure.documents.plan import GuardLimits
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
@@ -106,7 +106,7 @@ def test_counts_that_cannot_be_are_left_out_and_their_sender_is_named(
     assert named(home, f"site-3 ({why})")
 
 
-WIDE = Limits(farthest=9, ball=9)  # lets a wreck through to the gate
+WIDE = GuardLimits(max_distance=9, radius=9)  # lets a wreck through to the gate
 
 
 def wreck(home: Home) -> Callable[[State], State]:
@@ -116,7 +116,7 @@ def wreck(home: Home) -> Callable[[State], State]:
 
 def test_one_clients_claims_do_not_let_a_wrecked_model_through(home: Home) -> None:
     liars = Liars(home, who=(3,), counts=huge, leaver=wreck(home))
-    how = small.wishes(rounds=0, guard=WIDE)
+    how = small.options(max_rounds=0, guard=WIDE)
     outcome = small.erase(home, small.receive(home).id, ground=liars, how=how)
     assert outcome.failures[0]["outcome"] == "gate-failed"
     assert str(outcome.failures[0]["reason"]).startswith("all samples: accuracy fell")
@@ -128,7 +128,7 @@ def test_the_servers_held_out_samples_veto_what_the_clients_claim(home: Home) ->
         return swapped(reply, state=state)
 
     liars = Liars(home, who=(1, 2, 3), counts=all_right, leaver=wreck(home))
-    how = small.wishes(rounds=0, guard=WIDE)
+    how = small.options(max_rounds=0, guard=WIDE)
     outcome = small.erase(home, small.receive(home).id, ground=liars, how=how)
     assert outcome.failures[0]["outcome"] == "gate-failed"
     assert "held-out" in str(outcome.failures[0]["reason"])
@@ -156,7 +156,7 @@ def test_an_update_that_cannot_be_used_is_left_out_and_its_sender_is_named(
     without_the_last: dict[str, str],
 ) -> None:
     liars = Liars(home, who=(3,), update=lie)
-    how = small.wishes(least_rounds=1, rounds=1, mean=mean)
+    how = small.options(min_rounds=1, max_rounds=1, mean=mean)
     outcome = small.erase(home, small.receive(home).id, ground=liars, how=how)
     assert outcome.rung == "local-step"
     assert left_out(home) == {("site-3", why)}
@@ -169,7 +169,7 @@ def without_the_last(founded: Home, tmp_path_factory: pytest.TempPathFactory) ->
     found, means = dict[str, str](), ("mean", "median")
     for mean in means:
         home = small.copy(founded, tmp_path_factory.mktemp("absent") / mean)
-        how = small.wishes(least_rounds=1, rounds=1, mean=mean)
+        how = small.options(min_rounds=1, max_rounds=1, mean=mean)
         absent = SimulatedBackend(home, gone=["site-3"])
         small.erase(home, small.receive(home).id, ground=absent, how=how)
         found[mean] = small.serving(home)
@@ -203,7 +203,7 @@ def test_below_the_quorum_every_rung_is_given_up_and_it_ends(home: Home) -> None
 
 
 def test_a_quorum_is_waited_for_as_long_as_the_plan_says(home: Home) -> None:
-    entry, how = small.receive(home), small.wishes(wait=timedelta(hours=1))
+    entry, how = small.receive(home), small.options(wait=timedelta(hours=1))
     ground = SimulatedBackend(home, gone=["site-1", "site-2"])
     with pytest.raises(SilentError, match="asked again until"):
         small.erase(home, entry.id, ground=ground, how=how)
@@ -212,12 +212,12 @@ def test_a_quorum_is_waited_for_as_long_as_the_plan_says(home: Home) -> None:
 
 def test_a_smaller_quorum_goes_on_with_one_client(home: Home) -> None:
     ground = SimulatedBackend(home, gone=["site-1", "site-2"])
-    how = small.wishes(quorum=0.2)
+    how = small.options(quorum=0.2)
     assert small.erase(home, small.receive(home).id, ground=ground, how=how).state == "promoted"
 
 
 def test_a_slow_retained_client_counts_as_silent(home: Home) -> None:
-    how = small.wishes(retained_seconds=1e-9)
+    how = small.options(client_timeout=1e-9)
     outcome = small.erase(home, small.receive(home).id, how=how)
     assert {f["outcome"] for f in outcome.failures} == {"quorum"}
 
@@ -243,7 +243,7 @@ def test_nobody_but_the_retained_gets_the_new_model_unless_asked_for(
 ) -> None:
     for name, measured in (("plain", False), ("measured", True)):
         home = small.copy(founded, tmp_path / name)
-        how = small.wishes(measure_at_leaver=measured)
+        how = small.options(measure_at_leaver=measured)
         outcome = small.erase(home, small.receive(home).id, how=how)
         with Ledger(home.ledger, read_only=True) as ledger:
             rows = [row.body for row in ledger.rows() if row.kind == "delivered"]
@@ -296,14 +296,14 @@ def test_costs_beyond_all_numbers_are_cut_in_the_receipt_s_sum(home: Home) -> No
 
 
 def test_with_everybody_there_no_limit_tells_of_updates_from_before(home: Home) -> None:
-    small.erase(home, small.receive(home).id, how=small.wishes(least_rounds=1))
+    small.erase(home, small.receive(home).id, how=small.options(min_rounds=1))
     told = small.told(home)["limits"]
     assert STALE not in told
 
 
 @pytest.mark.parametrize("mean", ["mean", "median"])
 def test_nobody_is_taken_out_of_a_mean_that_did_not_weigh(home: Home, mean: Any) -> None:
-    small.erase(home, small.receive(home).id, how=small.wishes(least_rounds=1, mean=mean))
+    small.erase(home, small.receive(home).id, how=small.options(min_rounds=1, mean=mean))
     weights = {name: Sites(home.path / "sites").load(name) for name in ("site-1", "site-2")}
     for own in weights.values():
         assert own is not None

@@ -9,11 +9,11 @@ import torch
 from harness.erasure import small
 from harness.erasure.small import HAPPY, NOW, Hostile
 from secede import state as states
-from secede.erasure.documents import request as requests
 from secede.erasure.documents.plan import Margins
-from secede.erasure.documents.receipt import WORDS
+from secede.erasure.documents.receipt import DESTROYED_KINDS
+from secede.erasure.documents.request import sign_request, unverified_request
 from secede.erasure.planning.options import EraseOptions
-from secede.erasure.receipts import verify
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
@@ -42,7 +42,7 @@ def test_a_request_ends_in_a_receipt_that_verifies_with_model_and_ledger(home: H
     rounds = way.count("post-training")
     assert way == [*HAPPY, *["post-training"] * rounds, "verified", "promoted"]
     after = states.digest(states.load(home.model(outcome.model))[0])
-    checked = verify.verify(
+    checked = verify_receipt(
         outcome.receipt.read_bytes(), home.keyring(), model_digest=after, ledger=home.ledger
     )
     told = checked.statement.predicate
@@ -77,9 +77,9 @@ def test_the_old_model_is_retired_and_nothing_of_the_leaver_stays(home: Home) ->
             registry.check_update("site-1", before)
     told = small.told(home)
     gone = {thing["what"]: thing["digest"] for thing in told["destroyed"]}
-    assert gone[WORDS["model-before"]] == before
-    assert WORDS["leaver-state"] in gone
-    assert WORDS["last-update"] in gone
+    assert gone[DESTROYED_KINDS["model-before"]] == before
+    assert DESTROYED_KINDS["leaver-state"] in gone
+    assert DESTROYED_KINDS["last-update"] in gone
     assert outcome.model not in gone.values()
 
 
@@ -107,7 +107,7 @@ def test_the_plan_predicts_the_bytes_that_are_counted(home: Home) -> None:
         request = journal.request(entry.id)
     ground = SimulatedBackend(home)
     plans = [
-        erase.plan(home, ground, request, wishes=small.wishes(rounds=rounds), now=NOW)
+        erase.plan(home, ground, request, options=small.options(max_rounds=rounds), now=NOW)
         for rounds in range(6)
     ]
     small.erase(home, entry.id, ground=ground)
@@ -151,7 +151,7 @@ def near(home: Home) -> State:
 def test_no_round_at_all_is_taken_where_none_is_needed_and_none_is_asked_for(home: Home) -> None:
     start = near(home)
     hostile = Hostile(home, leaver=lambda _: start)
-    small.erase(home, small.receive(home).id, ground=hostile, how=small.wishes(least_rounds=0))
+    small.erase(home, small.receive(home).id, ground=hostile, how=small.options(min_rounds=0))
     told = small.told(home)
     assert told["method"]["rounds"] == 0
     assert told["models"]["after"] == states.digest(start)
@@ -178,7 +178,7 @@ def test_rounds_can_be_asked_for_however_good_the_start_is(home: Home) -> None:
     noise = {n: torch.randn(v.shape, generator=draw) for n, v in before.items()}
     start = states.shifted(before, noise, 0.05 / states.norm(noise))
     hostile = Hostile(home, leaver=lambda _: start)
-    small.erase(home, small.receive(home).id, ground=hostile, how=small.wishes(least_rounds=2))
+    small.erase(home, small.receive(home).id, ground=hostile, how=small.options(min_rounds=2))
     told = small.told(home)
     assert told["method"]["rounds"] == 2
     assert RETURNED not in told["limits"]
@@ -195,7 +195,7 @@ def test_a_request_for_a_client_that_the_model_lacks_is_refused(home: Home) -> N
         with Journal(home.journal, read_only=True) as journal:
             request = journal.request(entry.id)
         with pytest.raises(RequestError, match=words):
-            erase.plan(home, SimulatedBackend(home), request, wishes=EraseOptions(), now=NOW)
+            erase.plan(home, SimulatedBackend(home), request, options=EraseOptions(), now=NOW)
 
 
 def test_an_erasure_is_planned_again_if_another_one_came_first(home: Home) -> None:
@@ -205,7 +205,7 @@ def test_an_erasure_is_planned_again_if_another_one_came_first(home: Home) -> No
             home,
             first.id,
             ground=Hostile(home, silent=True),
-            how=small.wishes(wait=timedelta(hours=1)),
+            how=small.options(wait=timedelta(hours=1)),
         )
     assert small.erase(home, small.receive(home, "site-1").id).state == "promoted"
     between = small.serving(home)
@@ -216,7 +216,7 @@ def test_an_erasure_is_planned_again_if_another_one_came_first(home: Home) -> No
     with ModelRegistry(home.registry, read_only=True) as registry:
         (serving,) = [m for m in registry.models() if m.status == "serving"]
         assert serving.clients == ("site-2", "site-3")
-        assert registry.erased() == ("site-0", "site-1")
+        assert registry.erased_clients() == ("site-0", "site-1")
 
 
 def test_a_promotion_that_was_cut_short_ends_whatever_serves_by_then(
@@ -279,14 +279,16 @@ def test_a_robust_mean_holds_against_a_malicious_retained_client(home: Home) -> 
         other,
         small.receive(other).id,
         ground=Hostile(other, retained=turned),
-        how=small.wishes(mean="median"),
+        how=small.options(mean="median"),
     )
     assert (robust.state, robust.rung) == ("promoted", "local-step")
     assert small.told(other)["method"]["mean"] == "median"
 
 
 def test_backups_and_margins_are_stated(home: Home) -> None:
-    how = small.wishes(backups_until=small.later(days=30), margins=Margins(overall=0.2, points=3.0))
+    how = small.options(
+        backups_until=small.later(days=30), margins=Margins(overall=0.2, points=3.0)
+    )
     small.erase(home, small.receive(home).id, how=how)
     told = small.told(home)
     (left,) = told["remaining"]
@@ -295,11 +297,11 @@ def test_backups_and_margins_are_stated(home: Home) -> None:
 
 
 def test_a_request_of_another_federation_is_refused_at_the_door(home: Home) -> None:
-    asked = requests.unverified(small.ask(home))
-    from secede.erasure.signing import keys
+    asked = unverified_request(small.ask(home))
+    from secede.erasure.signing.keys import load_private
 
-    key = keys.load_private(home.path / "sites" / "site-0.key")
-    stranger = requests.sign(asked.model_copy(update={"federation": "south"}), key)
+    key = load_private(home.path / "sites" / "site-0.key")
+    stranger = sign_request(asked.model_copy(update={"federation": "south"}), key)
     with pytest.raises(RequestError, match="is for federation 'south'"):
         erase.receive(home, stranger, NOW)
     assert erase.receive(home, small.ask(home), NOW).acknowledged == NOW

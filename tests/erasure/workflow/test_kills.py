@@ -15,10 +15,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-import torch
 
 from harness.erasure import small
-from harness.erasure.interrupted import WISHES
+from harness.erasure.interrupted import OPTIONS
 from harness.paths import TESTS
 from secede.erasure.storage.home import Home
 from secede.erasure.workflow import erase
@@ -88,20 +87,17 @@ def test_a_kill_at_any_write_changes_nothing(
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Home:
     """A home with one request received."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     home = small.make(tmp_path_factory.mktemp("asked"))
     erase.receive(home, small.ask(home), small.NOW)
-    yield home
-    torch.set_num_threads(threads)
+    return home
 
 
 @pytest.fixture(scope="module")
 def peaceful(asked: Home, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     home = small.copy(asked, tmp_path_factory.mktemp("peace") / "home")
-    small.erase(home, 1, how=WISHES)
+    small.erase(home, 1, how=OPTIONS)
     return small.timeless(home)
 
 
@@ -145,7 +141,7 @@ def paused(home: Home) -> Worker:
             if line == "guarded":
                 wait()
 
-        small.erase(home, 1, how=WISHES, tell=watch)
+        small.erase(home, 1, how=OPTIONS, tell=watch)
 
     worker = Worker(work)
     for line in worker.lines:
@@ -163,7 +159,7 @@ def test_a_second_process_is_told_who_works_and_until_when(
         RecordError,
         match=rf"process {first.pid} on \S+ \(request 1, lease until 2026-11-15T12:10:00Z\)",
     ) as caught:
-        small.erase(home, 1, how=WISHES)
+        small.erase(home, 1, how=OPTIONS)
     assert caught.value.exit_code == 5
     first.go_on()
     assert first.ended() == 0
@@ -177,7 +173,7 @@ def test_the_lease_of_a_killed_process_blocks_nobody(
     first = paused(home)
     os.kill(first.pid, signal.SIGKILL)
     assert first.ended() == -signal.SIGKILL
-    small.erase(home, 1, how=WISHES)  # in the same second
+    small.erase(home, 1, how=OPTIONS)  # in the same second
     assert small.timeless(home) == peaceful
 
 
@@ -191,7 +187,7 @@ def test_files_that_may_not_grow_are_a_clear_error_and_nothing_is_lost(
 
     def starved(tell: Callable[[str], None], wait: Callable[[], None]) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes << 10, kilobytes << 10))
-        small.erase(home, 1, how=WISHES)
+        small.erase(home, 1, how=OPTIONS)
 
     worker = Worker(starved)
     assert worker.ended() == 9
@@ -200,7 +196,7 @@ def test_files_that_may_not_grow_are_a_clear_error_and_nothing_is_lost(
     assert str(home.path) in line
     way = small.way(home)
     assert way == peaceful["way"][: len(way)]
-    small.erase(home, 1, how=WISHES)
+    small.erase(home, 1, how=OPTIONS)
     assert small.timeless(home) == peaceful
 
 
@@ -234,11 +230,11 @@ def test_a_full_disk_is_a_clear_error_and_space_lets_it_go_on(
     home = small.copy(asked, disk / "home")
     fill(disk / "filler", leave)
     with pytest.raises(StorageError, match=r"(full|No space|disk I/O|unable to open)"):
-        small.erase(home, 1, how=WISHES)
+        small.erase(home, 1, how=OPTIONS)
     (disk / "filler").unlink()
     way = small.way(home)
     assert way == peaceful["way"][: len(way)]
-    small.erase(home, 1, how=WISHES)
+    small.erase(home, 1, how=OPTIONS)
     assert small.timeless(home) == peaceful
 
 
@@ -248,8 +244,8 @@ def test_a_read_only_disk_is_a_clear_error_and_nothing_is_lost(
     home = small.copy(asked, disk / "home")
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     with pytest.raises(StorageError, match=r"(read-?only|Read-only)"):
-        small.erase(home, 1, how=WISHES)
+        small.erase(home, 1, how=OPTIONS)
     subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
     assert small.way(home) == ["received"]
-    small.erase(home, 1, how=WISHES)
+    small.erase(home, 1, how=OPTIONS)
     assert small.timeless(home) == peaceful

@@ -38,7 +38,7 @@ from secede.unlearning.methods.projected_ascent import ProjectedAscent
 def test_odd_states_of_the_leaver_are_refused(
     home: Home, change: Callable[[Any], Any], method: str
 ) -> None:
-    how = small.wishes() if method == "projected-ascent" else EraseOptions()
+    how = small.options() if method == "projected-ascent" else EraseOptions()
     ground = Liars(home, leaver=change)
     outcome = small.erase(home, small.receive(home).id, ground=ground, how=how)
     assert outcome.rung == "server-side"

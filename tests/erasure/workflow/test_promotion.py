@@ -11,10 +11,10 @@ from harness.erasure import small
 from harness.erasure.small import NOW, later, rows
 from secede import logs
 from secede import state as states
-from secede.erasure.documents import request as requests
+from secede.erasure.documents.request import new_request, sign_request
 from secede.erasure.planning.options import EraseOptions
-from secede.erasure.receipts import verify
-from secede.erasure.signing import keys
+from secede.erasure.receipts.verify import verify_receipt
+from secede.erasure.signing.keys import generate_key_pair, load_private
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Holder
@@ -35,7 +35,7 @@ def test_a_clock_that_was_set_back_ends_in_a_receipt_all_the_same(home: Home) ->
     outcome = small.erase(home, entry.id, now=later(seconds=-1))
     assert outcome.state == "promoted"
     assert outcome.receipt is not None
-    found = verify.verify(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
+    found = verify_receipt(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
     asked = found.statement.predicate.request
     assert asked.received <= asked.promoted <= asked.completed
     stamps = [transition.at for transition in small.course(home).way]
@@ -123,7 +123,7 @@ def test_a_holder_that_lost_its_lease_promotes_deletes_and_signs_nothing(
                 with Journal(home.journal) as journal:
                     journal.release(1, other)
 
-    lost = pytest.raises(RecordError, match=r"process 4711 until|leased by nobody")
+    lost = pytest.raises(RecordError, match=r"process 4711 until|is not leased")
     with lost, logs.passed_to(tell):
         erase.erase(
             home,
@@ -131,7 +131,7 @@ def test_a_holder_that_lost_its_lease_promotes_deletes_and_signs_nothing(
             entry.id,
             key=home.server_key(),
             clock=lambda: now[0],
-            wishes=small.wishes(),
+            options=small.options(),
         )
     assert small.serving(home) == before
     assert home.model(before).exists()
@@ -153,14 +153,14 @@ def test_a_lease_lost_in_the_middle_of_the_end_stops_it_there(
         return genuine(*args)
 
     monkeypatch.setattr(promotion, at, late)
-    with pytest.raises(RecordError, match="worked on by process 4711"):
+    with pytest.raises(RecordError, match="leased by process 4711"):
         erase.erase(
             home,
             SimulatedBackend(home),
             entry.id,
             key=home.server_key(),
             clock=lambda: now[0],
-            wishes=small.wishes(),
+            options=small.options(),
         )
     assert home.model(before).exists() == (at == "_destroy")
     assert not home.receipts.exists()
@@ -168,14 +168,14 @@ def test_a_lease_lost_in_the_middle_of_the_end_stops_it_there(
 
 
 def test_the_receipt_holds_every_parameter(home: Home) -> None:
-    how = small.wishes(answer_seconds=77.0, least_rounds=2, backups_until=later(days=9))
+    how = small.options(leaver_timeout=77.0, min_rounds=2, backups_until=later(days=9))
     small.erase(home, small.receive(home).id, how=how)
     method, course = small.told(home)["method"], small.course(home)
     assert method["parameters"].keys() == {f.name for f in fields(ProjectedAscent)}
     assert method["plan"] == course.plan
     said = method["settings"]
-    assert (said["answer_seconds"], said["least_rounds"], said["most_rounds"]) == (77.0, 2, 5)
-    assert (said["margins.overall"], said["margins.of_class"], said["margins.level"]) == (
+    assert (said["leaver_timeout"], said["min_rounds"], said["max_rounds"]) == (77.0, 2, 5)
+    assert (said["margins.overall"], said["margins.per_class"], said["margins.level"]) == (
         0.05,
         0.1,
         0.95,
@@ -195,7 +195,7 @@ def test_a_rung_without_the_leaver_has_no_guard_to_tell_of(home: Home) -> None:
 
 def test_a_key_that_is_not_the_server_s_is_refused_before_any_work(home: Home) -> None:
     entry = small.receive(home)
-    other = keys.load_private(home.path / "sites" / "site-1.key")
+    other = load_private(home.path / "sites" / "site-1.key")
     with pytest.raises(ConfigError, match="does not belong to"):
         erase.erase(home, SimulatedBackend(home), entry.id, key=other, clock=lambda: NOW)
     assert small.way(home) == ["received"]
@@ -309,16 +309,16 @@ def test_a_damaged_model_at_the_server_is_no_client_s_fault(home: Home, after: s
 def test_a_key_alone_makes_nobody_a_client(home: Home, name: str) -> None:
     key = home.path / "server.key"
     if name == "stranger":
-        key, public = keys.generate(home.path / "elsewhere", name)
+        key, public = generate_key_pair(home.path / "elsewhere", name)
         (home.keys / public.name).write_bytes(public.read_bytes())
-    made = requests.new(
+    made = new_request(
         federation=small.NAME,
         client=name,
         trigger="objection",
         model=small.serving(home),
         now=NOW,
     )
-    data = requests.sign(made, keys.load_private(key))
-    with pytest.raises(RequestError, match="is not known here"):
+    data = sign_request(made, load_private(key))
+    with pytest.raises(RequestError, match="is unknown"):
         erase.receive(home, data, NOW)
     assert not list((home.path / "acknowledgements").glob("*"))

@@ -12,8 +12,8 @@ from harness.erasure import small
 from harness.erasure.small import later, rows
 from secede import files
 from secede.erasure.documents.receipt import Software
-from secede.erasure.receipts import verify
-from secede.erasure.signing import keys
+from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
+from secede.erasure.signing.keys import load_private
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.workflow.session import ErasureSession
@@ -89,7 +89,7 @@ def test_a_kill_between_the_ledger_s_row_and_the_file_makes_the_same_receipt(
     (row,) = rows(home, "receipt")
     outcome = small.erase(home, entry.id, now=later(days=45))
     assert outcome.receipt is not None
-    found = verify.verify(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
+    found = verify_receipt(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
     assert found.digest == row.body["receipt"]
 
 
@@ -98,10 +98,10 @@ def test_a_countersigned_receipt_survives_a_resumed_end(
 ) -> None:
     entry = cut_before_promoted(home, monkeypatch)
     path = home.receipt(entry.digest)
-    leaver = keys.load_private(home.path / "sites" / "site-0.key")
-    path.write_bytes(verify.countersign(path.read_bytes(), leaver))
+    leaver = load_private(home.path / "sites" / "site-0.key")
+    path.write_bytes(countersign_receipt(path.read_bytes(), leaver))
     outcome = small.erase(home, entry.id)
-    found = verify.verify(path.read_bytes(), home.keyring(), countersigned_by=["site-0"])
+    found = verify_receipt(path.read_bytes(), home.keyring(), countersigned_by=["site-0"])
     assert found.countersigned_by == ("site-0",)
     assert outcome.page is not None
     assert "countersigned by <b>site-0</b>" in outcome.page.read_text()

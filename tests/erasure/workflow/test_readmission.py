@@ -51,14 +51,14 @@ def test_a_round_asks_the_registry_about_every_update(
     plain = ModelRegistry.check_update
 
     def spy(self: ModelRegistry, client: str, base: str, **how: Any) -> None:
-        if how["working"] is not None:  # not the simulator's own look
+        if how["in_progress"] is not None:  # not the simulator's own look
             asked.append((client, base))
             if client == "site-2":
                 raise GuardError("'site-2' was erased")
         plain(self, client, base, **how)
 
     monkeypatch.setattr(ModelRegistry, "check_update", spy)
-    outcome = small.erase(home, small.receive(home).id, how=small.wishes(rounds=1))
+    outcome = small.erase(home, small.receive(home).id, how=small.options(max_rounds=1))
     assert outcome.rung == "local-step"
     (guarded,) = [t for t in small.course(home).way if t.state == "guarded"]
     assert asked == [(f"site-{n}", guarded.details["model"]) for n in (1, 2, 3)]
@@ -75,7 +75,7 @@ def test_the_leaver_s_last_update_is_refused_from_others(home: Home) -> None:
     own, _ = states.load(home.path / "sites" / "site-0.safetensors")
     liars = Liars(home, who=(3,), update=lambda u: replace(u, state=own))
     outcome = small.erase(
-        home, small.receive(home).id, ground=liars, how=small.wishes(least_rounds=1)
+        home, small.receive(home).id, ground=liars, how=small.options(min_rounds=1)
     )
     assert outcome.rung == "local-step"
     assert left_out(home) == {("site-3", "refused")}
@@ -89,7 +89,7 @@ def test_an_erased_client_s_old_update_is_refused_later_too(home: Home, noise: f
     small.erase(home, small.receive(home).id)
     liars = Liars(home, who=(3,), update=lambda u: replace(u, state=again))
     entry = small.receive(home, "site-1")
-    small.erase(home, entry.id, ground=liars, how=small.wishes(least_rounds=1))
+    small.erase(home, entry.id, ground=liars, how=small.options(min_rounds=1))
     assert left_out(home, entry.id) == {("site-3", "refused")}
     told = small.told(home, entry.id)["limits"]
     assert any("does not use was taken out" in limit for limit in told)

@@ -10,11 +10,12 @@ import pytest
 from harness.erasure import small
 from secede import state as states
 from secede.erasure.defences import unused_weights
-from secede.erasure.defences.guard import Guard, Guarded
+from secede.erasure.defences.guard import Guard
 from secede.erasure.defences.weight_layout import layers
 from secede.erasure.documents.plan import Margins
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
+from secede.erasure.storage.transition_details import GuardReport
 from secede.erasure.workflow import post_training as rounds
 from secede.erasure.workflow.measurement import CLEARED, FADED, KEPT, STAYED, UNFADED
 from secede.simulation.backend import SimulatedBackend
@@ -37,7 +38,7 @@ def test_what_the_retained_clients_do_not_use_fades_in_the_first_round(
 
     genuine = unused_weights.fade
     monkeypatch.setattr(unused_weights, "fade", spy)
-    small.erase(home, small.receive(home).id, how=small.wishes(least_rounds=2, mean=mean))
+    small.erase(home, small.receive(home).id, how=small.options(min_rounds=2, mean=mean))
     way = small.course(home).way
     ((after, start, updates),) = seen  # once, though there were two rounds
     (guarded,) = [t for t in way if t.state == "guarded"]
@@ -59,7 +60,7 @@ def test_a_round_in_which_weights_faded_is_not_the_last(
     tmp_path: Path, rounds: int, taken: int
 ) -> None:
     home = small.make(tmp_path, small.DEEP)
-    small.erase(home, small.receive(home).id, how=small.wishes(rounds=rounds, least_rounds=1))
+    small.erase(home, small.receive(home).id, how=small.options(max_rounds=rounds, min_rounds=1))
     done = [t.details for t in small.course(home).way if t.state == "post-training"]
     assert [each["round"] for each in done][: taken + 1] == list(range(taken + 1))
     assert len(done) > taken
@@ -100,22 +101,26 @@ def test_nothing_fades_if_the_leaver_is_trusted_and_the_receipt_says_so(
         raise AssertionError("nothing was to fade")
 
     monkeypatch.setattr(unused_weights, "fade", never)
-    small.erase(deep, small.receive(deep).id, how=small.wishes(fading=False, least_rounds=2))
+    small.erase(
+        deep, small.receive(deep).id, how=small.options(keep_unused_weights=True, min_rounds=2)
+    )
     told = small.told(deep)
     assert (told["method"]["rung"], told["method"]["rounds"]) == ("local-step", 2)
-    assert told["method"]["settings"]["fading"] is False
+    assert told["method"]["settings"]["keep_unused_weights"] is True
     assert KEPT in told["limits"]
     assert "was kept as the leaver returned it, as asked" in KEPT
     assert UNFADED not in told["limits"]
     assert all("faded" not in done["scalars"] for done in small.course(deep).rounds)
-    assert deep.plan(small.course(deep).plan).fading is False
+    assert deep.plan(small.course(deep).plan).keep_unused_weights
 
 
 def test_after_a_rung_without_the_leaver_values_that_nobody_moves_go_all_the_same(
     deep: Home,
 ) -> None:
     ground = SimulatedBackend(deep, gone=["site-0"])
-    small.erase(deep, small.receive(deep).id, ground=ground, how=EraseOptions(fading=False))
+    small.erase(
+        deep, small.receive(deep).id, ground=ground, how=EraseOptions(keep_unused_weights=True)
+    )
     done = [t.details for t in small.course(deep).way if t.state == "post-training"]
     assert "zeroed" in done[1]["scalars"]
     assert KEPT not in small.told(deep)["limits"]
@@ -163,14 +168,14 @@ def test_the_erasure_after_a_faded_one_takes_the_mean_of_the_others_as_reference
     deep: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds, "_pays", lambda *_: True)  # it ends as soon as it may
-    wide = small.wishes(margins=Margins(overall=0.9, of_class=0.99))
+    wide = small.options(margins=Margins(overall=0.9, per_class=0.99))
     small.erase(deep, small.receive(deep).id, how=wide)
     assert any(done["scalars"].get("faded") for done in small.course(deep).rounds)
     ground = SimulatedBackend(deep)
     seen = list[State]()
     genuine = Guard.check
 
-    def spy(guard: Guard, state: State) -> tuple[State, Guarded]:
+    def spy(guard: Guard, state: State) -> tuple[State, GuardReport]:
         seen.append(guard._centre)
         return genuine(guard, state)
 

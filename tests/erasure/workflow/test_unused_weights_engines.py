@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from secede.unlearning.method import POST_TRAINING
 
 LEAVER, RETAINED = "name:site-1", (0, 2, 3)
 # Wide, since what is compared is the way, not the model.
-WIDE = Margins(overall=0.9, of_class=0.99)
-WISHES = replace(small.WISHES, rounds=3, least_rounds=3, margins=WIDE)
+WIDE = Margins(overall=0.9, per_class=0.99)
+OPTIONS = replace(small.OPTIONS, max_rounds=3, min_rounds=3, margins=WIDE)
 Seen = list[tuple[State, State, int, State]]  # mean, start, updates that tell, what is left
 
 
@@ -39,7 +38,7 @@ def load_model() -> nn.Module:
 
 
 @pytest.fixture(autouse=True)
-def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     """Federations of that network; what faded in each."""
     monkeypatch.setattr(small, "load_model", load_model)
     found, genuine = Seen(), unused_weights.fade
@@ -51,15 +50,14 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
         return faded
 
     monkeypatch.setattr(unused_weights, "fade", spy)
-    with small.one_thread():
-        yield found
+    return found
 
 
 def erased(federation: small.Federation) -> str:
     """Train and erase in Flower; return the new model's digest."""
     begin = ArrayRecord(small.initial())
     federation.recording().start(federation.grid(), begin, num_rounds=3, timeout=5)
-    outcome = federation.erase(LEAVER, wishes=WISHES)
+    outcome = federation.erase(LEAVER, options=OPTIONS)
     assert (outcome.rung, outcome.failures) == ("local-step", ())
     assert outcome.model is not None
     return outcome.model
@@ -96,7 +94,7 @@ def test_nvflare_ends_at_flowers_digest(
     monkeypatch.setattr(flare, "load_model", load_model)
     job = inprocess.make(tmp_path / "flare", monkeypatch)
     job.run(rounds=3)
-    job.erase(LEAVER, rounds=3, least_rounds=3, margins=WIDE.model_dump())
+    job.erase(LEAVER, max_rounds=3, min_rounds=3, margins=WIDE.model_dump())
     assert job.store.serving() == erased(small.Federation(tmp_path / "flower"))
     (mine, other) = ([states.digest(one[0]), states.digest(one[3])] for one in seen)
     assert mine == other

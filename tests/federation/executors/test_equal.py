@@ -117,12 +117,7 @@ def test_a_client_trained_on_one_core_equals_the_loop_on_one_core_but_for_the_la
     # The fused optimiser may round differently in the last digit, so a step without momentum.
     work = networks.work(networks.mlp, momentum=0.0)
     jobs = networks.jobs(work, [21, 9])
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        expected = Loop(work).train(jobs)
-    finally:
-        torch.set_num_threads(threads)
+    expected = Loop(work).train(jobs)
     for found, want in zip(cpu(work).train(jobs), expected, strict=True):
         assert difference(found, want) <= 1e-7 * difference(want, jobs[0].state)
 

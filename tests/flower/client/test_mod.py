@@ -97,8 +97,8 @@ def test_other_messages_than_training_pass_untouched(tmp_path: Path) -> None:
 def ask(tmp_path: Path, change: Any = None, **fields: Any) -> dict[str, Any]:
     grid = InProcess(sites(1, tmp_path), client_app(methods=("projected-ascent",)))
     asked = {"task": client_tasks.COUNT, "client": 0, "number": 0, **fields}
-    message = messages.question(
-        grid.sites[next(iter(grid.sites))].node, messages.Asked(**asked), initial(), ttl=10
+    message = messages.task_message(
+        grid.sites[next(iter(grid.sites))].node, messages.TaskHeader(**asked), initial(), ttl=10
     )
     if change is not None:
         change(message)
@@ -133,12 +133,12 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         "expected .* at most",
     ),
     "a plain record": (set_state(ArrayRecord(initial())), "no state in safetensors form"),
-    "no JSON": (set_json("{"), "not JSON"),
-    "a list": (set_json("[]"), "not a JSON object"),
+    "no JSON": (set_json("{"), "not valid JSON"),
+    "a list": (set_json("[]"), "expected a JSON object, found list"),
     "nothing": (set_json("{}"), "a question that is none"),
     "more": (set_json('{"task": "count-right", "client": 0, "number": 0, "x": 1}'), "none: x"),
-    "NaN": (set_json('{"task": "count-right", "client": 0, "number": NaN}'), "not JSON"),
-    "deep": (set_json("[" * 100_000), "not JSON"),
+    "NaN": (set_json('{"task": "count-right", "client": 0, "number": NaN}'), "NaN is not a number"),
+    "deep": (set_json("[" * 100_000), "nested more than 32 deep"),
 }
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from secede.errors import ConfigError, SecedeError, SilentError
-from secede.flower.deploy.runs import Output
+from secede.flower.deploy.runs import RunOutput
 
 BEGIN = (
     "ERROR :     ServerApp raised an exception",
@@ -20,7 +20,7 @@ AFTER = (
 
 def shown(*lines: str) -> tuple[list[str], SecedeError | None]:
     told = list[str]()
-    output = Output(told.append)
+    output = RunOutput(told.append)
     for line in lines:
         output(line)
     output.end()
@@ -39,7 +39,7 @@ def test_what_is_no_traceback_is_passed_on() -> None:
     [
         ("secede.errors.ConfigError: cut short: start it again", ConfigError),
         ("secede.errors.SilentError: too few", SilentError),
-        ("secede.erasure.storage.locks.BusyError: worked on by another", SecedeError),
+        ("secede.erasure.storage.locks.BusyError: in use by another", SecedeError),
         ("secede.errors.did_you_mean: no error", SecedeError),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 
+from harness.lines import Lines
 from secede.errors import SecedeError, SilentError, StoppedError
 from secede.flower.deploy import flwr_cli, processes, results, runs
 from secede.flower.deploy.processes import Process
@@ -77,10 +78,11 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_a_run_is_started_followed_and_its_lines_passed_on(fake: Fake, project: Project) -> None:
-    told: list[str] = []
+    shown, logged = list[str](), Lines()
     config: runs.Config = {"home": 'a "quoted" \\ path', "rounds": 3, "fast": True, "rate": 0.5}
-    assert runs.run(project, config, seconds=60, show=told.append) == "7"
-    assert told[1:] == ["[ROUND 1]", "planned"]
+    assert runs.run(project, config, seconds=60, show=shown.append) == "7"
+    assert shown == ["[ROUND 1]", "planned"]
+    assert logged == ["run 7 started; waiting at most 60 seconds for its end"]
     first = fake.calls()[0]
     assert first[:2] == ["run", str(project.app)]
     override = first[first.index("--run-config") + 1]
@@ -107,17 +109,12 @@ def interrupt(line: str) -> None:
 
 
 def test_ctrl_c_stops_the_run_at_the_superlink_and_says_so(fake: Fake, project: Project) -> None:
-    told: list[str] = []
-
-    def tell(line: str) -> None:
-        told.append(line)
-        interrupt(line)
-
+    logged = Lines()
     fake.tell(status="running", **{"log-seconds": 60})
     with pytest.raises(StoppedError, match="run 7 is stopped; the same command goes on") as caught:
-        runs.run(project, {}, seconds=60, show=tell)
+        runs.run(project, {}, seconds=60, show=interrupt)
     assert caught.value.exit_code == 130
-    assert told[-1] == "interrupted: stopping run 7 at the SuperLink"
+    assert logged[-1] == "interrupted: stopping run 7 at the SuperLink"
     assert fake.calls()[-1] == ["stop", "7", "secede", "--format", "json"]
 
 
@@ -149,7 +146,7 @@ def test_ctrl_c_while_a_run_is_being_started_says_where_to_look(
 def test_runs_that_have_not_ended_are_listed(fake: Fake, project: Project) -> None:
     assert runs.active(project) == []
     fake.tell(status="running")
-    assert runs.active(project) == [runs.Active("7", "running", 0.0)]
+    assert runs.active(project) == [runs.ActiveRun("7", "running", 0.0)]
 
 
 def test_a_refusal_of_flwr_is_passed_on(fake: Fake, project: Project) -> None:
@@ -173,4 +170,4 @@ def test_a_home_without_the_request_is_named(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal.sqlite"):
         pass
     with pytest.raises(SecedeError, match="knows of no request to erase name:a"):
-        results.verified(tmp_path, "name:a")
+        results.verified_result(tmp_path, "name:a")

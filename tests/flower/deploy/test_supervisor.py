@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.lines import Lines
 from secede.errors import ConfigError, RecordError, SecedeError, SilentError
 from secede.flower.deploy import flwr_cli, processes, supervisor
 from secede.flower.deploy.project import MARK, Project
@@ -81,7 +82,7 @@ def project(tmp_path: Path, flower: Flower) -> Iterator[Project]:
 
 
 def of(project: Project) -> list[processes.Process]:
-    return processes.marked(MARK, str(project.folder))
+    return processes.with_environment(MARK, str(project.folder))
 
 
 def pids(project: Project) -> dict[str, int | None]:
@@ -89,7 +90,7 @@ def pids(project: Project) -> dict[str, int | None]:
 
 
 def test_up_starts_all_and_down_leaves_nothing_behind(project: Project, flower: Flower) -> None:
-    told: list[str] = []
+    logged = Lines()
     supervisor.up(project)
     rows = supervisor.status(project)
     assert [(row.name, row.online) for row in rows] == [
@@ -98,8 +99,8 @@ def test_up_starts_all_and_down_leaves_nothing_behind(project: Project, flower: 
         ("site-2", "yes"),
     ]
     assert all(row.pid for row in rows)
-    assert sum("is online" in line for line in told) == 2
-    assert any("at most" in line for line in told)
+    assert sum("is online" in line for line in logged) == 2
+    assert any("at most" in line for line in logged)
     assert len(of(project)) == 4  # the SuperLink's child too
     supervisor.down(project)
     assert of(project) == []
@@ -124,11 +125,11 @@ def test_a_second_up_says_what_runs_and_starts_only_what_does_not(
     victim = before["site-2"]
     assert victim is not None
     killed(project, "site-2", victim)
-    told: list[str] = []
+    logged = Lines()
     supervisor.up(project)
     after = pids(project)
     assert {n for n in before if before[n] != after[n]} == {"site-2"}
-    assert f"site-1 runs already, process {before['site-1']}" in told
+    assert f"site-1 runs already, process {before['site-1']}" in logged
     assert flower.registrations == ["site-1", "site-2"]  # once
 
 
@@ -153,11 +154,11 @@ def test_what_a_killed_site_left_behind_is_ended_when_it_is_started_again(
     before = pids(project)
     victim = before["site-1"]
     assert victim is not None
-    (orphan,) = processes.family([victim])
+    (orphan,) = processes.descendants([victim])
     killed(project, "site-1", victim)
-    told: list[str] = []
+    logged = Lines()
     supervisor.up(project)
-    assert f"process {orphan.pid} was left behind by site-1 and is stopped" in told
+    assert f"process {orphan.pid} was left behind by site-1 and is stopped" in logged
     assert orphan.pid not in {process.pid for process in of(project)}
     after = pids(project)
     assert {name for name in after if after[name] != before[name]} == {"site-1"}
@@ -221,9 +222,9 @@ def test_a_killed_site_that_is_refused_for_a_while_is_started_again(
         "if not mark.exists():\n    mark.touch()\n    time.sleep(0.3)\n"
         "    sys.exit('[code: 2004] Failed to activate SuperNode.')\n" + NODE
     )
-    told: list[str] = []
+    logged = Lines()
     supervisor.up(project, seconds=30)
-    assert sum("once more" in line for line in told) == 2
+    assert sum("once more" in line for line in logged) == 2
     assert all(row.pid for row in supervisor.status(project))
 
 
@@ -301,7 +302,7 @@ def test_sweeping_ends_even_if_something_is_started_again_and_again(
     stray = processes.Process(pid=1 << 30, parent=1, started="0", command="again")
     with monkeypatch.context() as patch:
         patch.setattr(supervisor, "SWEEP_SECONDS", 0.5)
-        patch.setattr(processes, "marked", lambda name, value: [stray])
+        patch.setattr(processes, "with_environment", lambda name, value: [stray])
         begun = time.monotonic()
         with pytest.raises(SecedeError, match=r"was started anew, 0\.5 seconds after"):
             supervisor.down(project)

@@ -15,18 +15,7 @@ from harness.lines import Lines
 from secede.erasure.storage.locks import BusyError
 from secede.errors import SilentError
 from secede.flower import recording
-from secede.flower.protocol.waiting import AGAIN, Rarely
 from secede.flower.rounds.grid import DeadlineGrid
-
-
-def test_a_wait_is_said_at_growing_intervals() -> None:
-    now, told = [0.0], list[str]()
-    say_so = Rarely(told.append, clock=lambda: now[0])
-    for second in range(600):
-        now[0] = float(second)
-        say_so(str(second))
-    assert told == ["0", "30", "90", "210", "450"]
-    assert AGAIN == 30
 
 
 def test_flowers_own_line_each_second_is_not_heard(
@@ -81,11 +70,11 @@ def test_a_training_does_not_wait_for_those_who_were_erased(federation: Federati
 def test_a_home_in_use_names_the_work_that_is_going_on(federation: Federation) -> None:
     federation.train(1)
     federation.erase("name:site-1")  # the last to lease a request, and not who works now
-    with federation.store.held(doing="training"):
+    with federation.store.held(purpose="training"):
         federation.told.clear()
         begun = time.monotonic()
         with (
-            pytest.raises(BusyError, match=r"worked on by process \d+ \(training\): wait"),
+            pytest.raises(BusyError, match=r"in use by process \d+ \(training\): wait"),
             federation.store.held(2.5),
         ):
             pass

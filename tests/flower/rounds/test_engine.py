@@ -19,7 +19,7 @@ from harness.flower.small import (
     CLASSES,
     FEATURES,
     NOW,
-    WISHES,
+    OPTIONS,
     Federation,
     client_app,
     load_data,
@@ -78,7 +78,7 @@ def test_every_round_sends_the_arrays_in_the_models_order(tmp_path: Path) -> Non
         store,
         leaver="name:site-1",
         trigger="other",
-        wishes=WISHES,
+        options=OPTIONS,
         round_seconds=0.4,
         gather_seconds=0.2,
         pause=0.01,
@@ -114,7 +114,7 @@ def breaking(federation: Federation, times: int) -> list[str]:
 def test_a_leaver_whose_app_breaks_off_is_asked_again(federation: Federation) -> None:
     federation.train(3)
     asked = breaking(federation, 2)
-    outcome = federation.erase(wishes=replace(WISHES, answer_seconds=5.0))
+    outcome = federation.erase(options=replace(OPTIONS, leaver_timeout=5.0))
     assert (outcome.state, outcome.rung) == ("promoted", "local-step")
     assert len(asked) == 3
 
@@ -125,7 +125,7 @@ def test_a_leaver_whose_app_always_breaks_off_is_given_up(
     monkeypatch.setattr(engine, "_PAUSES", (1, 2))
     federation.train(3)
     asked = breaking(federation, 99)
-    outcome = federation.erase(wishes=replace(WISHES, answer_seconds=60.0, server_rounds=2))
+    outcome = federation.erase(options=replace(OPTIONS, leaver_timeout=60.0, max_server_rounds=2))
     assert outcome.failures[0]["outcome"] == "unable"
     assert len(asked) == 3
 
@@ -168,7 +168,7 @@ def test_a_clients_words_are_printed_and_not_kept(federation: Federation, say: A
         return say(question, reply) if ours else reply
 
     federation.site("site-1").answer = answer
-    outcome = federation.erase(wishes=replace(WISHES, server_rounds=4))
+    outcome = federation.erase(options=replace(OPTIONS, max_server_rounds=4))
     home = federation.store.path
     files = [path for path in home.rglob("*") if path.is_file()]
     assert [str(path) for path in files if b"Jane Doe" in path.read_bytes()] == []

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from harness.flower.journals import home, told
-from harness.flower.small import WISHES, Federation, strategy
-from secede.erasure.receipts import verify
+from harness.flower.small import OPTIONS, Federation, strategy
+from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
 from secede.erasure.signing.keys import Keyring, key_id
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError, RolledBackError, TrustError
@@ -27,9 +27,9 @@ def test_the_operator_cannot_countersign_as_the_leaver(federation: Federation) -
     assert list(keys) == ["server"]
     assert not list(here.rglob("*site-1*"))
     operator = federation.store.home.operator_key()
-    both = verify.countersign(signed, operator)
+    both = countersign_receipt(signed, operator)
     with pytest.raises(TrustError):
-        verify.verify(both, keys, countersigned_by=["site-1"])
+        verify_receipt(both, keys, countersigned_by=["site-1"])
     assert key_id(operator.public_key) != key_id(keys["server"])
     assert any("operator" in limit for limit in told(outcome.receipt)["limits"])
 
@@ -81,10 +81,12 @@ def test_a_servers_key_outlives_the_loss_of_its_public_half(federation: Federati
         register.register_federation(federation.store)
     assert public.read_bytes() == before
     assert (home(federation) / "server.key").read_bytes() == private
-    verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
+    verify_receipt(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
 
 
-@pytest.mark.parametrize("step", ["register.register_federation", "chosen", "_entry", "FlowerBackend"])
+@pytest.mark.parametrize(
+    "step", ["register.register_federation", "find_leaver", "_open_request", "FlowerBackend"]
+)
 def test_nobody_trains_between_what_an_erasure_reads_and_does(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -93,16 +95,16 @@ def test_nobody_trains_between_what_an_erasure_reads_and_does(
     real, tried = getattr(owner, name), []
 
     def looked(*given: Any, **options: Any) -> Any:
-        with pytest.raises(RecordError, match="is worked on by"), federation.store.held(0):
+        with pytest.raises(RecordError, match="is in use by"), federation.store.held(0):
             pass
         tried.append(step)
         return real(*given, **options)
 
     monkeypatch.setattr(owner, name, looked)
     assert federation.erase("name:site-1").state == "promoted"
-    if step != "_entry":
-        plan(federation.grid(), strategy(), federation.store, leaver="name:site-2", wishes=WISHES)
-    assert len(tried) == (1 if step == "_entry" else 2)
+    if step != "_open_request":
+        plan(federation.grid(), strategy(), federation.store, leaver="name:site-2", options=OPTIONS)
+    assert len(tried) == (1 if step == "_open_request" else 2)
 
 
 def test_a_folder_where_nothing_was_trained_stays_as_it_was(federation: Federation) -> None:

@@ -189,7 +189,7 @@ def test_a_finished_training_is_followed_by_a_new_one(federation: Federation) ->
 
 def test_two_servers_do_not_train_into_one_store(federation: Federation) -> None:
     store = federation.store
-    with store.held(), pytest.raises(RecordError, match="is worked on by"), store.held(0.05):
+    with store.held(), pytest.raises(RecordError, match="is in use by"), store.held(0.05):
         pass
 
 

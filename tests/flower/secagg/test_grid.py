@@ -21,13 +21,13 @@ from torch import nn
 from harness.flower import secure, small
 from harness.flower.journals import home
 from harness.flower.secure import SecureFederation, changed, claim, one_line, stage_of, strategy
-from harness.flower.small import SIZES, WISHES, initial
+from harness.flower.small import OPTIONS, SIZES, initial
 from secede import state as states
 from secede.errors import ConfigError, RecordError, SilentError
 from secede.flower import plan, secure_recording
 from secede.flower.backend import FlowerBackend
 from secede.flower.client.kept_updates import KeptUpdates
-from secede.flower.rounds.grid import Exchange
+from secede.flower.rounds.transport import Transport
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.opened_sums import OpenedSums
 
@@ -165,12 +165,12 @@ def test_the_quorum_is_asked_for_before_a_sum_is_opened(federation: SecureFedera
     federation.train(2)
     before = opened(federation)
     lost(federation, "site-3")
-    wishes = replace(WISHES, quorum=0.9, wait=timedelta(days=1))
+    options = replace(OPTIONS, quorum=0.9, wait=timedelta(days=1))
     with pytest.raises(SilentError, match="2 of 3 retained clients take part"):
-        federation.erase("name:site-1", wishes=wishes)
+        federation.erase("name:site-1", options=options)
     assert federation.told.has("left out of the round", "'site-3'")
     assert opened(federation) == before
-    assert federation.erase("name:site-1", wishes=wishes).state == "promoted"
+    assert federation.erase("name:site-1", options=options).state == "promoted"
     assert len({start for start, _ in opened(federation)}) == len(opened(federation))
 
 
@@ -178,10 +178,10 @@ def test_every_retraining_starts_elsewhere_and_the_same_one_does_not(
     federation: SecureFederation,
 ) -> None:
     federation.train(1)
-    exchange = Exchange(grid=federation.grid(), pause=0.01)
+    exchange = Transport(grid=federation.grid(), pause=0.01)
     ground = FlowerBackend(
         exchange,
-        legacy_api.check(strategy(), federation.secure),
+        legacy_api.check_secagg(strategy(), federation.secure),
         federation.store,
         round_seconds=0.4,
     )
@@ -198,10 +198,10 @@ def test_in_an_erasure_too_a_start_has_one_set_of_clients(federation: SecureFede
     store, model = federation.store, federation.store.model()
     assert model is not None
     federation.secure = SecAggPlusWorkflow(1.0, 0.5, max_weight=8000)
-    exchange = Exchange(grid=federation.grid(), pause=0.01)
+    exchange = Transport(grid=federation.grid(), pause=0.01)
     ground = FlowerBackend(
         exchange,
-        legacy_api.check(strategy(), federation.secure),
+        legacy_api.check_secagg(strategy(), federation.secure),
         store,
         round_seconds=0.4,
         gather_seconds=0.1,
@@ -344,9 +344,9 @@ def test_a_step_that_ends_at_the_bare_reference_is_not_returned(
     federation: SecureFederation, radius: float
 ) -> None:
     federation.train(2)
-    step = {**WISHES.settings["projected-ascent"], "radius": radius}
-    wishes = replace(WISHES, settings={"projected-ascent": step})
-    outcome = federation.erase("name:site-1", wishes=wishes)
+    step = {**OPTIONS.settings["projected-ascent"], "radius": radius}
+    options = replace(OPTIONS, settings={"projected-ascent": step})
+    outcome = federation.erase("name:site-1", options=options)
     if radius == 1.0:
         assert (outcome.state, outcome.rung) == ("promoted", "local-step")
         return

@@ -24,9 +24,9 @@ from harness.flower.secure import (
     reference_error,
     strategy,
 )
-from harness.flower.small import SIZES, WISHES
+from harness.flower.small import OPTIONS, SIZES
 from secede import state as states
-from secede.erasure.receipts import verify
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.signing.keys import Keyring
 from secede.erasure.storage.ledger import Ledger
 from secede.flower import plan
@@ -42,7 +42,7 @@ def test_a_client_is_erased_and_a_receipt_says_so(federation: SecureFederation) 
     assert (outcome.rung, outcome.method) == ("local-step", "projected-ascent")
     assert way(federation)[:4] == ["received", "planned", "local-step", "guarded"]
     assert outcome.receipt is not None
-    verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
+    verify_receipt(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
     said = told(outcome.receipt)
     assert said["models"] == {"before": before.model, "after": outcome.model}
     assert said["scope"]["rounds"] == 2
@@ -128,8 +128,8 @@ def test_the_local_step_starts_at_an_exact_reference(federation: SecureFederatio
     assert last is not None
     assert own is not None
     reference = states.reference(model, own, weight=last.share("site-1"))
-    settings = {"projected-ascent": {**WISHES.settings["projected-ascent"], "radius": 0.01}}
-    federation.erase("name:site-1", wishes=replace(WISHES, settings=settings))
+    settings = {"projected-ascent": {**OPTIONS.settings["projected-ascent"], "radius": 0.01}}
+    federation.erase("name:site-1", options=replace(OPTIONS, settings=settings))
     with_ball = details(federation, "guarded")[0]
     assert with_ball["scalars"]["radius"] == 0.01
     sent = federation.sent[1][1]
@@ -173,8 +173,8 @@ def test_a_client_that_is_gone_is_erased_by_the_server_under_secagg(
 ) -> None:
     federation.train(2)
     federation.site("site-1").online = False
-    wishes = replace(WISHES, methods=("weight-negation",), settings={}, server_rounds=4)
-    outcome = federation.erase("name:site-1", gone=True, wishes=wishes)
+    options = replace(OPTIONS, methods=("weight-negation",), settings={}, max_server_rounds=4)
+    outcome = federation.erase("name:site-1", gone=True, options=options)
     assert (outcome.state, outcome.rung) == ("promoted", "server-side")
     assert (outcome.client, outcome.method) == ("site-1", "weight-negation")
     assert federation.leaked() == set()

@@ -26,7 +26,7 @@ from harness.flower.secure import (
     strategy,
     train_here,
 )
-from harness.flower.small import SIZES, WISHES, Federation, client_app, initial
+from harness.flower.small import OPTIONS, SIZES, Federation, client_app, initial
 from secede.errors import ConfigError, GuardError, SilentError
 from secede.flower import plan, recording, secure_recording
 from secede.flower.secagg import legacy_api
@@ -116,25 +116,25 @@ def test_a_model_that_was_trained_in_the_open_is_not_erased_from_under_secagg(
 
 
 @pytest.mark.parametrize(
-    ("wishes", "words"),
+    ("options", "words"),
     [
-        (replace(WISHES, mean="median"), ("mean 'median' needs single updates",)),
+        (replace(OPTIONS, mean="median"), ("mean 'median' needs single updates",)),
         (
-            replace(WISHES, methods=("reference",), settings={}),
+            replace(OPTIONS, methods=("reference",), settings={}),
             ("'reference' is there to compare with",),
         ),
         (
-            replace(WISHES, methods=("orthogonal-descent",), settings={}),
+            replace(OPTIONS, methods=("orthogonal-descent",), settings={}),
             ("more than a live federation can send", "weight-negation, retrain"),
         ),
     ],
 )
 def test_what_cannot_be_done_with_hidden_updates_is_refused(
-    federation: SecureFederation, wishes: Any, words: tuple[str, ...]
+    federation: SecureFederation, options: Any, words: tuple[str, ...]
 ) -> None:
     federation.train(1)
     with pytest.raises(ConfigError) as error:
-        federation.erase("name:site-1", wishes=wishes)
+        federation.erase("name:site-1", options=options)
     one_line(error, *words)
 
 
@@ -176,7 +176,7 @@ def test_whether_so_many_can_end_a_round_is_known_before(
     federation: SecureFederation, shares: float, threshold: float, clients: int, enough: bool
 ) -> None:
     federation.secure = SecAggPlusWorkflow(shares, threshold)
-    masked = legacy_api.check(strategy(), federation.secure)
+    masked = legacy_api.check_secagg(strategy(), federation.secure)
     if enough:
         masked.check_enough(clients)
     else:

@@ -23,7 +23,7 @@ from harness.flower.secure import (
     stage_of,
 )
 from harness.flower.small import SIZES
-from secede.erasure.receipts import verify
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.signing.keys import Keyring
 from secede.erasure.storage.ledger import Ledger
 from secede.errors import ConfigError, GuardError
@@ -57,7 +57,7 @@ def test_an_erasure_that_is_cut_short_within_a_round_goes_on(
     assert states_of_it.count("local-step") == 1
     assert len(details(federation, "post-training")) > done
     assert outcome.receipt is not None
-    verify.verify(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
+    verify_receipt(outcome.receipt.read_bytes(), Keyring.load(home(federation) / "keys"))
     with Ledger(home(federation) / "ledger.sqlite", read_only=True) as ledger:
         ledger.verify()
     assert federation.leaked() == set()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from secede import files
 from secede import state as states
 from secede.errors import StorageError
 from secede.flower.storage import state_writer
@@ -40,7 +41,7 @@ def test_entries_that_share_memory_are_written_apart(tmp_path: Path) -> None:
 
 
 def test_a_checksum_tells_names_kinds_shapes_and_values_apart(tmp_path: Path) -> None:
-    found = state_writer.write_summed(state(), tmp_path / "a")
+    found = state_writer.write_with_checksum(state(), tmp_path / "a")
     assert found == state_writer.checksum(states.load(tmp_path / "a")[0])
     assert found == state_writer.checksum(dict(reversed(state().items())))
     others = [
@@ -61,7 +62,7 @@ def test_what_cannot_be_written_is_told_and_nothing_stays(tmp_path: Path) -> Non
     (tmp_path / f"{digest}.safetensors").mkdir()  # cannot be replaced
     with pytest.raises(StorageError, match="cannot write in"):
         state_writer.save(state(), tmp_path)
-    assert not list(tmp_path.glob(state_writer.PARTS))
+    assert not list(tmp_path.glob(files.PARTS))
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

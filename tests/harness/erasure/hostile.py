@@ -48,7 +48,7 @@ clients = {{ count = {CLIENTS}, leaver = {LEAVER}, partition = "sizes",
 scenario = {{ name = "backdoor", share = {PLANTED.share}, target = {PLANTED.target} }}
 training = {{ rounds = {ROUNDS}, learning_rate = 0.05, batch_size = 32 }}
 """.replace("\n            sizes", " sizes")
-WISHES = EraseOptions(rounds=AFTERWARDS, server_rounds=ROUNDS_OF_NEXT_RUNG)
+OPTIONS = EraseOptions(max_rounds=AFTERWARDS, max_server_rounds=ROUNDS_OF_NEXT_RUNG)
 
 
 def build(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -84,14 +84,14 @@ class HomeLab(Lab):
         self._erasures, self._rounds = 0, small.Rounds()
 
     def carried_through(
-        self, returned: State | None, wishes: EraseOptions = WISHES
+        self, returned: State | None, options: EraseOptions = OPTIONS
     ) -> tuple[Outcome, State]:
         """Erase with a leaver that returns something else; return what is served then."""
         self._erasures += 1
         home = small.copy(self.home, self._folder / f"home-{self._erasures}")
         leaver = None if returned is None else lambda _: returned
         ground = small.Hostile(home, leaver=leaver, rounds=self._rounds)
-        outcome = small.erase(home, 1, ground=ground, how=wishes)
+        outcome = small.erase(home, 1, ground=ground, how=options)
         return outcome, states.load(home.model(small.serving(home)))[0]
 
 
@@ -100,10 +100,10 @@ def row(
     threat: str,
     returned: State | None,
     backdoor: Backdoor | None = None,
-    wishes: EraseOptions = WISHES,
+    options: EraseOptions = OPTIONS,
 ) -> attacks.Row:
     """Measure one attack: test accuracy, or a backdoor's success, without and with the workflow."""
-    outcome, served = lab.carried_through(returned, wishes)
+    outcome, served = lab.carried_through(returned, options)
     before = lab.global_state if returned is None else returned
     if backdoor is None:
         measure, without, after = "test accuracy", lab.trusting(before), lab.accuracy(served)
@@ -125,7 +125,7 @@ def table(lab: HomeLab) -> Iterable[attacks.Row]:
     yield row(lab, "lazy state: the global model", lab.global_state, PLANTED)
     yield row(lab, "lazy state: the reference", lab.reference, PLANTED)
     yield row(lab, "lazy state: half of each", mixture, PLANTED)
-    distrust = EraseOptions(distrust=True, server_rounds=ROUNDS_OF_NEXT_RUNG)
+    distrust = EraseOptions(untrusted_leaver=True, max_server_rounds=ROUNDS_OF_NEXT_RUNG)
     yield row(lab, "lazy state with noise", noisy, PLANTED)
     yield row(lab, "lazy state with noise, `--distrust`", noisy, PLANTED, distrust)
     smuggled = lab.backdoored()
@@ -137,9 +137,9 @@ def table(lab: HomeLab) -> Iterable[attacks.Row]:
     yield row(lab, "the same, boosted to the guard's limit", lab.boosted(), SMUGGLED_INSIDE)
     yield row(lab, f"{threat}, `--distrust`", inside, SMUGGLED_INSIDE, distrust)
     enough = EraseOptions(
-        server_rounds=ROUNDS_OF_NEXT_RUNG
+        max_server_rounds=ROUNDS_OF_NEXT_RUNG
     )  # rounds as by default: three may be too few
-    yield row(lab, "nothing: an honest leaver", None, wishes=enough)
+    yield row(lab, "nothing: an honest leaver", None, options=enough)
 
 
 def main() -> None:

@@ -39,12 +39,14 @@ from secede.erasure.workflow import erase
 from secede.simulation.backend import SimulatedBackend
 
 # Wide, so that two rounds are enough; what is tested is the way, not the model.
-WISHES = small.wishes(rounds=2, server_rounds=2, margins=Margins(overall=0.9, of_class=0.99))
+OPTIONS = small.options(
+    max_rounds=2, max_server_rounds=2, margins=Margins(overall=0.9, per_class=0.99)
+)
 WRITING = ("BEGIN", "INSERT", "UPDATE", "DELETE", "COMMIT")
 
 
 def honest(home: Home) -> None:
-    small.erase(home, 1, how=WISHES)
+    small.erase(home, 1, how=OPTIONS)
 
 
 def lazy(home: Home) -> None:
@@ -53,14 +55,14 @@ def lazy(home: Home) -> None:
     ground.leaver_sends = lambda _: (
         ground.server("site-0", ["site-1"], _model(home), 1).global_state
     )
-    small.erase(home, 1, ground=ground, how=WISHES)
+    small.erase(home, 1, ground=ground, how=OPTIONS)
 
 
 def hopeless(home: Home) -> None:
     """No rung gets a round: the gate fails on each of them, and the old model stays."""
     ground = SimulatedBackend(home)
     ground.training_rounds = 0
-    small.erase(home, 1, ground=ground, how=small.wishes(rounds=0, server_rounds=0))
+    small.erase(home, 1, ground=ground, how=small.options(max_rounds=0, max_server_rounds=0))
 
 
 def _model(home: Home) -> dict[str, torch.Tensor]:
@@ -294,7 +296,7 @@ def prepare(folder: Path) -> Home:
     torch.set_num_threads(1)
     template = small.make(folder, small.DEEP)
     erase.receive(template, small.ask(template), small.NOW)
-    small.erase(small.copy(template, folder / "warm"), 1, how=WISHES)
+    small.erase(small.copy(template, folder / "warm"), 1, how=OPTIONS)
     SimulatedBackend(template)
     return template
 

@@ -19,7 +19,7 @@ from secede.erasure.defences import unused_weights
 from secede.erasure.defences.gate import Counts, Failed, Gate, Passed, count
 from secede.erasure.defences.guard import Guard
 from secede.erasure.defences.weight_layout import layers
-from secede.erasure.documents.plan import Limits
+from secede.erasure.documents.plan import GuardLimits
 from secede.errors import GuardError, StateError
 from secede.federation.engine import Update, aggregate
 from secede.federation.robust import Mean
@@ -112,7 +112,7 @@ class Lab:
             fresh_model=lambda number: self.engine.fresh_model("guard", number),
             last=None if hidden else self.last,
             radius=radius,
-            ball=Limits().ball,
+            ball=GuardLimits().radius,
         )
 
     @cached_property

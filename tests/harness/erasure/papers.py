@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from secede.erasure.documents import data_commitment
+from secede.erasure.documents.data_commitment import commit
 from secede.erasure.documents.ledger_rows import (
     START,
     DeliveredBody,
@@ -21,12 +21,14 @@ from secede.erasure.documents.ledger_rows import (
     TransitionBody,
 )
 from secede.erasure.documents.receipt import (
-    WORDS,
+    DESTROYED_KINDS,
+    STANDING_LIMITS,
     Computed,
     Costs,
     Destroyed,
     MethodPart,
     Models,
+    Predicate,
     Reference,
     Remaining,
     RequestPart,
@@ -35,9 +37,14 @@ from secede.erasure.documents.receipt import (
     Statement,
     Verification,
 )
-from secede.erasure.receipts import build
-from secede.erasure.receipts import verify as receipt
-from secede.erasure.signing.keys import PrivateKey, PublicKey, generate, load_private, load_public
+from secede.erasure.receipts.verify import countersign_receipt, sign_receipt
+from secede.erasure.signing.keys import (
+    PrivateKey,
+    PublicKey,
+    generate_key_pair,
+    load_private,
+    load_public,
+)
 from secede.erasure.storage.ledger import Ledger
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
@@ -50,7 +57,7 @@ LEAVER, OTHERS = "clinic-north", ("clinic-south", "clinic-west")
 @cache
 def key_pair(name: str) -> tuple[PrivateKey, PublicKey]:
     with TemporaryDirectory() as folder:
-        private, public = generate(Path(folder), name)
+        private, public = generate_key_pair(Path(folder), name)
         return load_private(private), load_public(public)
 
 
@@ -81,7 +88,7 @@ def fill(ledger: Ledger, *, receipts: bool = True, after: str = AFTER) -> Head:
             method="projected-ascent",
             settings={"radius": 4.2, "epochs": 5, "clip": None, "learning_rate": 0.01},
             clients=OTHERS,
-            taking_part=2,
+            client_count=2,
             rounds=2,
             upload_bytes=10,
             download_bytes=12,
@@ -132,14 +139,14 @@ SCOPE = Scope(
     last_round=40,
     rounds=38,
     weight=0.2,
-    commitment=data_commitment.commit([b"one", b"two", b"three"], bytes(32)),
+    commitment=commit([b"one", b"two", b"three"], bytes(32)),
 )
 METHOD = MethodPart(
     rung="local-step",
     name="projected-ascent",
     parameters={"radius": 4.2, "epochs": 5, "learning_rate": 0.01, "clip": None},
     plan=PLAN,
-    settings={"margins.overall": 0.05, "least_rounds": 1, "most_rounds": 5, "answer_seconds": 60.0},
+    settings={"margins.overall": 0.05, "min_rounds": 1, "max_rounds": 5, "leaver_timeout": 60.0},
     training={"learning_rate": 0.1, "batch_size": 16, "seed": 0},
     guard={"distance": 0.25, "farthest": 1.25},
     rounds=2,
@@ -184,8 +191,8 @@ VERIFICATION = Verification(
 
 
 DESTROYED = (
-    Destroyed(what=WORDS["model-before"], at="2026-11-15T12:08:00Z", digest=BEFORE),
-    Destroyed(what=WORDS["leaver-state"], at="2026-11-15T12:07:00Z", digest=WITHOUT),
+    Destroyed(what=DESTROYED_KINDS["model-before"], at="2026-11-15T12:08:00Z", digest=BEFORE),
+    Destroyed(what=DESTROYED_KINDS["leaver-state"], at="2026-11-15T12:07:00Z", digest=WITHOUT),
 )
 REMAINING = (Remaining(what="the model from before", until="2026-12-15T00:00:00Z"),)
 
@@ -199,7 +206,7 @@ def statement(
     remaining: tuple[Remaining, ...] = REMAINING,
     further_limits: tuple[str, ...] = (),
 ) -> Statement:
-    return build.build(
+    predicate = Predicate(
         request=RequestPart(
             digest=REQUEST,
             federation="heart-study",
@@ -233,11 +240,12 @@ def statement(
         ),
         verification=verification,
         ledger=ledger,
-        further_limits=further_limits,
+        limits=(*STANDING_LIMITS, *further_limits),
     )
+    return Statement.about(predicate)
 
 
 def signed(**changes: object) -> bytes:
     """Return a receipt signed by the server and countersigned by the leaver."""
-    data = receipt.sign(statement(**changes), private("server"))  # type: ignore[arg-type]
-    return receipt.countersign(data, private(LEAVER))
+    data = sign_receipt(statement(**changes), private("server"))  # type: ignore[arg-type]
+    return countersign_receipt(data, private(LEAVER))

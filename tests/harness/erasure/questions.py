@@ -7,10 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from secede.erasure.documents import request as requests
-from secede.erasure.documents.request import Request
-from secede.erasure.signing import keys
-from secede.erasure.signing.keys import Keyring, PrivateKey
+from secede.erasure.documents.request import Request, new_request, sign_request
+from secede.erasure.signing.keys import Keyring, PrivateKey, generate_key_pair, load_private
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Accepted, AlreadyAccepted
 
@@ -37,14 +35,14 @@ class People:
 
     def ask(self, client: str = "north", *, now: datetime = NOW, **changed: Any) -> bytes:
         """Return a signed request, with some fields changed before signing."""
-        made = requests.new(
+        made = new_request(
             federation=FEDERATION, client=client, trigger="objection", model=MODEL, now=now
         )
         return self.signed(made.model_copy(update=changed), by=client)
 
     def signed(self, request: Request, *, by: str) -> bytes:
         """Return `request` signed by `by`'s key, whoever it names."""
-        return requests.sign(request, self.private[by])
+        return sign_request(request, self.private[by])
 
     def send(
         self, journal: Journal, data: bytes, now: datetime = NOW, **options: Any
@@ -56,8 +54,8 @@ class People:
 def people(folder: Path, *names: str) -> People:
     """Make keys for some clients."""
     for name in names:
-        keys.generate(folder, name)
-    private = {name: keys.load_private(folder / f"{name}.key") for name in names}
+        generate_key_pair(folder, name)
+    private = {name: load_private(folder / f"{name}.key") for name in names}
     return People(folder, private, Keyring.load(folder))
 
 

@@ -18,10 +18,10 @@ from torch.nn.utils.parametrizations import weight_norm
 from harness import tiny
 from secede import logs
 from secede import state as states
-from secede.erasure.documents import request as requests
+from secede.erasure.documents.receipt import RECEIPT_TYPE
+from secede.erasure.documents.request import new_request, sign_request
 from secede.erasure.planning.options import EraseOptions
-from secede.erasure.receipts.verify import PAYLOAD_TYPE
-from secede.erasure.signing import keys
+from secede.erasure.signing.keys import load_private
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
@@ -58,10 +58,10 @@ Rounds = dict[tuple[str, tuple[int, ...], str, int], RoundReply]  # by what went
 STEP = {"epochs": 1, "batch_size": 16, "learning_rate": 0.1, "stop_distance": 100.0}
 
 
-def wishes(**changes: Any) -> EraseOptions:
-    """Return wishes with that local step; where no rounds are wished for, none must be taken."""
-    if changes.get("rounds") == 0:
-        changes = {"least_rounds": 0, **changes}
+def options(**changes: Any) -> EraseOptions:
+    """Return options with that local step; with `max_rounds=0` none must be taken."""
+    if changes.get("max_rounds") == 0:
+        changes = {"min_rounds": 0, **changes}
     return EraseOptions(
         methods=("projected-ascent",), settings={"projected-ascent": STEP}, **changes
     )
@@ -122,14 +122,14 @@ def serving(home: Home) -> str:
 
 def ask(home: Home, client: str = "site-0", *, model: str | None = None) -> bytes:
     """Return a client's signed request."""
-    made = requests.new(
+    made = new_request(
         federation=NAME,
         client=client,
         trigger="objection",
         model=model or serving(home),
         now=NOW,
     )
-    return requests.sign(made, keys.load_private(home.path / "sites" / f"{client}.key"))
+    return sign_request(made, load_private(home.path / "sites" / f"{client}.key"))
 
 
 def receive(home: Home, client: str = "site-0") -> Entry:
@@ -152,7 +152,7 @@ def erase(
             number,
             key=home.server_key(),
             clock=lambda: now,
-            wishes=how or wishes(),
+            options=how or options(),
         )
 
 
@@ -168,12 +168,12 @@ def way(home: Home, number: int = 1) -> list[str]:
 
 def told(home: Home, number: int = 1) -> dict[str, Any]:
     """Return a receipt's predicate."""
-    from secede.erasure.receipts import verify
+    from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
     from secede.erasure.signing import dsse
 
     with Journal(home.journal, read_only=True) as journal:
         path = home.receipt(journal.entry(number).digest)
-    payload = dsse.unverified(path.read_bytes(), PAYLOAD_TYPE, limit=verify.LIMIT)
+    payload = dsse.unverified_payload(path.read_bytes(), RECEIPT_TYPE, limit=MAX_RECEIPT_BYTES)
     found: dict[str, Any] = json.loads(payload)["predicate"]
     return found
 

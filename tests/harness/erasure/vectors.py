@@ -13,7 +13,7 @@ from harness.erasure import papers
 from harness.paths import ROOT
 from secede.erasure.canonical_json import digest, to_canonical
 from secede.erasure.documents.ledger_rows import START, ReceiptBody, link_row
-from secede.erasure.documents.plan import Limits, Margins, Plan, Step
+from secede.erasure.documents.plan import GuardLimits, Margins, Plan, Step
 from secede.erasure.documents.request import Request
 
 FILE = ROOT / "tests" / "erasure" / "vectors" / "canonical_json.json"
@@ -39,8 +39,8 @@ def plan() -> dict[str, Any]:
         settings={"radius": 4.2},
         parameters={"radius": 4.2, "epochs": 5, "learning_rate": 0.01, "clip": None},
         needs=("the leaver online",),
-        rounds=5,
-        least_rounds=1,
+        max_rounds=5,
+        min_rounds=1,
         upload_bytes=13_300_000,
         download_bytes=14_900_000,
     )
@@ -54,12 +54,12 @@ def plan() -> dict[str, Any]:
         retained=papers.OTHERS,
         mean="mean",
         margins=Margins(),
-        guard=Limits(),
+        guard=GuardLimits(),
         quorum=0.5,
-        retained_seconds=3600.0,
+        client_timeout=3600.0,
         measure_at_leaver=True,
-        answer_seconds=3600.0,
-        asked_until=None,
+        leaver_timeout=3600.0,
+        wait_until=None,
         backups_until="2026-12-15T00:00:00Z",
     )
     return parsed(example.content())

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from secede import state as states
@@ -48,8 +47,8 @@ def state(home: Path) -> str:
     if not path.exists():
         return ""
     with suppress(SecedeError), Journal(path, read_only=True) as journal:
-        found = journal.requests(datetime.now(UTC))
-        return found[-1].entry.state if found else ""
+        found = journal.entries()
+        return found[-1].state if found else ""
     return ""
 
 
@@ -82,7 +81,9 @@ def restore(project: Project) -> None:
         time.sleep(0.5)
     quiet, deadline = time.monotonic(), time.monotonic() + LATE_SECONDS
     while time.monotonic() < min(quiet + QUIET_SECONDS, deadline):
-        alive = [process.command for process in processes.marked(MARK, str(project.folder))]
+        alive = [
+            process.command for process in processes.with_environment(MARK, str(project.folder))
+        ]
         if any(name in told for told in alive for name in ("flwr-clientapp", "flwr-serverapp")):
             quiet = time.monotonic()
         time.sleep(0.05)
@@ -93,7 +94,7 @@ def restore(project: Project) -> None:
 def victim(project: Project, process: str) -> int | None:
     """Return the id of the process to kill."""
     if process == "serverapp":
-        marked = processes.marked(MARK, str(project.folder))
+        marked = processes.with_environment(MARK, str(project.folder))
         found = [p for p in marked if "flwr-serverapp" in p.command]
         return found[0].pid if found else None
     name = {"superlink": SUPERLINK, "leaver": LEAVER, "retained": RETAINED}[process]
@@ -165,9 +166,9 @@ def check_records(home: Path) -> None:
     """Raise unless journal, ledger and receipts tell one and the same whole story."""
     found = Home(home)
     with Journal(found.journal, read_only=True) as journal:
-        requests = journal.requests(datetime.now(UTC))
+        requests = journal.entries()
     assert len(requests) == 1  # it went on, and was not asked for twice
-    assert not requests[0].entry.open
+    assert not requests[0].open
     with Ledger(found.ledger, read_only=True) as ledger:
         ledger.verify()
     assert not list((home / "work").rglob("*.safetensors"))

@@ -16,12 +16,19 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
-SUPERLINK = 1
+from secede.flower._flwr import (
+    SERVER_NODE,
+    NodeInfo,
+    act_as_server,
+    answer_as_server,
+    message_from_bytes,
+    message_to_bytes,
+    set_message_id,
+)
+from secede.flower.protocol.arrays import size_bytes
+
 Answer = Callable[[Message, Message], Message | None]  # question and honest reply → what is sent
 
 
@@ -51,8 +58,7 @@ class InProcess(Grid):
     ) -> None:
         self.sites = {site.node: site for site in sites}
         self.app, self.run_id = app, run
-        TaskIdentity.task_id = TaskIdentity.node_id = SUPERLINK  # as a ServerApp's process has them
-        TaskIdentity.run_id = run
+        act_as_server(run)
         self.bytes_down = self.bytes_up = 0
         self.before: Callable[[Message], None] = lambda _: None  # called for each message
         self._numbers = itertools.count(1)
@@ -82,9 +88,9 @@ class InProcess(Grid):
         identities = []
         for message in messages:
             identity = f"message-{next(self._numbers)}"
-            message.metadata.__dict__["_message_id"] = identity
+            set_message_id(message, identity)
             message.metadata.__dict__["_run_id"] = self.run_id
-            message.metadata.__dict__["_src_node_id"] = SUPERLINK
+            message.metadata.__dict__["_src_node_id"] = SERVER_NODE
             self._deliver(identity, wired(message))
             identities.append(identity)
         return identities
@@ -112,10 +118,10 @@ class InProcess(Grid):
         site = self.sites[message.metadata.dst_node_id]
         self.before(message)
         site.seen.append(message.metadata.message_type)
-        self.bytes_down += _size(message)
+        self.bytes_down += size_bytes(message)
         if site.vanishes or not site.online:
             reply = Message(Error(5, "Node Unavailable"), reply_to=message)
-            reply.metadata.__dict__["_src_node_id"] = SUPERLINK
+            answer_as_server(reply)
             self._waiting[identity] = (site.late, wired(reply))
             return
         found: Message | None = self._call(site, message)
@@ -123,10 +129,10 @@ class InProcess(Grid):
             found = site.answer(message, found)
         if found is None or site.silent:
             return
-        found.metadata.__dict__["_message_id"] = f"reply-to-{identity}"
+        set_message_id(found, f"reply-to-{identity}")
         sent = wired(found)
         if sent.has_content():
-            self.bytes_up += _size(sent)
+            self.bytes_up += size_bytes(sent)
         self._waiting[identity] = (site.late, sent)
 
     def _call(self, site: Site, message: Message) -> Message:
@@ -142,7 +148,7 @@ class InProcess(Grid):
 
 def wired(message: Message) -> Message:
     """Return what arrives of a message on the other side: nothing is shared with the sender."""
-    return message_from_proto(message_to_proto(message))
+    return message_from_bytes(message_to_bytes(message))
 
 
 def sites(
@@ -163,9 +169,3 @@ def sites(
         )
         for n in range(count)
     ]
-
-
-def _size(message: Message) -> int:
-    from secede.flower.protocol.arrays import size_bytes
-
-    return size_bytes(message)

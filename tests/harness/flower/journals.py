@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.flower.small import Federation
-from secede.erasure.receipts import verify
+from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES, RECEIPT_TYPE
 from secede.erasure.signing import dsse
 from secede.erasure.storage.journal import Journal
 
@@ -27,6 +27,6 @@ def details(federation: Federation, state: str, number: int = 1) -> list[dict[st
 
 
 def told(path: Path) -> dict[str, Any]:
-    payload = dsse.unverified(path.read_bytes(), verify.PAYLOAD_TYPE, limit=verify.LIMIT)
+    payload = dsse.unverified_payload(path.read_bytes(), RECEIPT_TYPE, limit=MAX_RECEIPT_BYTES)
     found: dict[str, Any] = json.loads(payload)["predicate"]
     return found

@@ -18,9 +18,9 @@ import safetensors.torch
 import torch
 
 from harness.erasure.killed import Tell, Worker, die
+from secede import files
 from secede import state as states
 from secede.flower.client.kept_updates import KeptUpdates
-from secede.flower.storage import state_writer
 
 HOME = "a" * 32
 STEPS = ((safetensors.torch, "save_file"), (os, "fsync"), (os, "replace"), (os, "unlink"))
@@ -64,7 +64,7 @@ def look(folder: Path, last: int) -> dict[str, Any]:
     rounds = [kept.round for kept in updates.all()]
     found = {kept.round: kept for kept in updates.all()}
     whole = [updates.get(states.digest(state(number)), HOME) is not None for number in found]
-    parts = len(list(folder.glob(state_writer.PARTS)))
+    parts = len(list(folder.glob(files.PARTS)))
     keep(updates, 4, serving)
     names = {f"{kept.stem}.safetensors" for kept in updates.all()} | {"index.json", ".lock"}
     return {

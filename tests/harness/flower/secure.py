@@ -31,10 +31,10 @@ from torch import Tensor
 
 from harness.flower.inprocess import InProcess
 from harness.flower.small import (
+    OPTIONS,
     SEED,
     SIZES,
     TRAINING,
-    WISHES,
     Federation,
     initial,
     load_data,
@@ -149,7 +149,7 @@ class SecureFederation(Federation):
 
     def erase(self, leaver: str = "name:site-1", **options: Any) -> Outcome:
         grid = options.pop("grid", None) or self.grid()
-        usual = {"wishes": WISHES, "seed": SEED, "trigger": "other", "secure": self.secure}
+        usual = {"options": OPTIONS, "seed": SEED, "trigger": "other", "secure": self.secure}
         return erase(
             grid,
             options.pop("strategy", None) or strategy(),

@@ -6,8 +6,7 @@ that their states can be compared to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,11 +35,11 @@ TRAINING = LocalTraining(learning_rate=0.1, momentum=0.9, batch_size=16, epochs=
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
 # A step that moves little: what is tested is the way, not the method.
 STEP = {"epochs": 1, "batch_size": 16, "learning_rate": 0.1, "stop_distance": 100.0}
-WISHES = EraseOptions(
+OPTIONS = EraseOptions(
     methods=("projected-ascent",),
     settings={"projected-ascent": STEP},
-    answer_seconds=0.3,
-    retained_seconds=0.3,
+    leaver_timeout=0.3,
+    client_timeout=0.3,
 )
 
 
@@ -146,7 +145,7 @@ class Federation:
 
     def erase(self, leaver: str = "name:site-1", **options: Any) -> Outcome:
         grid = options.pop("grid", None) or self.grid()
-        options = {"wishes": WISHES, "seed": SEED, "trigger": "other", **options}
+        options = {"options": OPTIONS, "seed": SEED, "trigger": "other", **options}
         return erase(
             grid,
             strategy(),
@@ -160,14 +159,3 @@ class Federation:
 
     def site(self, name: str) -> Site:
         return next(site for site in self.sites if site.name == name)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute in one thread: on networks so small, several only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

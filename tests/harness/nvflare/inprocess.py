@@ -22,7 +22,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from harness.flower.small import SEED
 from harness.lines import Lines
-from harness.nvflare.small import MODEL, SITES, WISHES, erasing, serve
+from harness.nvflare.small import MODEL, OPTIONS, SITES, erasing, serve
 from secede.nvflare.controller import FederationController
 from secede.nvflare.store import Store
 from secede.nvflare.tasks import TaskGrid
@@ -94,9 +94,9 @@ class Job:
         }
         FederationController(**given).work(self.grid())
 
-    def erase(self, leaver: str = "name:site-1", **wishes: Any) -> None:
-        waits = {"answer_seconds": 0.3, "retained_seconds": 0.3}
-        self.run(leaver=leaver, trigger="other", wishes={**WISHES, **waits, **wishes})
+    def erase(self, leaver: str = "name:site-1", **options: Any) -> None:
+        waits = {"leaver_timeout": 0.3, "client_timeout": 0.3}
+        self.run(leaver=leaver, trigger="other", options={**OPTIONS, **waits, **options})
 
     # A controller's side of NVFlare, and its context's
 

@@ -17,16 +17,16 @@ from torch import Tensor
 from harness.flower.journals import told
 from harness.flower.small import SEED, SIZES, STEP, TRAINING, load_model, samples
 from secede import state as states
-from secede.erasure.receipts import verify
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.signing.keys import Keyring
 from secede.erasure.storage.ledger import Ledger
 from secede.federation.training import orders, train
-from secede.nvflare import ClientErasure, forms
+from secede.nvflare import ClientErasure, flmodels
 from secede.seeding import derive, generator, torch_seeded
 
 SITES = tuple(f"site-{n}" for n in range(len(SIZES)))
 MODEL = "harness.flower.small:load_model"
-WISHES = {"methods": ["projected-ascent"], "settings": {"projected-ascent": STEP}}
+OPTIONS = {"methods": ["projected-ascent"], "settings": {"projected-ascent": STEP}}
 
 
 def load_data(site: str) -> tuple[Tensor, Tensor]:
@@ -36,7 +36,7 @@ def load_data(site: str) -> tuple[Tensor, Tensor]:
 
 def trained(client: int, received: FLModel) -> dict[str, Tensor]:
     """Train as the simulator does: the group names phase and round, or it is plain training."""
-    ours = forms.incoming(received)
+    ours = flmodels.message_of(received)
     assert ours is not None
     group = ours[1].metadata.group_id.split("/")
     number = int(received.current_round)
@@ -66,7 +66,7 @@ def serve(erasure: ClientErasure, site: str) -> None:
 def said(home: Path) -> dict[str, Any]:
     """Return what the one receipt says, which must verify."""
     (found,) = (home / "receipts").glob("*.json")
-    verify.verify(found.read_bytes(), Keyring.load(home / "keys"))
+    verify_receipt(found.read_bytes(), Keyring.load(home / "keys"))
     with Ledger(home / "ledger.sqlite", read_only=True) as ledger:
         ledger.verify()
     return told(found)

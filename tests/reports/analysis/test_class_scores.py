@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from secede.errors import RecordError
-from secede.reports.analysis.answers import Reply
-from secede.reports.analysis.questions import cheaper, forgotten, useful
-from secede.reports.figures.catalogue import plots
+from secede.reports.analysis.questions import Reply, judge_cheaper, judge_forgotten, judge_useful
+from secede.reports.figures.catalogue import make_plots
 from secede.reports.records.load import read_run
 from secede.reports.records.runs import Run
-from secede.reports.tables.main import cost_table, main_table
+from secede.reports.tables.scores import cost_table, score_table
 
 Make = Callable[..., Run]
 BOTH = pytest.mark.parametrize(
@@ -34,15 +33,15 @@ def erased(make_run: Make, value: float, *, retrained: float = 0.0) -> Run:
 
 
 def test_the_classes_must_be_known_no_more_than_after_retraining(make_run: Make) -> None:
-    answer = forgotten(erased(make_run, 0.14), 2)
+    answer = judge_forgotten(erased(make_run, 0.14), 2)
     assert answer.reply is Reply.NO
     assert answer.sentence.startswith("Accuracy on the leaver's classes is 14.0")
-    assert forgotten(erased(make_run, 0.01), 2).reply is Reply.YES
+    assert judge_forgotten(erased(make_run, 0.01), 2).reply is Reply.YES
 
 
 def test_nor_less_where_the_others_kept_some(make_run: Make) -> None:
-    assert forgotten(erased(make_run, 0.78, retrained=0.8), 2).reply is Reply.YES
-    answer = forgotten(erased(make_run, 0.3, retrained=0.8), 2)
+    assert judge_forgotten(erased(make_run, 0.78, retrained=0.8), 2).reply is Reply.YES
+    answer = judge_forgotten(erased(make_run, 0.3, retrained=0.8), 2)
     assert answer.reply is Reply.NO
     assert "it went further than retraining does" in answer.sentence
 
@@ -57,11 +56,11 @@ def test_a_model_is_as_useful_as_it_is_on_the_other_classes(make_run: Make) -> N
         post_rounds=2,
         fixed={"others_accuracy": others, "clean_accuracy": clean},
     )
-    answer = useful(run, 2)
+    answer = judge_useful(run, 2)
     assert answer.reply is Reply.NO
     assert answer.sentence.startswith("Accuracy on the other classes is 90.0")
     # Retraining gets to 90 % in its second round, with 8 uploads against 9.
-    cost = cheaper(run, 2)
+    cost = judge_cheaper(run, 2)
     assert cost.reply is Reply.NO
     assert "accuracy on the other classes, erasing took 2 rounds" in cost.sentence
     assert "accuracy on the other classes" in cost_table(run).rows[0].group
@@ -70,9 +69,9 @@ def test_a_model_is_as_useful_as_it_is_on_the_other_classes(make_run: Make) -> N
 @BOTH
 def test_tables_and_figures_show_both_measures(make_run: Make, scenario: str, measure: str) -> None:
     run = make_run(scenario=scenario, seeds=(0,))
-    keys = [column.key for column in main_table(run).columns]
+    keys = [column.key for column in score_table(run).columns]
     assert keys[:4] == ["clean_accuracy", measure, "others_accuracy", "leaver_loss"]
-    labels = {plot.slug: [panel.value_label for panel in plot.panels] for plot in plots([run])}
+    labels = {plot.slug: [panel.value_label for panel in plot.panels] for plot in make_plots([run])}
     assert labels[f"{scenario}-efficacy"][-1] == "accuracy on the other classes"
     for figure in ("clean-accuracy", "communication-n5", "rounds-n5"):
         assert labels[f"{scenario}-{figure}"][0] == "accuracy on the other classes"

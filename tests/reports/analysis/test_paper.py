@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from secede.reports.analysis.paper import STATED, compare_with_text, levels
+from secede.reports.analysis.paper import STATED, compare_with_text, stated_levels
 from secede.reports.records.runs import Run
 
 Make = Callable[..., Run]
@@ -75,13 +75,13 @@ def test_without_post_training_nothing_is_measured(make_run: Make) -> None:
 def test_other_runs_are_not_held_against_the_paper(make_run: Make) -> None:
     run = make_run(name="mine")
     assert compare_with_text([run]) == ()
-    assert levels(run) == ()
+    assert stated_levels(run) == ()
 
 
 def test_costs_are_stated_for_two_cells_at_one_accuracy(make_run: Make) -> None:
     cells = ("mnist-backdoor-5", "mnist-flipped-5", "mnist-backdoor-10")
     runs = [make_run(name=f"paper/{cell}", seeds=(0,)) for cell in cells]
-    assert [levels(run) for run in runs] == [(0.9813,), (0.9813,), ()]
+    assert [stated_levels(run) for run in runs] == [(0.9813,), (0.9813,), ()]
     assert set(STATED) == {f"paper/{cell}" for cell in (*cells, "mnist-flipped-10")}
 
 
@@ -95,10 +95,10 @@ def test_the_paper_is_held_against_projected_ascent_even_if_another_is_judged(
     assert rows[0].what == "clean accuracy, projected ascent, after 1 round"
     assert rows[0].measured is not None
     assert rows[0].measured.mean == pytest.approx(0.953)
-    assert levels(run) == (0.9813,)
+    assert stated_levels(run) == (0.9813,)
 
 
 def test_a_run_without_projected_ascent_is_not_held_against_the_paper(make_run: Make) -> None:
     run = make_run(seeds=(0,), methods=("second-choice", "fine-tune"))
     assert compare_with_text([run]) == ()
-    assert levels(run) == ()
+    assert stated_levels(run) == ()

@@ -4,11 +4,19 @@ from collections.abc import Callable
 import pytest
 
 from secede.reports.analysis.statistics import (
+    HIGH,
+    LOW,
+    NO_RISE,
+    ONE,
+    ZERO,
+    Aim,
+    Estimate,
     difference,
-    measured,
-    of_losses,
-    of_shares,
-    over_seeds,
+    mark_best,
+    mean_loss,
+    mean_over_seeds,
+    mean_score,
+    mean_share,
     ratio,
     wilson,
 )
@@ -17,38 +25,38 @@ from secede.reports.records.runs import Run, Score
 
 def test_the_t_interval_matches_the_hand_sum() -> None:
     # mean 0.92, deviation 0.02, t of 2 degrees 4.302653: half width 4.302653 * 0.02 / sqrt(3).
-    estimate = over_seeds([0.90, 0.92, 0.94])
+    estimate = mean_over_seeds([0.90, 0.92, 0.94])
     assert estimate.mean == pytest.approx(0.92)
     assert estimate.interval == pytest.approx((0.8703173, 0.9696827), abs=1e-6)
     assert estimate.note == "mean and 95 % interval over 3 seeds (Student's t)"
 
 
 def test_intervals_hold_nothing_impossible() -> None:
-    assert of_shares([Score(0.0, 9), Score(0.02, 9)]).low == 0
-    assert of_shares([Score(0.98, 9), Score(1.0, 9)]).high == 1
+    assert mean_share([Score(0.0, 9), Score(0.02, 9)]).low == 0
+    assert mean_share([Score(0.98, 9), Score(1.0, 9)]).high == 1
     far_apart = difference([Score(0.9, 9), Score(0.1, 9)], [Score(0.1, 9), Score(0.9, 9)])
     assert far_apart.interval == pytest.approx((-1, 1))
-    assert of_losses([Score(0.1, 9), Score(2.0, 9)]).low == 0
-    assert over_seeds([0.0, 0.02]).low == pytest.approx(0.01 - 12.7062 * 0.01, abs=1e-5)
+    assert mean_loss([Score(0.1, 9), Score(2.0, 9)]).low == 0
+    assert mean_over_seeds([0.0, 0.02]).low == pytest.approx(0.01 - 12.7062 * 0.01, abs=1e-5)
 
 
 def test_equal_values_have_no_width() -> None:
-    assert over_seeds([53.23] * 3).interval == (53.23, 53.23)
+    assert mean_over_seeds([53.23] * 3).interval == (53.23, 53.23)
 
 
 def test_one_value_has_no_interval() -> None:
-    estimate = over_seeds([0.4])
+    estimate = mean_over_seeds([0.4])
     assert (estimate.mean, estimate.interval) == (0.4, None)
     assert estimate.note == "one seed: no interval"
 
 
 def test_no_value_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one seed"):
-        over_seeds([])
+        mean_over_seeds([])
 
 
 def test_a_loss_that_is_not_finite_has_no_interval() -> None:
-    estimate = over_seeds([1.0, math.inf])
+    estimate = mean_over_seeds([1.0, math.inf])
     assert (estimate.mean, estimate.interval) == (math.inf, None)
 
 
@@ -65,10 +73,10 @@ def test_wilsons_interval_matches_known_values(score: Score, expected: tuple[flo
 
 
 def test_one_seed_gets_the_interval_of_its_test_set_and_says_so() -> None:
-    estimate = of_shares([Score(0.5, 100)])
+    estimate = mean_share([Score(0.5, 100)])
     assert estimate.interval == pytest.approx((0.4038315, 0.5961685), abs=1e-6)
     assert estimate.note == "one seed: sampling interval of the test set only"
-    assert of_shares([Score(0.5, 100), Score(0.5, 100)]).basis == "seeds"
+    assert mean_share([Score(0.5, 100), Score(0.5, 100)]).basis == "seeds"
 
 
 def test_differences_are_paired_by_seed() -> None:
@@ -94,8 +102,8 @@ def test_differences_need_the_same_seeds() -> None:
 
 def test_a_score_is_measured_in_its_own_way(make_run: Callable[..., Run]) -> None:
     run = make_run(seeds=(0,))
-    assert measured(run, "retrain", 3, "clean_accuracy").basis == "test set"
-    assert measured(run, "retrain", 3, "leaver_loss").basis == "none"
+    assert mean_score(run, "retrain", 3, "clean_accuracy").basis == "test set"
+    assert mean_score(run, "retrain", 3, "leaver_loss").basis == "none"
 
 
 def test_one_seed_compared_sample_by_sample_has_bonett_and_prices_interval() -> None:
@@ -130,3 +138,43 @@ def test_a_ratio_that_explodes_is_infinite_and_no_error() -> None:
     assert found.mean == pytest.approx(1)
     assert list(found.interval or ()) == [0, math.inf]
     assert math.isnan(ratio([Score(0.0, 9)], [Score(1.0, 9)]).mean)
+
+
+def between(low: float, high: float) -> Estimate:
+    return Estimate((low + high) / 2, low, high, 3, "seeds")
+
+
+def exactly(value: float) -> Estimate:
+    return Estimate(value, None, None, 1, "none")
+
+
+@pytest.mark.parametrize(
+    ("aim", "values", "expected"),
+    [
+        (HIGH, [0.9, 0.95, 0.95], [False, True, True]),
+        (LOW, [1.0, 1.0, 21.0], [True, True, False]),
+        (ZERO, [-0.01, 0.02, 0.5], [True, False, False]),
+        (NO_RISE, [-0.3, 0.0, 0.1], [True, True, False]),
+        (ONE, [0.5, 1.25, 2.0], [False, True, False]),
+    ],
+)
+def test_the_best_is_what_the_column_aims_at(
+    aim: Aim, values: list[float], expected: list[bool]
+) -> None:
+    assert list(mark_best([exactly(value) for value in values], aim)) == expected
+
+
+def test_values_whose_intervals_overlap_the_best_ones_are_tied_with_it() -> None:
+    values = [between(0.94, 0.96), between(0.95, 0.99), between(0.90, 0.93)]
+    assert mark_best(values, HIGH) == (True, True, False)
+
+
+def test_an_interval_around_the_aim_reaches_it() -> None:
+    # The first is nearest by its mean; the second's interval holds zero, the third's does not.
+    values = [between(0.001, 0.003), between(-0.02, 0.03), between(0.01, 0.02)]
+    assert mark_best(values, ZERO) == (True, True, False)
+
+
+def test_what_is_missing_or_not_finite_is_never_the_best() -> None:
+    assert mark_best([None, exactly(2.0), exactly(math.inf)], ONE) == (False, True, False)
+    assert mark_best([None, exactly(math.nan)], LOW) == (False, False)

@@ -3,7 +3,7 @@ from itertools import product
 
 import pytest
 
-from secede.reports.analysis.answers import Answer, Reply
+from secede.reports.analysis.questions import Answer, Reply
 from secede.reports.analysis.verdict import ONE_SEED, Verdict, joint_headline, judge, judged_round
 from secede.reports.records.runs import Run
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from secede.reports.figures.catalogue import columns, plots
-from secede.reports.figures.plots import MarkPanel
+from secede.reports.figures.catalogue import make_plots, panel_columns
+from secede.reports.figures.plot import ScatterPanel
 from secede.reports.records.load import read_run
 from secede.reports.records.runs import Run
 
@@ -27,7 +27,7 @@ def cells(make_run: Make) -> list[Run]:
 
 
 def test_the_whole_paper_is_drawn(cells: list[Run]) -> None:
-    found = {plot.slug: [len(row) for row in plot.rows] for plot in plots(cells)}
+    found = {plot.slug: [len(row) for row in plot.rows] for plot in make_plots(cells)}
     assert found == {
         "backdoor-efficacy": [3, 3],
         "backdoor-membership-n5": [3, 3],
@@ -53,19 +53,19 @@ def test_the_whole_paper_is_drawn(cells: list[Run]) -> None:
 
 
 def test_panels_stand_in_the_papers_order(cells: list[Run]) -> None:
-    efficacy = plots(cells)[0]
+    efficacy = make_plots(cells)[0]
     titles = [panel.title for panel in efficacy.rows[0]]
     assert titles == ["MNIST", "EMNIST, 47 classes", "CIFAR-10"]
 
 
 def test_runs_that_differ_in_more_than_clients_get_a_column_each(make_run: Make) -> None:
     runs = [make_run(seeds=(0,), post_rounds=2), make_run(seeds=(0,), post_rounds=3)]
-    assert [len(column.runs) for column in columns(runs)] == [1, 1]
-    assert [column.title for column in columns(runs)] == ["MNIST, backdoor, N=5"] * 2
+    assert [len(column.runs) for column in panel_columns(runs)] == [1, 1]
+    assert [column.title for column in panel_columns(runs)] == ["MNIST, backdoor, N=5"] * 2
 
 
 def test_a_single_run_has_its_own_panels(make_run: Make) -> None:
-    found = plots([make_run(scenario="clean", seeds=(0,))])
+    found = make_plots([make_run(scenario="clean", seeds=(0,))])
     assert [plot.slug for plot in found] == [
         "clean-efficacy",
         "clean-membership-n5",
@@ -86,20 +86,20 @@ def test_without_membership_scores_their_figure_is_left_out(
     folder = write_run(seeds=(0,), rounds=2, post_rounds=1)
     path = folder / "seed-0" / "result.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "membership": {}}))
-    slugs = [plot.slug for plot in plots([read_run(folder)])]
+    slugs = [plot.slug for plot in make_plots([read_run(folder)])]
     assert len(slugs) == 5
     assert "backdoor-membership-n5" not in slugs
 
 
 def test_captions_say_after_how_many_rounds(make_run: Make) -> None:
     long, short = make_run(seeds=(0,)), make_run(seeds=(0,), clients=10, post_rounds=3)
-    found = {plot.slug: plot.caption for plot in plots([long, short])}
+    found = {plot.slug: plot.caption for plot in make_plots([long, short])}
     assert "Erased: after 1 round of" in found["backdoor-efficacy"]
     assert "Erased: after up to 5 rounds of" in found["backdoor-clean-accuracy"]
-    titles = {plot.slug: plot.title for plot in plots([long, short])}
+    titles = {plot.slug: plot.title for plot in make_plots([long, short])}
     assert titles["backdoor-efficacy"].endswith("forgotten after 1 round?")
     assert titles["backdoor-clean-accuracy"].endswith("useful after up to 5 rounds?")
-    only = {plot.slug: plot.caption for plot in plots([short])}
+    only = {plot.slug: plot.caption for plot in make_plots([short])}
     assert "Erased: after 3 rounds of" in only["backdoor-clean-accuracy"]
 
 
@@ -115,7 +115,7 @@ def test_three_methods_after_a_round_are_worth_a_figure(
     make_run: Make, methods: tuple[str, ...], post_rounds: int, drawn: bool
 ) -> None:
     run = make_run(seeds=(0,), rounds=3, post_rounds=post_rounds, methods=methods)
-    assert ("backdoor-methods-n5" in [plot.slug for plot in plots([run])]) is drawn
+    assert ("backdoor-methods-n5" in [plot.slug for plot in make_plots([run])]) is drawn
 
 
 def test_of_many_variants_the_figure_shows_the_first_and_says_so(make_run: Make) -> None:
@@ -126,20 +126,20 @@ def test_of_many_variants_the_figure_shows_the_first_and_says_so(make_run: Make)
     curves = {**seed.curves, **dict.fromkeys(variants, seed.curves["second-choice"])}
     config = replace(run.config, methods=(plain[0], *variants, *plain[1:]))
     many = replace(run, config=config, seeds=(replace(seed, curves=curves),))
-    (plot,) = (plot for plot in plots([many]) if "methods" in plot.slug)
+    (plot,) = (plot for plot in make_plots([many]) if "methods" in plot.slug)
     (panel,) = plot.panels
-    assert isinstance(panel, MarkPanel)
+    assert isinstance(panel, ScatterPanel)
     shown = [f"Second choice ({number})" for number in range(7)]
     labels = [mark.label for mark in panel.marks]
     assert labels == ["Second choice", *shown, "Fine-tuned", "Weight negation"]
     assert plot.caption.startswith("Every method but some variants, which the table has, after")
-    assert plots([run])[-1].caption.startswith("Every method after its first round")
+    assert make_plots([run])[-1].caption.startswith("Every method after its first round")
 
 
 def test_the_caption_of_rounds_names_what_stands_beside_the_erased_model(make_run: Make) -> None:
     def caption(*methods: str) -> str:
         run = make_run(seeds=(0,), rounds=3, post_rounds=2, methods=methods)
-        return next(plot.caption for plot in plots([run]) if "rounds-n5" in plot.slug)
+        return next(plot.caption for plot in make_plots([run]) if "rounds-n5" in plot.slug)
 
     assert "erased model, rounds of" in caption("projected-ascent", "weight-negation")
     others = caption("second-choice", "fine-tune", "projected-ascent")
@@ -148,7 +148,7 @@ def test_the_caption_of_rounds_names_what_stands_beside_the_erased_model(make_ru
 
 def test_the_caption_of_methods_says_what_is_shaded(make_run: Make) -> None:
     found = {
-        scenario: plots([make_run(scenario=scenario, seeds=(0,), rounds=3, post_rounds=2)])[-1]
+        scenario: make_plots([make_run(scenario=scenario, seeds=(0,), rounds=3, post_rounds=2)])[-1]
         for scenario in ("backdoor", "flipped", "clean")
     }
     assert "to which less than retraining's belongs" in found["backdoor"].caption

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from secede.reports.analysis.statistics import Estimate
 from secede.reports.figures.draw import draw
 from secede.reports.figures.palette import LOOKS
-from secede.reports.figures.plots import BarGroup, BarPanel, Line, LinePanel
+from secede.reports.figures.plot import BarGroup, BarPanel, Line, LinePanel
 
 THREE = (
     ("fedavg", Estimate(0.98, 0.97, 0.99, 3, "seeds")),
@@ -69,7 +69,7 @@ def test_a_bar_that_is_not_finite_is_drawn_as_nothing_and_says_so(axes: Axes) ->
     assert texts(axes)[-1] == "not finite"
 
 
-def line_panel(upright: bool) -> LinePanel:
+def line_panel(transposed: bool) -> LinePanel:
     values = (Estimate(0.2, 0.1, 0.3, 3, "seeds"), Estimate(0.9, 0.8, 1.0, 3, "seeds"))
     return LinePanel(
         title="MNIST",
@@ -78,12 +78,12 @@ def line_panel(upright: bool) -> LinePanel:
         unit="share",
         lines=(Line("retrain", (0.0, 4.0), values),),
         window=(0.5, 1.0),
-        upright=upright,
+        transposed=transposed,
     )
 
 
 def test_lines_run_over_positions_with_their_intervals_shaded(axes: Axes) -> None:
-    draw(axes, line_panel(upright=False))
+    draw(axes, line_panel(transposed=False))
     x, y = data(axes)
     assert x == [0, 4]
     assert y == pytest.approx([20, 90])
@@ -94,7 +94,7 @@ def test_lines_run_over_positions_with_their_intervals_shaded(axes: Axes) -> Non
 
 
 def test_an_upright_panel_puts_values_on_the_horizontal_axis(axes: Axes) -> None:
-    draw(axes, line_panel(upright=True))
+    draw(axes, line_panel(transposed=True))
     x, y = data(axes)
     assert x == pytest.approx([20, 90])
     assert y == [0, 4]

@@ -53,7 +53,7 @@ def test_costs_run_against_the_best_accuracy_so_far(make_run: Make) -> None:
     assert [value.mean for value in retrained.values] == [0.1, 0.9, 0.9, 0.95]
     assert [value.mean for value in erased.values] == [0.2, 0.94, 0.94]
     assert erased.positions == pytest.approx((6.65348, 5 * 6.65348, 9 * 6.65348))
-    assert panel.upright
+    assert panel.transposed
     # 2.2 times as wide as what separates the best from the first round, and at least 2.2 points.
     assert panel.window == pytest.approx((0.928 - 0.0011, 0.95 + 0.0011))
 
@@ -126,7 +126,7 @@ def test_methods_lie_where_their_use_and_their_probe_put_them(make_run: Make) ->
     assert [mark.look for mark in panel.marks] == ["erased", "fine-tune", "other-1"]
     positions = [mark.position for mark in panel.marks]
     assert positions == pytest.approx([-1, 1, -48])
-    assert panel.is_position_wide
+    assert panel.is_position_logarithmic
     assert panel.marks[2].value.mean == pytest.approx(0.09)
     assert panel.allowed == (-math.inf, 0.03)
 

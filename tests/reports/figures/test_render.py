@@ -6,15 +6,15 @@ from dataclasses import replace
 import matplotlib
 import pytest
 
-from secede.reports.figures.catalogue import plots
-from secede.reports.figures.plots import Plot
+from secede.reports.figures.catalogue import make_plots
+from secede.reports.figures.plot import Plot
 from secede.reports.figures.render import panel_svg, plot_bytes
 from secede.reports.records.runs import Run
 
 
 @pytest.fixture
 def plot(make_run: Callable[..., Run]) -> Plot:
-    found = plots([make_run(seeds=(0, 1), rounds=3, post_rounds=2)])
+    found = make_plots([make_run(seeds=(0, 1), rounds=3, post_rounds=2)])
     return next(plot for plot in found if plot.slug == "backdoor-rounds-n5")
 
 
@@ -22,7 +22,7 @@ def plot(make_run: Callable[..., Run]) -> Plot:
 def methods(make_run: Callable[..., Run]) -> Plot:
     others = ("projected-ascent", "fine-tune", "weight-negation", "orthogonal-descent")
     runs = [make_run(seeds=(0, 1), rounds=3, methods=others, data=d) for d in ("mnist", "cifar10")]
-    return plots(runs)[-1]
+    return make_plots(runs)[-1]
 
 
 def test_a_figure_is_the_same_bytes_every_time(plot: Plot) -> None:
@@ -99,6 +99,6 @@ def test_the_panel_of_methods_is_themed_too(methods: Plot) -> None:
 
 def test_a_title_cannot_break_out_of_its_panel(make_run: Callable[..., Run]) -> None:
     run = make_run(seeds=(0,), data='own/"><script>.npz', name="mine", rounds=2, post_rounds=1)
-    svg = panel_svg(plots([run])[0].panels[0], "mine")
+    svg = panel_svg(make_plots([run])[0].panels[0], "mine")
     assert "<script" not in svg
     ET.fromstring(svg)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from secede.reports.records.load import load_runs
-from secede.reports.records.merge import joined
+from secede.reports.records.merge import merge_runs
 from secede.reports.records.runs import Run
 
 Make = Callable[..., Run]
@@ -22,7 +22,7 @@ def two(make_run: Make) -> tuple[Run, Run]:
 
 
 def test_other_methods_on_the_same_models_are_one_run(two: tuple[Run, Run]) -> None:
-    (run,) = joined(two)
+    (run,) = merge_runs(two)
     assert run.config.methods == (*ASCENT, *OTHERS)
     assert run.erased == "projected-ascent"
     assert run.scores("reference", 1, "attack_success") == two[1].scores(
@@ -39,13 +39,13 @@ def test_a_method_as_it_is_comes_before_variants(make_run: Make) -> None:
     methods = ("fine-tune@slow", "reference")
     variant = replace(variant, config=replace(variant.config, methods=methods))
     for runs in permutations((variant, make_run(methods=ASCENT))):
-        (run,) = joined(runs)
+        (run,) = merge_runs(runs)
         assert run.config.methods == (*ASCENT, *methods)
         assert run.erased == "projected-ascent"
 
 
 def test_a_method_that_both_have_is_there_once(make_run: Make) -> None:
-    (run,) = joined([make_run(methods=("fine-tune", *ASCENT)), make_run(methods=OTHERS)])
+    (run,) = merge_runs([make_run(methods=("fine-tune", *ASCENT)), make_run(methods=OTHERS)])
     assert run.config.methods == ("fine-tune", "projected-ascent", "reference")
 
 
@@ -58,7 +58,7 @@ def test_other_seeds_titles_or_states_stay_apart(make_run: Make, two: tuple[Run,
     seed = replace(other.seeds[0], curves={**other.seeds[0].curves, "retrain": elsewhere})
     moved = replace(other, seeds=(seed, *other.seeds[1:]))
     for apart in (replace(fewer, config=other.config), named, moved):
-        assert joined([two[0], apart]) == (two[0], apart)
+        assert merge_runs([two[0], apart]) == (two[0], apart)
 
 
 def test_a_folder_of_runs_is_read_joined(two: tuple[Run, Run], tmp_path: Path) -> None:

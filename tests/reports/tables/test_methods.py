@@ -44,7 +44,7 @@ def value(table: Table, arm: str, key: str) -> Estimate | None:
 def absent(table: Table, arm: str, key: str) -> str:
     """Return what stands for a value that is not there."""
     assert value(table, arm, key) is None
-    return row(table, arm).absent([column.key for column in table.columns].index(key))
+    return row(table, arm).missing_text([column.key for column in table.columns].index(key))
 
 
 def means(table: Table, key: str) -> list[float | None]:
@@ -54,7 +54,7 @@ def means(table: Table, key: str) -> list[float | None]:
 
 def marked(table: Table, key: str, mark: Mark) -> list[str]:
     index = [column.key for column in table.columns].index(key)
-    return [row.arm for row in table.rows if mark in row.marked(index)]
+    return [row.arm for row in table.rows if mark in row.marks_of(index)]
 
 
 def test_fedavg_retraining_and_every_method_have_a_row_with_its_needs(table: Table) -> None:

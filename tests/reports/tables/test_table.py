@@ -85,5 +85,5 @@ def test_a_wide_table_is_split_before_a_column_and_the_words_go_with_the_rest() 
     assert [column.key for column in second.columns] == ["upload_mb"]
     assert (first.words, second.words) == ("", "needs")
     assert (first.rows[0].values, second.rows[0].values) == ((SHARE,), (TWICE,))
-    assert first.rows[0].marked(0) == best
-    assert second.rows[0].marked(0) == frozenset()
+    assert first.rows[0].marks_of(0) == best
+    assert second.rows[0].marks_of(0) == frozenset()

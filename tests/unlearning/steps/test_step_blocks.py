@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -21,15 +20,6 @@ from secede.unlearning.steps import leaver_metrics
 from secede.unlearning.steps.ascent import AnchorState, Ascent, AscentBounds
 
 BLOCKS = (1, 3, 8)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Threads cost more than they give on models this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def assert_same(fast: LocalResult, plain: LocalResult) -> None:

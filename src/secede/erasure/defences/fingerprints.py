@@ -25,7 +25,6 @@ from secede import files
 from secede import state as states
 from secede.errors import RecordError, StorageError
 from secede.federation.engine import OwnState, Update
-from secede.files import write_new
 from secede.state import State
 
 SUMS = 64
@@ -84,7 +83,7 @@ class Fingerprints:
     def _seed(self) -> bytes:
         path = self._folder / "seed"
         if not path.exists():
-            write_new(path, secrets.token_bytes(_SEED_BYTES), 0o600)
+            files.create(path, secrets.token_bytes(_SEED_BYTES), 0o600)
         try:
             found = path.read_bytes()
         except OSError as error:

@@ -1,8 +1,8 @@
-"""What a client gets for its request: the server's signed word that it came, and by when it is due.
+"""The server's signed acknowledgement of a request: when it came, and when it is due.
 
-It is signed anew when the date is put off, and when the request ends without an erasure, with the
-reason (GDPR Art. 12(3) and (4)); an erasure ends in a receipt instead. An envelope as of requests
-and receipts. The client keeps it; it needs nothing but the server's public key to be checked.
+The server signs it anew when the due date is extended, and when the request ends without an
+erasure, with the reason (GDPR Art. 12(3) and (4)); an erasure ends in a receipt instead. The client
+keeps it and checks it with the server's public key alone.
 """
 
 from __future__ import annotations
@@ -13,34 +13,21 @@ from typing import Literal
 from pydantic import ValidationError
 
 from secede.erasure.canonical_json import parse, to_canonical
-from secede.erasure.documents import request as deadline
 from secede.erasure.signing import dsse
-from secede.erasure.signing.keys import PrivateKey, PublicKey
-from secede.erasure.storage import progress as courses
-from secede.erasure.storage.journal_entries import Entry, Transition
-from secede.erasure.types import (
-    Digest,
-    Document,
-    Name,
-    Text,
-    Timestamp,
-    describe_errors,
-    format_time,
-)
+from secede.erasure.signing.keys import SERVER, PrivateKey, PublicKey
+from secede.erasure.types import Digest, Document, Name, Text, Timestamp, describe_errors
 from secede.errors import TrustError
-from secede.text import printable
 
-PAYLOAD_TYPE = "application/vnd.secede.erasure-acknowledgement+json"
-LIMIT = 16_384  # bytes; one takes about 700
+ACKNOWLEDGEMENT_TYPE = "application/vnd.secede.erasure-acknowledgement+json"
+MAX_ACKNOWLEDGEMENT_BYTES = 16_384  # signed; one takes about 700
 REMEDIES = (
     "The client may lodge a complaint with a supervisory authority and seek a judicial remedy "
     "(GDPR Art. 12(4))."
 )
-_LONGEST = 300  # characters of a reason
 
 
 class Ended(Document):
-    """That a request ended and nothing was erased."""
+    """When and why a request ended without an erasure."""
 
     state: Literal["refused", "rolled-back"]
     at: Timestamp
@@ -49,56 +36,33 @@ class Ended(Document):
 
 
 class Acknowledgement(Document):
-    """That a request came, by when it will be answered, and if it ended without an erasure."""
+    """When a request came, when it is due, and how it ended if nothing was erased."""
 
-    version: Literal[2] = 2
+    version: Literal[1] = 1
     request: Digest
     federation: Name
     client: Name
     received: Timestamp
     due: Timestamp
     extended_to: Timestamp | None
-    reason: Text | None  # for putting it off
+    reason: Text | None  # for the extension
     ended: Ended | None
 
 
-def of(entry: Entry, federation: str, last: Transition) -> Acknowledgement:
-    """Return what is said about a request that was accepted."""
-    return Acknowledgement(
-        request=entry.digest,
-        federation=federation,
-        client=entry.client,
-        received=format_time(entry.received),
-        due=format_time(deadline.due_date(entry.received)),
-        extended_to=format_time(entry.due) if entry.extended else None,
-        reason=entry.reason,
-        ended=_ended(last),
-    )
+def sign_acknowledgement(acknowledgement: Acknowledgement, key: PrivateKey) -> bytes:
+    """Return the acknowledgement, signed by the server."""
+    return dsse.sign(to_canonical(acknowledgement.model_dump()), ACKNOWLEDGEMENT_TYPE, key)
 
 
-def _ended(last: Transition) -> Ended | None:
-    if last.state not in (courses.REFUSED, courses.ROLLED_BACK):
-        return None
-    reason = printable(last.details["reason"])
-    return Ended.model_validate(
-        {"state": last.state, "at": format_time(last.at), "reason": reason[:_LONGEST]}
-    )
-
-
-def sign(told: Acknowledgement, key: PrivateKey) -> bytes:
-    """Return it signed by the server."""
-    return dsse.sign(to_canonical(told.model_dump()), PAYLOAD_TYPE, key)
-
-
-def verify(
-    data: bytes, keys: Mapping[str, PublicKey], *, server: str = "server"
+def verify_acknowledgement(
+    data: bytes, keys: Mapping[str, PublicKey], *, server: str = SERVER
 ) -> Acknowledgement:
-    """Return what the server said; anything that it did not sign raises TrustError."""
+    """Return the acknowledgement if the server signed it; TrustError otherwise."""
     if server not in keys:
         raise TrustError(f"no public key of the server {server!r}")
-    payload, _ = dsse.verify(data, PAYLOAD_TYPE, {server: keys[server]}, limit=LIMIT)
-    parse(payload, LIMIT)
+    key = {server: keys[server]}
+    payload, _ = dsse.verify(data, ACKNOWLEDGEMENT_TYPE, key, limit=MAX_ACKNOWLEDGEMENT_BYTES)
     try:
-        return Acknowledgement.model_validate_json(payload)
+        return Acknowledgement.model_validate(parse(payload, MAX_ACKNOWLEDGEMENT_BYTES))
     except ValidationError as error:
         raise TrustError(f"not an acknowledgement: {describe_errors(error)}") from None

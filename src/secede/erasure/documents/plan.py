@@ -7,7 +7,7 @@ its digest is in the ledger. Imports no torch.
 from __future__ import annotations
 
 import io
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 from rich import box
@@ -16,16 +16,16 @@ from rich.table import Table
 from rich.text import Text as Plain
 
 from secede.erasure.canonical_json import digest, to_canonical
-from secede.erasure.documents.ledger_rows import PlanBody, Rung
+from secede.erasure.documents.ledger_rows import MAX_NAMES, PlanBody, Rung
 from secede.erasure.documents.receipt import Setting
 from secede.erasure.types import (
     Count,
     Digest,
     Document,
+    Fraction,
     Name,
     Number,
     Scalar,
-    Share,
     Text,
     Timestamp,
     describe_errors,
@@ -70,8 +70,8 @@ class Step(Document):
     settings: Annotated[dict[Name, Setting | tuple[Setting, ...]], Field(max_length=64)]
     parameters: Annotated[dict[Name, Setting], Field(max_length=64)]
     needs: Annotated[tuple[Text, ...], Field(max_length=8)]
-    rounds: Count  # of post-training at most, or of retraining
-    least_rounds: Count  # to take however good the model is before: all of them, for retraining
+    max_rounds: Count  # of post-training at most, or of retraining
+    min_rounds: Count  # to take however good the model is before: all of them, for retraining
     upload_bytes: Count  # for all of these rounds, counting included
     download_bytes: Count
 
@@ -86,22 +86,26 @@ class Omitted(Document):
 class Margins(Document):
     """What may be lost: the gate's margins, and the verdict's."""
 
-    overall: Share = 0.05
-    of_class: Share = 0.1
-    minimum: Annotated[int, Field(ge=1)] = 30  # samples of a class that is judged
+    overall: Fraction = 0.05
+    per_class: Fraction = 0.1
+    min_samples: Annotated[int, Field(ge=1)] = 30  # samples of a class that is judged
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
     points: Annotated[float, Field(ge=0, le=100)] = 5.0  # from retraining, where there is one
 
 
-class Limits(Document):
+class GuardLimits(Document):
     """The guard's limits for what the leaver returns, in units of a third of the distance to
     freshly initialised models; docs/threats.md says where they come from."""
 
-    farthest: Annotated[float, Field(gt=0, le=100)] = 1.25  # from the reference: more is refused
-    ball: Annotated[float, Field(gt=0, le=100)] = 1.0  # more is pulled back, unless a method has
+    max_distance: Annotated[float, Field(gt=0, le=100)] = (
+        1.25  # from the reference: more is refused
+    )
+    radius: Annotated[float, Field(gt=0, le=100)] = 1.0  # more is pulled back, unless a method has
     # a radius of its own
-    nearest: Annotated[float, Field(ge=0, le=100)] = 0.001  # to any known state: less is refused
-    nearest_line: Annotated[float, Field(ge=0, le=100)] = 0.0002  # to the line through them
+    min_distance: Annotated[float, Field(ge=0, le=100)] = (
+        0.001  # to any known state: less is refused
+    )
+    min_line_distance: Annotated[float, Field(ge=0, le=100)] = 0.0002  # to the line through them
 
 
 class Plan(Document):
@@ -117,23 +121,23 @@ class Plan(Document):
     retained: Annotated[tuple[Name, ...], Field(min_length=1, max_length=100_000)]
     mean: Mean
     margins: Margins
-    guard: Limits
-    quorum: Share  # of the retained clients' samples that must take part; below, the next rung
-    retained_seconds: Annotated[Number, Field(gt=0)]  # that a retained client has for one answer
+    guard: GuardLimits
+    quorum: Fraction  # of the retained clients' samples that must take part; below, the next rung
+    client_timeout: Annotated[Number, Field(gt=0)]  # that a retained client has for one answer
     measure_at_leaver: bool  # in the end: how many of its own samples does the new model get right?
-    answer_seconds: Annotated[Number, Field(gt=0)]  # that the leaver has for one answer
-    asked_until: Timestamp | None  # silence before is waited out; None: the next rung at once
+    leaver_timeout: Annotated[Number, Field(gt=0)]  # that the leaver has for one answer
+    wait_until: Timestamp | None  # silence before is waited out; None: the next rung at once
     backups_until: Timestamp | None
     single_updates: bool = True  # False: secure aggregation hides them
-    fading: bool = True  # after a local step, of what the retained clients' training does not use
+    keep_unused_weights: bool = False  # after a local step, that the others' training does not use
 
     def content(self) -> bytes:
         """Return the plan as it is written down and hashed."""
-        return to_canonical(self._written())
+        return to_canonical(self.model_dump(mode="json"))
 
     def digest(self) -> str:
         """Return what tells this plan from every other."""
-        return digest(self._written())
+        return digest(self.model_dump(mode="json"))
 
     def line(self) -> str:
         """Return the plan as one line of a log, for whoever follows that."""
@@ -163,9 +167,9 @@ class Plan(Document):
             rung=step.rung,
             method=step.method,
             settings=settings,
-            clients=self.retained[:4096],
-            taking_part=len(self.retained),
-            rounds=step.rounds,
+            clients=self.retained[:MAX_NAMES],
+            client_count=len(self.retained),
+            rounds=step.max_rounds,
             upload_bytes=step.upload_bytes,
             download_bytes=step.download_bytes,
         )
@@ -187,9 +191,9 @@ class Plan(Document):
                 step.rung,
                 step.method,
                 ", ".join(step.needs) or "nothing",
-                str(step.rounds)
-                if step.least_rounds == step.rounds
-                else f"{step.least_rounds} to {step.rounds}",
+                str(step.max_rounds)
+                if step.min_rounds == step.max_rounds
+                else f"{step.min_rounds} to {step.max_rounds}",
                 format_bytes(step.upload_bytes),
                 format_bytes(step.download_bytes),
             )
@@ -204,18 +208,13 @@ class Plan(Document):
         lines = (line.rstrip() for line in captured.get().splitlines())
         return "\n".join(line for line in lines if line)
 
-    def _written(self) -> dict[str, Any]:
-        """Return all fields, but no wish that plans from before it did not know, as usual."""
-        usual = {name for name in ("fading", "single_updates") if getattr(self, name)}
-        return self.model_dump(mode="json", exclude=usual)
-
     def _fades(self) -> str:
-        if not self.fading:
+        if self.keep_unused_weights:
             return (
                 "What the retained clients' training does not use is kept as the leaver returns "
                 "it, as asked, and with it any backdoor that their training does not undo."
             )
-        if self.ladder[0].rounds < 2:
+        if self.ladder[0].max_rounds < 2:
             return "Nothing fades: that takes a second round."
         return (
             "In the first of them what the retained clients' training does not use is taken out "
@@ -229,10 +228,10 @@ class Plan(Document):
             f"Who takes part: {names} ({len(self.retained)})"
             + ("; the leaver on a local step only." if local else "."),
             f"Gate: a loss of at most {100 * margins.overall:g} points over all samples, "
-            f"{100 * margins.of_class:g} of a class with {margins.minimum} or more.",
+            f"{100 * margins.per_class:g} of a class with {margins.min_samples} or more.",
             f"Updates are joined by {_MEANS[self.mean]} ({'; '.join(MEAN_LIMITS[self.mean])}).",
             f"Quorum: {100 * self.quorum:g} % of the retained clients' samples. Who is silent for "
-            f"{self.retained_seconds:g} seconds, or sends what cannot be used, is left out of the "
+            f"{self.client_timeout:g} seconds, or sends what cannot be used, is left out of the "
             "rung and named.",
             f"The next rung is taken if {'the leaver is silent, its state is refused or ' * local}"
             "the gate fails; after the last one the old model stays.",
@@ -240,9 +239,9 @@ class Plan(Document):
         if not self.single_updates:
             notes.append(_HIDDEN)
         if local:
-            wait = f", again until {self.asked_until}" if self.asked_until else ""
-            notes.append(f"The leaver has {self.answer_seconds:g} seconds to answer{wait}.")
-            least = self.ladder[0].least_rounds
+            wait = f", again until {self.wait_until}" if self.wait_until else ""
+            notes.append(f"The leaver has {self.leaver_timeout:g} seconds to answer{wait}.")
+            least = self.ladder[0].min_rounds
             notes.append(
                 f"At least {least} of the rounds after a local step, even where none would be "
                 "needed: what the leaver returned is not what serves."

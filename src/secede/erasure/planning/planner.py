@@ -40,15 +40,15 @@ def make(
     *,
     model: State,
     retained: Sequence[str],
-    wishes: EraseOptions,
+    options: EraseOptions,
     now: datetime,
 ) -> Plan:
     """Return the plan for `request`; with no rung possible it is refused."""
     situation = ground.situation(request.client)
-    taken, omitted = _ladder(situation, wishes, ground.scenario)
+    taken, omitted = _ladder(situation, options, ground.scenario)
     if not taken:
         raise RequestError(f"no rung is possible: {'; '.join(o.reason for o in omitted)}")
-    measured = wishes.measure_at_leaver and situation.leaver_online
+    measured = options.measure_at_leaver and situation.leaver_online
     size = Size(
         model=model,
         retained=len(retained),
@@ -56,14 +56,14 @@ def make(
         measured=measured,
         network=lambda: ground.fresh_model(0),
         history=lambda: (
-            ground.server(request.client, retained, model, wishes.answer_seconds).history
+            ground.server(request.client, retained, model, options.leaver_timeout).history
         ),
     )
     steps = []
     for rung, entry, method in taken:
         rounds = {
-            "local-step": wishes.rounds,
-            "server-side": wishes.server_rounds,
+            "local-step": options.max_rounds,
+            "server-side": options.max_server_rounds,
             "retraining": ground.training_rounds,
         }[rung]
         up, down = size.predict(entry, method, rounds, whole=rung == "retraining")
@@ -71,16 +71,16 @@ def make(
             Step(
                 rung=rung,
                 method=check_name(entry.name, "method"),
-                settings=_settings(wishes.settings.get(entry.name, {})),
+                settings=_settings(options.settings.get(entry.name, {})),
                 parameters=parameters(method),
                 needs=entry.needs.words(),
-                rounds=rounds,
-                least_rounds=_least(rung, rounds, wishes),
+                max_rounds=rounds,
+                min_rounds=_least(rung, rounds, options),
                 upload_bytes=up,
                 download_bytes=down,
             )
         )
-    _check_mean(wishes.mean, steps, situation, len(retained))
+    _check_mean(options.mean, steps, situation, len(retained))
     return Plan(
         request=request.digest(),
         federation=request.federation,
@@ -89,17 +89,17 @@ def make(
         ladder=tuple(steps),
         omitted=tuple(omitted),
         retained=tuple(retained),
-        mean=wishes.mean,
-        margins=wishes.margins,
-        guard=wishes.guard,
-        quorum=wishes.quorum,
-        retained_seconds=wishes.retained_seconds,
-        measure_at_leaver=wishes.measure_at_leaver,
-        answer_seconds=wishes.answer_seconds,
-        asked_until=format_time(now + wishes.wait) if wishes.wait else None,
-        backups_until=format_time(wishes.backups_until) if wishes.backups_until else None,
+        mean=options.mean,
+        margins=options.margins,
+        guard=options.guard,
+        quorum=options.quorum,
+        client_timeout=options.client_timeout,
+        measure_at_leaver=options.measure_at_leaver,
+        leaver_timeout=options.leaver_timeout,
+        wait_until=format_time(now + options.wait) if options.wait else None,
+        backups_until=format_time(options.backups_until) if options.backups_until else None,
         single_updates=situation.single_updates,
-        fading=wishes.fading,
+        keep_unused_weights=options.keep_unused_weights,
     )
 
 
@@ -133,19 +133,19 @@ def planned(step: Step) -> Method:
     return method
 
 
-def _least(rung: Rung, rounds: int, wishes: EraseOptions) -> int:
+def _least(rung: Rung, rounds: int, options: EraseOptions) -> int:
     """Return the rounds to take however good the model is before them."""
     if rung == "retraining":
         return rounds
-    return min(wishes.least_rounds, rounds) if rung == "local-step" else 0
+    return min(options.min_rounds, rounds) if rung == "local-step" else 0
 
 
 def _ladder(
-    situation: Situation, wishes: EraseOptions, scenario: str
+    situation: Situation, options: EraseOptions, scenario: str
 ) -> tuple[list[tuple[Rung, Entry, Method]], list[Omitted]]:
     named: dict[Rung, list[str]] = {rung: [] for rung in RUNGS}
-    for name in wishes.methods:
-        entry, _ = create(name, wishes.settings.get(name))
+    for name in options.methods:
+        entry, _ = create(name, options.settings.get(name))
         methods.check_possible(entry, situation, scenario, comparing=False)
         named[rung_of(entry)].append(name)
     usual: dict[Rung, str] = {
@@ -157,17 +157,17 @@ def _ladder(
     }
     taken, omitted = list[tuple[Rung, Entry, Method]](), list[Omitted]()
     for rung in RUNGS:
-        if rung == "local-step" and wishes.distrust:
+        if rung == "local-step" and options.untrusted_leaver:
             omitted.append(Omitted(rung=rung, reason="nothing is taken from the leaver here"))
             continue
         for name in named[rung] or [usual[rung]]:
-            entry, method = create(name, wishes.settings.get(name))
+            entry, method = create(name, options.settings.get(name))
             if lacking := situation.missing(entry.needs):
                 reason = f"{name} needs {' and '.join(lacking)}, which is not there"
                 omitted.append(Omitted(rung=rung, reason=reason))
             else:
                 taken.append((rung, entry, method))
-    if strangers := wishes.settings.keys() - {entry.name for _, entry, _ in taken}:
+    if strangers := options.settings.keys() - {entry.name for _, entry, _ in taken}:
         raise ConfigError(f"settings for {min(strangers)!r}, which is not on the ladder")
     return taken, omitted
 

@@ -1,26 +1,26 @@
-"""What the receipt of an erasure states, put together from journal, plan and registry.
+"""The statement of an erasure's receipt, put together from journal, plan and request.
 
-All of it was written down before, so that it comes out the same to the byte however often and
-wherever it is made.
+All of it was written down before, so that it comes out the same to the byte whenever and wherever
+it is built.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from secede.erasure.canonical_json import to_canonical
-from secede.erasure.documents import request as deadline
 from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.documents.receipt import (
-    LIMITS,
+    MAX_ATTEMPTS,
+    MAX_LEFT_OUT,
+    STANDING_LIMITS,
     Attempt,
     Computed,
     Costs,
-    Destroyed,
     DestroyedItem,
     LeftOut,
     MethodPart,
@@ -30,70 +30,78 @@ from secede.erasure.documents.receipt import (
     RequestPart,
     Scope,
     Setting,
-    Sha256,
     Statement,
-    Subject,
     Verification,
-    summarise,
+    summarise_destroyed,
 )
-from secede.erasure.storage import progress
-from secede.erasure.storage.progress import Progress
+from secede.erasure.documents.request import Request, due_date
+from secede.erasure.storage.progress import Progress, left_out
 from secede.erasure.types import describe_errors, format_time
-from secede.erasure.workflow.session import ErasureSession
 from secede.errors import TrustError
 
-MEANS = {"mean": "weighted-mean", "trimmed": "trimmed-mean", "median": "median"}
-NAMED = 512  # of those left out that the receipt names
-# Said elsewhere in the receipt, or of other rungs.
-_ELSEWHERE = {"version", "request", "federation", "client", "model", "mean", "ladder", "retained"}
-_OF_STEP = {"rung", "method", "settings", "parameters", "needs", "upload_bytes", "download_bytes"}
+_MEANS = {"mean": "weighted-mean", "trimmed": "trimmed-mean", "median": "median"}
+# Fields of plan and step that the receipt has elsewhere, or that are about other rungs.
+_ELSEWHERE_IN_PLAN = {
+    "version",
+    "request",
+    "federation",
+    "client",
+    "model",
+    "mean",
+    "ladder",
+    "omitted",
+    "retained",
+}
+_ELSEWHERE_IN_STEP = {
+    "rung",
+    "method",
+    "settings",
+    "parameters",
+    "needs",
+    "upload_bytes",
+    "download_bytes",
+}
 
 
-def statement(
-    desk: ErasureSession,
+def build_statement(
+    progress: Progress,
+    plan: Plan,
+    request: Request,
     *,
     promoted: str,
     completed: str,
-    gone: Sequence[DestroyedItem],
+    destroyed: Sequence[DestroyedItem],
     head: Head,
 ) -> Statement:
-    """Return what the receipt says; TrustError if its parts contradict each other."""
-    course, plan, step = desk.course, desk.plan, desk.step
-    done = course.last.details
+    """Return the statement of a verified erasure; TrustError if its parts contradict each other.
+
+    `head` is the ledger's before the receipt's own row.
+    """
+    verified = progress.last.details
     try:
-        return build(
-            request=_request(desk, course, promoted, completed),
-            scope=Scope.model_validate_json(to_canonical(done["scope"])),
-            method=_method(course, plan, step),
-            software=_software(course),
-            models=Models(before=plan.model, after=done["model"]),
-            destroyed=summarise(gone),
-            remaining=_remaining(plan),
-            costs=Costs.model_validate(course.cost.as_dict()),
-            verification=Verification.model_validate_json(to_canonical(done["verification"])),
-            ledger=head,
-            further_limits=(*done["limits"], *_further(course)),
+        return Statement.about(
+            Predicate(
+                request=_request(progress, request, promoted, completed),
+                scope=Scope.model_validate_json(to_canonical(verified["scope"])),
+                method=_method(progress, plan),
+                software=_software(progress),
+                models=Models(before=plan.model, after=verified["model"]),
+                destroyed=summarise_destroyed(destroyed),
+                remaining=_remaining(plan),
+                costs=Costs.model_validate(progress.cost.as_dict()),
+                verification=Verification.model_validate_json(
+                    to_canonical(verified["verification"])
+                ),
+                ledger=head,
+                limits=(*STANDING_LIMITS, *verified["limits"], *_more_left_out(progress)),
+            )
         )
     except ValidationError as error:
         raise TrustError(f"a receipt cannot be made of this: {describe_errors(error)}") from error
 
 
-def settings_of(plan: Plan, step: Step) -> dict[str, Setting]:
-    """Return every setting of the plan for a rung by its name, parts of parts with a dot."""
-    whole = plan.model_dump(mode="json", exclude={*_ELSEWHERE, "omitted"})
-    own = step.model_dump(mode="json", exclude=_OF_STEP)
-    flat: dict[str, Setting] = {}
-    for name, value in {**whole, **own}.items():
-        name = "most_rounds" if name == "rounds" else name
-        if isinstance(value, dict):
-            flat |= {f"{name}.{inner}": part for inner, part in value.items()}
-        else:
-            flat[name] = value
-    return flat
-
-
-def _request(desk: ErasureSession, course: Progress, promoted: str, completed: str) -> RequestPart:
-    entry, request = course.entry, desk.request
+def _request(progress: Progress, request: Request, promoted: str, completed: str) -> RequestPart:
+    entry = progress.entry
     return RequestPart(
         digest=entry.digest,
         federation=request.federation,
@@ -102,91 +110,75 @@ def _request(desk: ErasureSession, course: Progress, promoted: str, completed: s
         issued=request.issued,
         received=format_time(entry.received),
         acknowledged=None if entry.acknowledged is None else format_time(entry.acknowledged),
-        due=format_time(deadline.due_date(entry.received)),
+        due=format_time(due_date(entry.received)),
         extended_to=format_time(entry.due) if entry.extended else None,
         promoted=promoted,
         completed=completed,
     )
 
 
-def _method(course: Progress, plan: Plan, step: Step) -> MethodPart:
-    tried = [
-        Attempt(rung=failed["rung"], method=failed["method"], outcome=failed["outcome"])
-        for failed in course.failures[-16:]
-    ]
-    guarded = [t.details["scalars"] for t in course.this_rung if t.state == "guarded"]
-    left = progress.left_out(course.way)
+def _method(progress: Progress, plan: Plan) -> MethodPart:
+    step, verified = plan.ladder[progress.rung], progress.last.details
+    guarded = [t.details["scalars"] for t in progress.this_rung if t.state == "guarded"]
     return MethodPart(
         rung=step.rung,
         name=step.method,
         parameters=step.parameters,
         plan=plan.digest(),
-        settings=settings_of(plan, step),
-        training=course.last.details["training"],
+        settings=_settings(plan, step),
+        training=verified["training"],
         guard=dict(guarded[-1]) if guarded else None,
-        rounds=course.last.details["rounds"],
-        mean=MEANS[plan.mean],
+        rounds=verified["rounds"],
+        mean=_MEANS[plan.mean],
         retained=len(plan.retained),
-        left_out=tuple(LeftOut(client=one.client, why=one.why) for one in left[:NAMED]),
-        tried_before=tuple(tried),
+        left_out=tuple(
+            LeftOut(client=client.client, why=client.why)
+            for client in left_out(progress.way)[:MAX_LEFT_OUT]
+        ),
+        tried_before=tuple(
+            Attempt(rung=failure["rung"], method=failure["method"], outcome=failure["outcome"])
+            for failure in progress.failures[-MAX_ATTEMPTS:]
+        ),
     )
 
 
-def _software(course: Progress) -> list[Computed]:
+def _settings(plan: Plan, step: Step) -> dict[str, Setting]:
+    """Return every setting of the plan for a step by name, as `margins.overall` where nested."""
+    values = {
+        **plan.model_dump(mode="json", exclude=_ELSEWHERE_IN_PLAN),
+        **step.model_dump(mode="json", exclude=_ELSEWHERE_IN_STEP),
+    }
+    flat: dict[str, Setting] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _software(progress: Progress) -> tuple[Computed, ...]:
     """Return what computed this rung: more than one if it went on with other software."""
-    found: dict[bytes, tuple[dict[str, Any], list[str]]] = {}
-    for transition in course.this_rung:
-        told = transition.details.get("software")
-        if told is None:
-            continue
-        steps = found.setdefault(to_canonical(told), (told, []))[1]
-        if transition.state not in steps:
-            steps.append(transition.state)
-    return [Computed.model_validate({**told, "steps": tuple(s)}) for told, s in found.values()]
+    by_software: dict[bytes, tuple[dict[str, Any], list[str]]] = {}
+    for transition in progress.this_rung:
+        software = transition.details.get("software")
+        if software is not None:
+            _, steps = by_software.setdefault(to_canonical(software), (software, []))
+            if transition.state not in steps:
+                steps.append(transition.state)
+    return tuple(
+        Computed.model_validate({**software, "steps": tuple(steps)})
+        for software, steps in by_software.values()
+    )
 
 
-def _remaining(plan: Plan) -> list[Remaining]:
+def _remaining(plan: Plan) -> tuple[Remaining, ...]:
     if plan.backups_until is None:
-        return []
-    words = "backups of what was destroyed at the server, the model from before among them"
-    return [Remaining(what=words, until=plan.backups_until, digest=plan.model)]
+        return ()
+    what = "backups of what was destroyed at the server, the model from before among them"
+    return (Remaining(what=what, until=plan.backups_until, digest=plan.model),)
 
 
-def _further(course: Progress) -> list[str]:
-    more = len(progress.left_out(course.way)) - NAMED
-    return [f"{more} more retained clients were left out than are named here."] if more > 0 else []
-
-
-def build(
-    *,
-    request: RequestPart,
-    scope: Scope,
-    method: MethodPart,
-    software: Iterable[Computed],
-    models: Models,
-    destroyed: Iterable[Destroyed],
-    remaining: Iterable[Remaining],
-    costs: Costs,
-    verification: Verification,
-    ledger: Head,
-    further_limits: Iterable[str] = (),
-) -> Statement:
-    """Return the statement; parts that contradict each other are refused."""
-    try:
-        predicate = Predicate(
-            request=request,
-            scope=scope,
-            method=method,
-            software=tuple(software),
-            models=models,
-            destroyed=tuple(destroyed),
-            remaining=tuple(remaining),
-            costs=costs,
-            verification=verification,
-            ledger=ledger,
-            limits=(*LIMITS, *further_limits),
-        )
-        subject = Subject(digest=Sha256(sha256=models.after))
-        return Statement(subject=(subject,), predicate=predicate)
-    except ValidationError as error:
-        raise TrustError(f"a receipt cannot be made of this: {describe_errors(error)}") from error
+def _more_left_out(progress: Progress) -> tuple[str, ...]:
+    more = len(left_out(progress.way)) - MAX_LEFT_OUT
+    return (f"{more} more retained clients were left out than are named here.",) if more > 0 else ()

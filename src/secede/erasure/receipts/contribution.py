@@ -9,7 +9,6 @@ trained on alone, it is zero.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Scope
@@ -29,8 +28,8 @@ def scope(
     """
     made = {
         course.last.details["model"]: course
-        for listed in journal.requests(datetime.now(UTC))
-        if (course := _course(journal, listed.entry.id)).last.state == courses.PROMOTED
+        for entry in journal.entries()
+        if (course := _course(journal, entry.id)).last.state == courses.PROMOTED
     }
     weights = {c.name: c.scope.weight for c in home.federation.clients}
     found = trained

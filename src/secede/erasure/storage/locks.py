@@ -1,37 +1,41 @@
-"""Who works in a home: one process at a time, named to whoever comes second.
+"""The home's lock: one process works in a home, and others are told which one.
 
-A lock of the file system, which ends with its process, and the journal's lease, which also counts
-for those who reach the journal from another machine. A killed process leaves its lease behind; who
-gets the lock on the same machine knows that it is dead and gives its lease back. While a process
-works, its lease is renewed from beside, however long a round takes.
+The file lock ends with its process. The journal's lease counts for other machines, too: a killed
+process leaves its lease behind, which the next process on the same machine gives back. While a
+process works, a thread renews its lease.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
+import logging
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
+from secede import files
+from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Holder
 from secede.erasure.types import format_time
 from secede.errors import RecordError, StorageError
+from secede.waiting import LogAtIntervals, seconds_left
 
-SECONDS = 600  # that a lease lasts; every transition renews it
-_LENGTH = 1024  # of the lock's file, written in one piece: a kill leaves the old or the new
-BEAT = SECONDS / 4  # seconds between renewals while a transition is worked on
+LEASE_SECONDS = 600  # every transition renews the lease
+RENEWAL_SECONDS = LEASE_SECONDS / 4  # between renewals while a transition is worked on
+_CONTENT_LENGTH = 1024  # written in one piece: a kill leaves the old or the new content
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Worker:
-    """Who leased a request last."""
+class _LeaseOwner:
+    """The process that leased a request last."""
 
     host: str
     pid: int
@@ -40,42 +44,45 @@ class _Worker:
 
 
 @dataclass(frozen=True)
-class Lock:
-    """A home's lock, held by this process."""
+class HomeLock:
+    """The file of a home's lock, which names who has it."""
 
-    descriptor: int
     path: Path
 
-    def last(self) -> _Worker | None:
-        """Return who the lock's file names; None if it is new, or was being written."""
+    def last_owner(self) -> _LeaseOwner | None:
+        """Return who leased a request last; None if the file is new or damaged."""
         try:
-            found = json.loads(os.pread(self.descriptor, 4096, 0))
-            return _Worker(
-                str(found["host"]), int(found["pid"]), str(found["token"]), int(found["request"])
+            content = json.loads(self.path.read_bytes())
+            return _LeaseOwner(
+                str(content["host"]),
+                int(content["pid"]),
+                str(content["token"]),
+                int(content["request"]),
             )
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def begin(self, doing: str) -> None:
-        """Write down what it is held for; who leased a request last stays known."""
-        last = self.last()
-        self._write({**(asdict(last) if last else {}), "by": os.getpid(), "doing": doing})
-
-    def doing(self) -> str | None:
-        """Return who holds it, and for what; None where it is held for a leased request."""
+    def holder(self) -> str | None:
+        """Return which process has the lock, and for what; None if it has it for a request."""
         try:
-            found = json.loads(os.pread(self.descriptor, 4096, 0))
-            return f"process {int(found['by'])} ({str(found['doing'])[:80]})"
-        except (ValueError, KeyError, TypeError):
+            content = json.loads(self.path.read_bytes())
+            return f"process {int(content['by'])} ({str(content['purpose'])[:80]})"
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def name(self, worker: _Worker) -> None:
-        """Write down who holds it."""
-        self._write(asdict(worker))
+    def write_purpose(self, purpose: str) -> None:
+        """Write down what this process has the lock for; the last lease stays known."""
+        owner = self.last_owner()
+        self._write({**(asdict(owner) if owner else {}), "by": os.getpid(), "purpose": purpose})
+
+    def write_owner(self, owner: _LeaseOwner) -> None:
+        """Write down who leases a request."""
+        self._write(asdict(owner))
 
     def _write(self, content: Mapping[str, object]) -> None:
         try:
-            os.pwrite(self.descriptor, json.dumps(content).encode().ljust(_LENGTH), 0)
+            with self.path.open("r+b", buffering=0) as file:
+                file.write(json.dumps(content).encode().ljust(_CONTENT_LENGTH))
         except OSError as error:
             raise StorageError(f"cannot write {self.path}: {error.strerror}") from error
 
@@ -83,61 +90,60 @@ class Lock:
 class BusyError(RecordError):
     """A home in which another process works."""
 
-    def __init__(self, folder: Path, who: str) -> None:
+    def __init__(self, folder: Path, holder: str) -> None:
         super().__init__(
-            f"{folder} is worked on by {who}: wait until it is done; if that process is killed, "
+            f"{folder} is in use by {holder}: wait until it is done; if that process is killed, "
             "the next one goes on at once"
         )
-        self.who = who
+        self.holder = holder
 
 
 @contextmanager
-def locked(folder: Path, journal: Path, *, doing: str = "an erasure") -> Iterator[Lock]:
-    """Hold the home; BusyError names the process that has it, and until when its lease lasts."""
-    path = folder / "erasing.lock"
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
-    lock = Lock(descriptor, path)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(folder, lock.doing() or _words(lock.last(), journal)) from None
-        lock.begin(doing)
+def lock_home(home: Home, timeout: float = 0, *, purpose: str = "an erasure") -> Iterator[HomeLock]:
+    """Lock a home, waiting at most `timeout` seconds.
+
+    BusyError names the process that has it, and until when its lease lasts.
+    """
+    log_wait = LogAtIntervals(logger.info)
+    with ExitStack() as stack:
+        for left in seconds_left(timeout, pause=1.0):
+            try:
+                lock = stack.enter_context(_lock_now(home, purpose))
+                break
+            except BusyError as error:
+                if left <= 0:
+                    raise
+                log_wait(f"waiting for {error.holder} to end, at most {left:.0f} seconds")
         yield lock
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
-def leased(
-    lock: Lock, journal: Journal, number: int, clock: Callable[[], datetime]
+def lease_request(
+    lock: HomeLock, journal: Journal, number: int, clock: Callable[[], datetime]
 ) -> Iterator[Holder]:
     """Lease request `number` for as long as the block lasts."""
     holder, host = Holder(), machine()
     # In this order no kill leaves a lease that the lock's file does not name.
-    before = lock.last()
-    if before is not None and before.host == host:  # it would have the lock if it lived
-        journal.release(before.request, Holder(before.pid, before.token))
-    lock.name(_Worker(host, holder.pid, holder.token, number))
-    journal.lease(number, holder, clock(), SECONDS)
+    last = lock.last_owner()
+    if last is not None and last.host == host:  # it would have the lock if it lived
+        journal.release(last.request, Holder(last.pid, last.token))
+    lock.write_owner(_LeaseOwner(host, holder.pid, holder.token, number))
+    journal.lease(number, holder, clock(), LEASE_SECONDS)
     ended = threading.Event()
-    beating = threading.Thread(
-        target=_beat, args=(ended, journal.path, number, holder, clock), daemon=True
+    renewal = threading.Thread(
+        target=_renew_lease, args=(ended, journal.path, number, holder, clock), daemon=True
     )
-    beating.start()
+    renewal.start()
     try:
         yield holder
     finally:
         ended.set()
-        beating.join()
+        renewal.join()
         journal.release(number, holder)
 
 
 def machine() -> str:
-    """Return this machine's name and what tells its kernel from others': containers share names."""
+    """Return this machine's name and its kernel's id, which tells containers of one name apart."""
     try:
         kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -145,7 +151,21 @@ def machine() -> str:
     return f"{socket.gethostname()} {kernel}".strip()
 
 
-def _beat(
+@contextmanager
+def _lock_now(home: Home, purpose: str) -> Iterator[HomeLock]:
+    path = home.path / "erasing.lock"
+    lock = HomeLock(path)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(files.lock(path, timeout=0, mode=0o600))
+        except files.LockedError:
+            holder = lock.holder() or _describe(lock.last_owner(), home.journal)
+            raise BusyError(home.path, holder) from None
+        lock.write_purpose(purpose)
+        yield lock
+
+
+def _renew_lease(
     ended: threading.Event,
     path: Path,
     number: int,
@@ -153,21 +173,21 @@ def _beat(
     clock: Callable[[], datetime],
 ) -> None:
     """Renew the lease until the work has ended, or another holder has the request."""
-    while not ended.wait(BEAT):
+    while not ended.wait(RENEWAL_SECONDS):
         try:
             with Journal(path) as journal:  # a connection belongs to its thread
-                journal.renew(number, holder, clock(), SECONDS)
+                journal.renew(number, holder, clock(), LEASE_SECONDS)
         except RecordError:
-            return  # lost: whoever works finds the same before it does anything for good
+            return  # lost: the working thread finds the same before it does anything for good
         except StorageError:
             continue  # a full disk, or busy: the lease lasts for three more attempts
 
 
-def _words(found: _Worker | None, path: Path) -> str:
-    if found is None:
+def _describe(owner: _LeaseOwner | None, path: Path) -> str:
+    if owner is None or not path.exists():
         return "another process"
     with Journal(path, read_only=True) as journal:
-        until = journal.leased_until(found.request)
+        until = journal.leased_until(owner.request)
     lease = f", lease until {format_time(until)}" if until else ""
-    host = found.host.partition(" ")[0]
-    return f"process {found.pid} on {host} (request {found.request}{lease})"
+    host = owner.host.partition(" ")[0]
+    return f"process {owner.pid} on {host} (request {owner.request}{lease})"

@@ -8,10 +8,10 @@ its last part, which is caught up with and is no contradiction.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from secede.erasure.documents import request as deadline
+from secede.erasure.canonical_json import read
 from secede.erasure.documents.ledger_rows import (
     ExtendedBody,
     Head,
@@ -19,7 +19,9 @@ from secede.erasure.documents.ledger_rows import (
     Row,
     TransitionBody,
 )
-from secede.erasure.documents.request import Request
+from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
+from secede.erasure.documents.request import Request, due_date
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
@@ -27,7 +29,7 @@ from secede.erasure.storage.journal_entries import Entry, Transition
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.types import Document, format_time
-from secede.errors import TrustError
+from secede.errors import ConfigError, TrustError
 from secede.text import short_digest
 
 RESTORE = "restore the whole home as it was at one time (docs/erasing.md)"
@@ -35,10 +37,10 @@ RESTORE = "restore the whole home as it was at one time (docs/erasing.md)"
 
 def check(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry) -> Head:
     """Return the ledger's head; TrustError at the first thing that two of them tell differently."""
-    heads, broken = home.heads()
-    head = ledger.verify(journal.head(), *heads)
+    heads, broken = receipt_heads(home)
+    head = ledger.verify(journal.ledger_head(), *heads)
     rows = list(ledger.rows())
-    entries = [listed.entry for listed in journal.requests(datetime.now(UTC))]
+    entries = journal.entries()
     for entry in entries:
         path = home.receipt(entry.digest)
         if entry.state == courses.PROMOTED and (path in broken or not path.is_file()):
@@ -50,6 +52,20 @@ def check(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry)
     _check_erased(registry, rows)
     _check_models(home, registry, rows)
     return head
+
+
+def receipt_heads(home: Home) -> tuple[list[Head], list[Path]]:
+    """Return the ledger's heads that a home's receipts name, and the receipts that do not verify."""
+    signers, heads, broken = home.signers(), list[Head](), list[Path]()
+    for path in sorted(home.receipts.glob("*.json")):
+        try:
+            content = read(path, MAX_RECEIPT_BYTES)
+            receipt = verify_receipt(content, signers.keys, auditors=signers.auditors)
+        except (TrustError, ConfigError):
+            broken.append(path)
+        else:
+            heads.append(receipt.statement.predicate.ledger)
+    return heads, broken
 
 
 def accepted(entry: Entry, request: Request) -> Iterator[Document]:
@@ -68,7 +84,7 @@ def request_body(entry: Entry, request: Request) -> RequestBody:
         model=request.model,
         issued=request.issued,
         expires=request.expires,
-        due=format_time(deadline.due_date(entry.received)),
+        due=format_time(due_date(entry.received)),
     )
 
 
@@ -118,9 +134,7 @@ def _check_journal(journal: Journal, entries: Sequence[Entry], rows: Sequence[Ro
 def _check_extended(entry: Entry, row: Row) -> None:
     """Raise unless the journal has put a request off to the row's date, or later."""
     months = range(1, entry.extended + 1)
-    if row.body["extended_to"] not in {
-        format_time(deadline.due_date(entry.received, m)) for m in months
-    }:
+    if row.body["extended_to"] not in {format_time(due_date(entry.received, m)) for m in months}:
         raise TrustError(
             f"row {row.number} of the ledger puts request {entry.id} off, the journal does not: "
             f"one of them was altered; {RESTORE}"

@@ -15,18 +15,16 @@ from pathlib import Path
 
 from secede import files
 from secede.erasure.backend import FederationBackend
-from secede.erasure.documents import request as deadline
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.request import Request
-from secede.erasure.planning import options
-from secede.erasure.planning.options import EraseOptions
+from secede.erasure.documents.request import Request, due_date
+from secede.erasure.planning.options import EraseOptions, are_ignored, check_options
 from secede.erasure.signing.keys import PrivateKey, PublicKey
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.journal_rules import QUOTA, check_reason
-from secede.erasure.storage.locks import Lock
+from secede.erasure.storage.locks import HomeLock
 from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.workflow import attempt, intake, post_training, promotion, taking
 from secede.erasure.workflow.opening import open_session
@@ -86,20 +84,20 @@ def receive(
 
 
 def plan(
-    home: Home, ground: FederationBackend, request: Request, *, wishes: EraseOptions, now: datetime
+    home: Home, ground: FederationBackend, request: Request, *, options: EraseOptions, now: datetime
 ) -> Plan:
     """Return the plan for a request without writing or asking anything.
 
     One that the server has not taken yet must be such as it would take.
     """
-    options.check_options(wishes)
+    check_options(options)
     with Journal(home.journal, read_only=True) as journal:
         number = journal.number_of(request.digest())
         if number is None:
             journal.check_new(request, now)
-        due = deadline.due_date(now) if number is None else journal.entry(number).due
+        due = due_date(now) if number is None else journal.entry(number).due
     with ModelRegistry(home.registry, read_only=True) as registry:
-        return taking.plan_for(home, ground, registry, request, wishes, now, due)
+        return taking.plan_for(home, ground, registry, request, options, now, due)
 
 
 def erase(
@@ -109,28 +107,28 @@ def erase(
     *,
     key: PrivateKey,
     clock: Callable[[], datetime],
-    wishes: EraseOptions | None = None,
-    lock: Lock | None = None,
+    options: EraseOptions | None = None,
+    lock: HomeLock | None = None,
 ) -> Outcome:
     """Carry request `number` to its end and say how it ended.
 
     RecordError names the process that works in this home already; SilentError says that the leaver
-    may still answer. `wishes` count until there is a plan, which keeps them.
+    may still answer. `options` count until there is a plan, which keeps them.
     """
-    wishes = wishes or EraseOptions()
+    options = options or EraseOptions()
     with open_session(home, ground, number, key, clock, held=lock) as desk:
         course = desk.course
         if course.last.state == courses.RECEIVED:
-            options.check_options(wishes)
+            check_options(options)
         elif not course.ended:
             logger.info(f"goes on from {course.last.state}, by the plan that it has")
-        if options.are_ignored(course, wishes):
+        if are_ignored(course, options):
             logger.info(
-                f"request {number} was planned with other wishes ({course.last.state}): what is "
+                f"request {number} was planned with other options ({course.last.state}): what is "
                 "asked for now changes nothing"
             )
         while not desk.course.ended:
-            _advance(desk, wishes)
+            _advance(desk, options)
         _notify(desk)
         return outcome(home, desk.course)
 
@@ -196,17 +194,17 @@ _STEPS: Mapping[str, Callable[[ErasureSession], None]] = {
 }
 
 
-def _advance(desk: ErasureSession, wishes: EraseOptions) -> None:
+def _advance(desk: ErasureSession, options: EraseOptions) -> None:
     """Make one transition."""
     course = desk.course
     if course.last.state == courses.RECEIVED:
-        taking.make_plan(desk, wishes)
+        taking.make_plan(desk, options)
         return
     if promotion.is_promoted(desk, course):
         promotion.promote(desk)  # cut short: whatever serves by now, what was begun is ended
         return
     if desk.serving().digest != desk.plan.model:
-        taking.make_plan(desk, wishes, reason="another model was put into service meanwhile")
+        taking.make_plan(desk, options, reason="another model was put into service meanwhile")
         return
     if course.rung >= len(desk.plan.ladder):
         promotion.roll_back(desk)
@@ -223,4 +221,4 @@ def _advance(desk: ErasureSession, wishes: EraseOptions) -> None:
                 f"{error}; it was computed {again} times: look at the disk"
             ) from error
         reason = f"a kept state is lost or damaged, begun again: {error}"[:500]
-        taking.plan_again(desk, wishes, reason)
+        taking.plan_again(desk, options, reason)

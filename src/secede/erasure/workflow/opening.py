@@ -15,12 +15,11 @@ from datetime import datetime, timedelta
 
 from secede import files
 from secede.erasure.backend import FederationBackend
-from secede.erasure.receipts.verify import SERVER
-from secede.erasure.signing.keys import PrivateKey
+from secede.erasure.signing.keys import SERVER, PrivateKey
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.locks import Lock, leased, locked
+from secede.erasure.storage.locks import HomeLock, lease_request, lock_home
 from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.types import format_time, parse_time
 from secede.erasure.workflow import consistency
@@ -61,7 +60,7 @@ def open_session(
     key: PrivateKey,
     clock: Callable[[], datetime],
     *,
-    held: Lock | None = None,
+    held: HomeLock | None = None,
 ) -> Iterator[ErasureSession]:
     """Hold the home and the request; the ledger is whole, and caught up with the journal.
 
@@ -73,15 +72,15 @@ def open_session(
     steady = MonotonicClock(clock)
     with (
         files.private(),
-        locked(home.path, home.journal) if held is None else nullcontext(held) as lock,
+        lock_home(home) if held is None else nullcontext(held) as lock,
         Journal(home.journal) as journal,
         Ledger(home.ledger) as ledger,
         ModelRegistry(home.registry) as registry,
     ):
         consistency.check(home, journal, ledger, registry)
         changed = (parse_time(model.changed) for model in registry.models())
-        steady.not_before(journal.last_at(number), ledger.last_at(), *changed)
-        with leased(lock, journal, number, steady) as holder:
+        steady.not_before(journal.last_time(number), ledger.last_time(), *changed)
+        with lease_request(lock, journal, number, steady) as holder:
             desk = ErasureSession(
                 home=home,
                 ground=ground,

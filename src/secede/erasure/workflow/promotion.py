@@ -18,8 +18,9 @@ from secede.erasure.documents.ledger_rows import (
 )
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import DestroyedItem, Statement
-from secede.erasure.receipts import build, page, verify
-from secede.erasure.receipts.verify import Verified
+from secede.erasure.receipts.build import build_statement
+from secede.erasure.receipts.page import write_page
+from secede.erasure.receipts.verify import Verified, sign_receipt, verify_receipt
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.model_registry import Candidate, Model
 from secede.erasure.storage.progress import Progress
@@ -92,8 +93,16 @@ def _rehearse(desk: ErasureSession, course: Progress, plan: Plan) -> None:
         files.check_single(desk.home.model(model.digest))
     things = _things(course, carriers)
     gone = [DestroyedItem(what, digest, now) for what, digest in things]
-    told = build.statement(desk, promoted=now, completed=now, gone=gone, head=desk.ledger.head())
-    _signed(desk, told)
+    statement = build_statement(
+        course,
+        plan,
+        desk.request,
+        promoted=now,
+        completed=now,
+        destroyed=gone,
+        head=desk.ledger.head(),
+    )
+    _signed(desk, statement)
 
 
 def _put_into_service(desk: ErasureSession, course: Progress, plan: Plan, after: str) -> Model:
@@ -157,7 +166,7 @@ def _destroy(
     desk.vault.destroy()
     for model in retired:
         desk.hold()
-        files.destroy(desk.home.model(model.digest))
+        files.delete(desk.home.model(model.digest))
     desk.hold()
     desk.returning(plan).keep()
     desk.ground.settle(plan.client, course.last.details["trained_from"])
@@ -183,7 +192,15 @@ def _issue(desk: ErasureSession, model: Model, gone: list[DestroyedItem], head: 
     request = desk.course.entry.digest
     known = desk.ledger.receipt_of(request)
     completed = format_time(desk.clock()) if known is None else known.at
-    told = build.statement(desk, promoted=model.added, completed=completed, gone=gone, head=head)
+    told = build_statement(
+        desk.course,
+        desk.plan,
+        desk.request,
+        promoted=model.added,
+        completed=completed,
+        destroyed=gone,
+        head=head,
+    )
     data, verified = _signed(desk, told)
     body = _body(told, verified.digest)
     if known is None:
@@ -198,17 +215,17 @@ def _issue(desk: ErasureSession, model: Model, gone: list[DestroyedItem], head: 
     path = desk.home.receipt(request)
     if not path.exists():
         files.write_bytes(path, data)
-    with files.held(path.parent):  # somebody may be countersigning what a kill left there
+    with files.lock_folder(path.parent):  # somebody may be countersigning what a kill left there
         kept = _kept(desk, verified.digest)
         if kept is None:
             files.write_bytes(path, data)
-        page.write(kept or verified, path)
+        write_page(kept or verified, path)
     return verified.digest
 
 
 def _signed(desk: ErasureSession, told: Statement) -> tuple[bytes, Verified]:
-    data = verify.sign(told, desk.key)
-    return data, verify.verify(data, desk.home.keyring())
+    data = sign_receipt(told, desk.key)
+    return data, verify_receipt(data, desk.home.keyring())
 
 
 def _kept(desk: ErasureSession, digest: str) -> Verified | None:
@@ -218,7 +235,7 @@ def _kept(desk: ErasureSession, digest: str) -> Verified | None:
         return None
     try:
         signers = desk.home.signers()
-        found = verify.verify(path.read_bytes(), signers.keys, auditors=signers.auditors)
+        found = verify_receipt(path.read_bytes(), signers.keys, auditors=signers.auditors)
     except TrustError:
         return None
     return found if found.digest == digest else None

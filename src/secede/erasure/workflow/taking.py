@@ -1,6 +1,6 @@
-"""Takes a plan for a request and writes it down, with the wishes that it came from.
+"""Takes a plan for a request and writes it down, with the options that it came from.
 
-Planning again, because another model serves or a state was lost, starts from the same wishes.
+Planning again, because another model serves or a state was lost, starts from the same options.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from secede import state as states
 from secede.erasure.backend import FederationBackend
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.request import Request
-from secede.erasure.planning import options, planner
-from secede.erasure.planning.options import EraseOptions
+from secede.erasure.planning import planner
+from secede.erasure.planning.options import EraseOptions, as_json, original_options
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.model_registry import ModelRegistry
@@ -29,27 +29,27 @@ from secede.text import short_digest
 logger = logging.getLogger(__name__)
 
 
-def make_plan(desk: ErasureSession, wishes: EraseOptions, *, reason: str | None = None) -> None:
+def make_plan(desk: ErasureSession, options: EraseOptions, *, reason: str | None = None) -> None:
     """Plan for the model that serves now; a request that cannot be done for is refused."""
     now, course = desk.clock(), desk.course
-    wishes = options.original_options(course, wishes)
+    options = original_options(course, options)
     try:
         plan = plan_for(
-            desk.home, desk.ground, desk.registry, desk.request, wishes, now, course.entry.due
+            desk.home, desk.ground, desk.registry, desk.request, options, now, course.entry.due
         )
     except RequestError as error:
         promotion.refuse(desk, str(error))
         return
     told = {"reason": reason} if reason else {}
-    kept = {"wishes": options.as_json(wishes), **told}
+    kept = {"options": as_json(options), **told}
     logger.info(plan.text())
     desk.move(courses.PLANNED, {**_named(desk.home.keep_plan(plan)), **kept})
 
 
-def plan_again(desk: ErasureSession, wishes: EraseOptions, reason: str) -> None:
+def plan_again(desk: ErasureSession, options: EraseOptions, reason: str) -> None:
     """Begin the same plan again."""
-    kept = options.as_json(options.original_options(desk.course, wishes))
-    desk.move(courses.PLANNED, {**_named(desk.course.plan), "wishes": kept, "reason": reason})
+    kept = as_json(original_options(desk.course, options))
+    desk.move(courses.PLANNED, {**_named(desk.course.plan), "options": kept, "reason": reason})
 
 
 def _named(digest: str) -> dict[str, object]:
@@ -61,7 +61,7 @@ def plan_for(
     ground: FederationBackend,
     registry: ModelRegistry,
     request: Request,
-    wishes: EraseOptions,
+    options: EraseOptions,
     now: datetime,
     due: datetime,
 ) -> Plan:
@@ -77,7 +77,11 @@ def plan_for(
     if request.model not in known:
         raise RequestError(f"model {short_digest(request.model)} is not one of this federation's")
     if request.client not in serving.clients:
-        past = "was erased from it" if request.client in registry.erased() else "never was in it"
+        past = (
+            "was erased from it"
+            if request.client in registry.erased_clients()
+            else "never was in it"
+        )
         raise RequestError(
             f"the serving model {short_digest(serving.digest)} does not carry {request.client!r}: "
             f"it {past}"
@@ -86,9 +90,11 @@ def plan_for(
     if not retained:
         raise RequestError(f"{request.client!r} is the only client that the model carries")
     model, _ = states.load(home.model(serving.digest))
-    wishes = replace(wishes, wait=max(timedelta(0), min(wishes.wait, due - now)))
+    options = replace(options, wait=max(timedelta(0), min(options.wait, due - now)))
     try:
-        return planner.make(ground, request, model=model, retained=retained, wishes=wishes, now=now)
+        return planner.make(
+            ground, request, model=model, retained=retained, options=options, now=now
+        )
     except ValidationError as error:
         raise ConfigError(
             f"no plan can be made of these options: {describe_errors(error)}"

@@ -10,7 +10,6 @@ leaves all or nothing.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import secrets
@@ -20,14 +19,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from secede import files
 from secede import state as states
-from secede.erasure.canonical_json import parse, read, to_canonical
-from secede.erasure.types import Count, Digest, Document, describe_errors
-from secede.errors import ConfigError, RecordError, SecedeError, StateError, StorageError
+from secede.erasure.canonical_json import to_canonical
+from secede.erasure.storage.json_files import load_document
+from secede.erasure.types import Count, Digest, Document
+from secede.errors import ConfigError, RecordError, StateError, StorageError
 from secede.flower.storage import state_writer
 from secede.state import State
 
@@ -112,13 +112,13 @@ class KeptUpdates:
             self._check_alone(known, home, run, node)
             # Both are written before the disk is waited for; the index syncs the folder for both.
             with (
-                files.replacing(self.folder / _INDEX) as index,
-                files.replacing(self._path(new), sync_folder=False) as temporary,
+                files.replace(self.folder / _INDEX) as index,
+                files.replace(self._path(new), sync_folder=False) as temporary,
             ):
                 if hashed:
                     state_writer.write(state, temporary)
                 else:
-                    new = _changed(new, checksum=state_writer.write_summed(state, temporary))
+                    new = _changed(new, checksum=state_writer.write_with_checksum(state, temporary))
                 stays = _stays(new, known, serving)
                 index.write_bytes(_bytes(stays))
             self._sweep(stays)
@@ -129,13 +129,7 @@ class KeptUpdates:
         path = self.folder / _INDEX
         if not path.exists():
             return ()
-        try:
-            return Index.model_validate_json(
-                to_canonical(parse(read(path, _LIMIT), _LIMIT))
-            ).updates
-        except (SecedeError, ValidationError) as error:
-            told = describe_errors(error) if isinstance(error, ValidationError) else error
-            raise RecordError(f"{path}: damaged ({told}); restore it from a backup") from error
+        return load_document(Index, path, _LIMIT).updates
 
     def get(self, digest: str, home: str | None = None) -> dict[str, Tensor] | None:
         """Return the update with this digest, of a home if one is named; None if it is not there.
@@ -248,13 +242,9 @@ class KeptUpdates:
     def _locked(self) -> Iterator[None]:
         try:
             files.make_folder(self.folder)
-            path = self.folder / ".lock"
-            path.touch(mode=0o600)
-            file = path.open("rb")
         except OSError as error:
             raise StorageError(f"cannot write in {self.folder}: {error.strerror}") from error
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with files.lock(self.folder / ".lock"):
             yield
 
     def _sweep(self, stays: Sequence[KeptUpdate]) -> None:
@@ -263,7 +253,7 @@ class KeptUpdates:
         try:
             for name in os.listdir(self.folder):
                 whole = name.endswith(".safetensors") and name not in names
-                if whole or fnmatch(name, state_writer.PARTS):
+                if whole or fnmatch(name, files.PARTS):
                     os.unlink(self.folder / name)
         except OSError as error:
             raise StorageError(f"cannot delete in {self.folder}: {error.strerror}") from error

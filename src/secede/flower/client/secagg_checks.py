@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flwr.app import ConfigRecord, Context, Message
-from flwr.client.mod import secagg_mod, secaggplus_mod
-from flwr.common.secure_aggregation.secaggplus_constants import (
-    RECORD_KEY_CONFIGS,
-    RECORD_KEY_STATE,
-    Key,
-)
 
 from secede import state as states
 from secede.errors import ConfigError, GuardError, StateError
 from secede.federation.engine import OwnState
+from secede.flower._flwr import (
+    SECAGG_CONFIGS,
+    SECAGG_STATE,
+    SecAggKey,
+    secagg_mod,
+    secaggplus_mod,
+)
 from secede.state import State
 
 _STEP = 0.01  # of the way from the model to the reference: a shorter step hides nothing
@@ -27,13 +28,13 @@ _ORDER = "ClientApp(mods=[secaggplus_mod, erasure.mod])"
 
 def is_hidden(message: Message) -> bool:
     """Return whether a message is part of SecAgg+."""
-    return RECORD_KEY_CONFIGS in message.content.config_records
+    return SECAGG_CONFIGS in message.content.config_records
 
 
 def check_order(message: Message) -> None:
     """Raise if a message of SecAgg+ comes to our mod first: it would keep what is masked."""
-    configs = message.content.config_records.get(RECORD_KEY_CONFIGS)
-    if configs is not None and Key.STAGE in configs:  # secaggplus_mod takes it out
+    configs = message.content.config_records.get(SECAGG_CONFIGS)
+    if configs is not None and SecAggKey.STAGE in configs:  # secaggplus_mod takes it out
         raise ConfigError(
             "secaggplus_mod must come before erasure.mod, which would keep what is masked: "
             f"{_ORDER}"
@@ -69,8 +70,8 @@ def check_update(state: State, like: State, samples: float, context: Context) ->
         states.check_finite(state, "the update")
     except StateError as error:
         raise GuardError(str(error)) from error
-    told = context.state.config_records.get(RECORD_KEY_STATE) or ConfigRecord()
-    clip, heaviest = told.get(Key.CLIPPING_RANGE), told.get(Key.MAX_WEIGHT)
+    told = context.state.config_records.get(SECAGG_STATE) or ConfigRecord()
+    clip, heaviest = told.get(SecAggKey.CLIPPING_RANGE), told.get(SecAggKey.MAX_WEIGHT)
     if not isinstance(clip, float) or not isinstance(heaviest, int | float) or not samples:
         return
     most = clip * heaviest / samples  # values are weighed before they are cut

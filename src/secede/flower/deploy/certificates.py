@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from secede import files
 from secede.errors import ConfigError
-from secede.files import write_new
 
 LOOPBACK = ("127.0.0.1", "localhost")
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 820
@@ -65,18 +65,18 @@ def write_certificates(folder: Path, hosts: Sequence[str], now: datetime | None 
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(authority, SHA256())
     )
-    write_new(folder / "ca.key", _secret(authority, PrivateFormat.PKCS8), 0o600)
-    write_new(folder / "ca.crt", root.public_bytes(Encoding.PEM), 0o644)
-    write_new(folder / "server.key", _secret(key, PrivateFormat.PKCS8), 0o600)
-    write_new(folder / "server.crt", served.public_bytes(Encoding.PEM), 0o644)
+    files.create(folder / "ca.key", _secret(authority, PrivateFormat.PKCS8), 0o600)
+    files.create(folder / "ca.crt", root.public_bytes(Encoding.PEM), 0o644)
+    files.create(folder / "server.key", _secret(key, PrivateFormat.PKCS8), 0o600)
+    files.create(folder / "server.crt", served.public_bytes(Encoding.PEM), 0o644)
 
 
 def write_node_key(folder: Path, name: str) -> None:
     """Write NAME.key and NAME.pub: who a node is, to the SuperLink."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    write_new(folder / f"{name}.key", _secret(key, PrivateFormat.OpenSSH), 0o600)
-    write_new(folder / f"{name}.pub", public + f" {name}\n".encode(), 0o644)
+    files.create(folder / f"{name}.key", _secret(key, PrivateFormat.OpenSSH), 0o600)
+    files.create(folder / f"{name}.pub", public + f" {name}\n".encode(), 0o644)
 
 
 def _certificate(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from secede.erasure.canonical_json import read
-from secede.erasure.receipts import verify as receipts
+from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
@@ -35,15 +35,15 @@ class ErasureResult:
         return asdict(self)
 
 
-def request(folder: Path, leaver: str) -> Entry | None:
+def last_request(folder: Path, leaver: str) -> Entry | None:
     """Return the last request to erase `leaver`, None if there is none."""
     found = _requests(folder, leaver)
     return found[-1] if found else None
 
 
-def verified(folder: Path, leaver: str) -> ErasureResult:
+def verified_result(folder: Path, leaver: str) -> ErasureResult:
     """Return how the erasure of `leaver` ended; its receipt must hold, the ledger agree."""
-    entry = request(folder, leaver)
+    entry = last_request(folder, leaver)
     if entry is None:
         raise RecordError(f"{folder} knows of no request to erase {leaver}")
     if entry.state != PROMOTED:
@@ -51,14 +51,14 @@ def verified(folder: Path, leaver: str) -> ErasureResult:
     return _held(Home(folder), entry)
 
 
-def already(folder: Path, leaver: str) -> ErasureResult | None:
+def earlier_result(folder: Path, leaver: str) -> ErasureResult | None:
     """Return how `leaver` was erased, None if it is not, or takes part again since."""
     done = [entry for entry in _requests(folder, leaver) if entry.state == PROMOTED]
     if not done:
         return None
     home = Home(folder)
     with ModelRegistry(home.registry, read_only=True) as registry:
-        gone = done[-1].client in registry.erased()
+        gone = done[-1].client in registry.erased_clients()
     return _held(home, done[-1]) if gone else None
 
 
@@ -69,14 +69,13 @@ def _requests(folder: Path, leaver: str) -> list[Entry]:
         return []
     name = select(leaver, known).name
     with Journal(path, read_only=True) as journal:
-        found = [listed.entry for listed in journal.requests(datetime.now(UTC))]
-    return [entry for entry in found if entry.client == name]
+        return [entry for entry in journal.entries() if entry.client == name]
 
 
 def _held(home: Home, entry: Entry) -> ErasureResult:
     path, signers = home.receipt(entry.digest), home.signers()
-    data = read(path, receipts.LIMIT)
-    held = receipts.verify(data, signers.keys, auditors=signers.auditors, ledger=home.ledger)
+    data = read(path, MAX_RECEIPT_BYTES)
+    held = verify_receipt(data, signers.keys, auditors=signers.auditors, ledger=home.ledger)
     told = held.statement.predicate
     return ErasureResult(
         client=told.request.client,

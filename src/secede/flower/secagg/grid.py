@@ -19,24 +19,30 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, MessageType
-from flwr.common import FitIns, bytes_to_ndarray
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-from flwr.compat.common import recorddict_compat as compat
-from flwr.server import LegacyContext
-from flwr.server.client_proxy import ClientProxy
-from flwr.server.workflow import SecAggPlusWorkflow
 
 from secede.errors import GuardError
+from secede.flower._flwr import (
+    SECAGG_CONFIGS,
+    ClientProxy,
+    FitIns,
+    LegacyContext,
+    SecAggKey,
+    SecAggPlusWorkflow,
+    Stage,
+    bytes_to_ndarray,
+    recorddict_to_fitres,
+)
 from secede.flower.protocol import arrays
 from secede.flower.protocol import messages as wire
-from secede.flower.rounds.grid import Exchange, ForwardingGrid
+from secede.flower.rounds.grid import ForwardingGrid
+from secede.flower.rounds.transport import Transport
 from secede.flower.secagg.opened_sums import OpenedSums
 from secede.state import State
 from secede.text import describe_exception
 
 logger = logging.getLogger(__name__)
 
-Configured = list[tuple[ClientProxy, FitIns]]
+FitMessages = list[tuple[ClientProxy, FitIns]]
 _BEFORE = (Stage.SETUP, Stage.SHARE_KEYS)
 # Of the time that is left to a round, what a stage may take; the others are quick.
 _SHARES = {Stage.SETUP: 0.25, Stage.SHARE_KEYS: 0.25, Stage.COLLECT_MASKED_VECTORS: 0.75}
@@ -52,7 +58,7 @@ class _ClosedError(Exception):
 
 
 @dataclass(kw_only=True)
-class Carried:
+class SecAggRound:
     """One round: who is in it, and what came of it by node."""
 
     names: Mapping[int, str]
@@ -79,7 +85,7 @@ class SecAggGrid(ForwardingGrid):
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: Transport,
         opened: OpenedSums,
         *,
         like: State,
@@ -88,7 +94,7 @@ class SecAggGrid(ForwardingGrid):
         seconds: float,
     ) -> None:
         super().__init__(exchange.grid)
-        self.exchange, self.opened, self.round = exchange, opened, Carried(names={})
+        self.exchange, self.opened, self.round = exchange, opened, SecAggRound(names={})
         self._like, self._home, self._most, self.seconds = like, home, most, seconds
 
     def send_and_receive(
@@ -149,7 +155,7 @@ class SecAggGrid(ForwardingGrid):
                 self.round.spoilt = f"false shares of keys came, or none fit ({_line(error)})"
                 return
 
-    def left(self, made: Configured) -> Configured:
+    def left(self, made: FitMessages) -> FitMessages:
         """Return a round's messages without those to clients that dropped out of it."""
         here = self.round
         stay = [(proxy, ins) for proxy, ins in made if int(proxy.cid) not in here.dropped]
@@ -180,18 +186,18 @@ class SecAggGrid(ForwardingGrid):
             message.metadata.group_id = here.group
         message.metadata.ttl = seconds
         if _stage(message) == Stage.COLLECT_MASKED_VECTORS:
-            wire.tell_home(message, self._home, here.serving.get(node))
+            wire.add_home(message, self._home, here.serving.get(node))
 
     def _look_at(self, node: int, reply: Message, stage: str) -> None:
-        configs = reply.content.config_records.get(RECORD_KEY_CONFIGS)
+        configs = reply.content.config_records.get(SECAGG_CONFIGS)
         if configs is None:
             raise GuardError("its reply is not SecAgg+'s: is secaggplus_mod the first of its mods?")
         found = _parts(configs, stage)
         if stage == Stage.SETUP:
             self._look_at_keys([key for (key,) in found.values()])
         elif stage == Stage.COLLECT_MASKED_VECTORS:
-            self._look_at_masked(node, reply, found[Key.MASKED_PARAMETERS])
-        elif stage == Stage.UNMASK and not {*found[Key.NODE_ID_LIST]} <= {*self.round.names}:
+            self._look_at_masked(node, reply, found[SecAggKey.MASKED_PARAMETERS])
+        elif stage == Stage.UNMASK and not {*found[SecAggKey.NODE_ID_LIST]} <= {*self.round.names}:
             raise GuardError("it has shares of clients that take no part")
 
     def _look_at_keys(self, keys: Sequence[bytes]) -> None:
@@ -202,12 +208,12 @@ class SecAggGrid(ForwardingGrid):
         self.round.keys |= {*shown}
 
     def _look_at_masked(self, node: int, reply: Message, masked: Sequence[bytes]) -> None:
-        here, digest = self.round, wire.take_update(reply)
+        here, digest = self.round, wire.pop_update_digest(reply)
         for record in reply.content.array_records.values():
             if any(len(array.data) for array in record.values()):
                 raise GuardError("its update came in the open beside the masked one")
         try:
-            weight = compat.recorddict_to_fitres(reply.content, keep_input=True).num_examples
+            weight = recorddict_to_fitres(reply.content, keep_input=True).num_examples
         except (KeyError, TypeError, ValueError):
             raise GuardError("its reply is no FitRes") from None
         if type(weight) is not int or weight < 1:
@@ -241,10 +247,10 @@ class SecAggGrid(ForwardingGrid):
 
 def _stage(message: Message) -> str:
     """Return which stage of SecAgg+ a message begins; "" if it is none of its messages."""
-    configs = message.content.config_records.get(RECORD_KEY_CONFIGS)
+    configs = message.content.config_records.get(SECAGG_CONFIGS)
     if message.metadata.message_type != MessageType.TRAIN or configs is None:
         return ""
-    return str(configs.get(Key.STAGE, ""))
+    return str(configs.get(SecAggKey.STAGE, ""))
 
 
 def _key(data: bytes) -> bytes:
@@ -277,8 +283,8 @@ def _parts(configs: ConfigRecord, stage: str) -> dict[str, list[Any]]:
 
 
 _PARTS: Mapping[str, Mapping[str, type]] = {
-    Stage.SETUP: {Key.PUBLIC_KEY_1: bytes, Key.PUBLIC_KEY_2: bytes},
-    Stage.SHARE_KEYS: {Key.DESTINATION_LIST: int, Key.CIPHERTEXT_LIST: bytes},
-    Stage.COLLECT_MASKED_VECTORS: {Key.MASKED_PARAMETERS: bytes},
-    Stage.UNMASK: {Key.NODE_ID_LIST: int, Key.SHARE_LIST: bytes},
+    Stage.SETUP: {SecAggKey.PUBLIC_KEY_1: bytes, SecAggKey.PUBLIC_KEY_2: bytes},
+    Stage.SHARE_KEYS: {SecAggKey.DESTINATION_LIST: int, SecAggKey.CIPHERTEXT_LIST: bytes},
+    Stage.COLLECT_MASKED_VECTORS: {SecAggKey.MASKED_PARAMETERS: bytes},
+    Stage.UNMASK: {SecAggKey.NODE_ID_LIST: int, SecAggKey.SHARE_LIST: bytes},
 }

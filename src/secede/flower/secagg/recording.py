@@ -9,16 +9,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flwr.app import Context
-from flwr.server import ClientManager, LegacyContext, SimpleClientManager
-from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import Grid
 
 from secede import state as states
 from secede.errors import ConfigError
+from secede.flower._flwr import (
+    ClientManager,
+    DefaultWorkflow,
+    LegacyContext,
+    SecAggPlusWorkflow,
+    SimpleClientManager,
+)
 from secede.flower.rounds.recording import WAIT_SECONDS
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.legacy_api import SecAggSettings
-from secede.flower.secagg.strategy import Bounded, RecordingStrategy, Shown
+from secede.flower.secagg.strategy import RecordingStrategy, TimeoutClientManager, TrainingGrid
 from secede.flower.storage.store import Store
 from secede.state import State
 
@@ -72,7 +77,7 @@ class SecureRecording:
         """Train from where the last training ended, or was cut short, unless from scratch."""
         if not isinstance(context, LegacyContext):
             raise ConfigError(f"expected a LegacyContext, got a {type(context).__name__}")
-        masked = legacy_api.check(context.strategy, self.workflow)
+        masked = legacy_api.check_secagg(context.strategy, self.workflow)
         if type(context.client_manager) is not SimpleClientManager:
             raise ConfigError(
                 f"client manager {type(context.client_manager).__name__!r} may wait for ever: "
@@ -85,13 +90,13 @@ class SecureRecording:
             on = self.store.begin(config.num_rounds, given=begun, from_scratch=self._from_scratch)
             model = None if on is None else self.store.model()
             done = 0 if on is None else min(on.rounds, config.num_rounds)
-            shown = Shown(grid, self.store, self._round_seconds, masked.workflow.max_weight)
+            shown = TrainingGrid(grid, self.store, self._round_seconds, masked.workflow.max_weight)
             begin = given if model is None else model
             heard = RecordingStrategy(masked, self.store, shown, begin, self._wait_seconds)
             heard.run, heard.done = str(context.run_id), done
             context.strategy = heard
             context.config = replace(config, num_rounds=config.num_rounds - done)
-            context.client_manager = Bounded(self._wait_seconds)
+            context.client_manager = TimeoutClientManager(self._wait_seconds)
             try:
                 DefaultWorkflow(heard.round, self.inner.evaluate_workflow)(shown, context)
             finally:

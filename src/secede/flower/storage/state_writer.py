@@ -7,11 +7,8 @@ leave the interpreter alone, so that a round waits for the slower of two and not
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import safetensors
@@ -24,27 +21,21 @@ from secede import state as states
 from secede.errors import StorageError
 from secede.state import State
 
-PARTS = ".*.part"  # what a kill left half written
-
 
 def save(state: State, folder: Path, *, mode: int = 0o666) -> str:
     """Write `state` into `folder` and return its digest."""
-    temporary = folder / f".{secrets.token_hex(8)}.part"
     try:
-        files.make_folder(folder)
-        temporary.touch(mode=mode, exist_ok=False)
-        with ThreadPoolExecutor(1) as pool:
+        with (
+            files.temporary_file(folder / "state", mode) as temporary,
+            ThreadPoolExecutor(1) as pool,
+        ):
             hashing = pool.submit(states.digest, state)
             write(state, temporary)
-            _sync(temporary)
+            files.sync(temporary)
             digest = hashing.result()
-        os.replace(temporary, folder / f"{digest}.safetensors")
-        _sync(folder)
+            files.move(temporary, folder / f"{digest}.safetensors")
     except OSError as error:
         raise StorageError(f"cannot write in {folder}: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):  # where no file can be, there is none
-            temporary.unlink(missing_ok=True)
     return digest
 
 
@@ -56,7 +47,7 @@ def write(state: State, path: Path) -> None:
         raise StorageError(f"cannot write in {path.parent}: {error}") from error
 
 
-def write_summed(state: State, path: Path) -> int:
+def write_with_checksum(state: State, path: Path) -> int:
     """Do as `write` does, and return the state's checksum."""
     with ThreadPoolExecutor(1) as pool:
         summing = pool.submit(checksum, state)
@@ -84,11 +75,3 @@ def _apart(state: State) -> dict[str, Tensor]:
         found[name] = here.clone() if place in seen else here
         seen.add(place)
     return found
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

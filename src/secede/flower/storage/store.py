@@ -23,14 +23,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from flwr.app import ArrayRecord
-from pydantic import Field, ValidationError
+from pydantic import Field
 from torch import Tensor, nn
 
 from secede import files, logs
 from secede import state as states
-from secede.erasure.canonical_json import parse, read, to_canonical
+from secede.erasure.canonical_json import parse, read
 from secede.erasure.storage.home import Home
-from secede.erasure.storage.locks import Lock
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.json_files import load_document, save_document
+from secede.erasure.storage.locks import HomeLock, lock_home
 from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.types import Document, check_name, format_time, is_name
 from secede.errors import (
@@ -43,8 +45,8 @@ from secede.errors import (
 )
 from secede.flower.protocol import arrays
 from secede.flower.protocol.nodes import Node
-from secede.flower.storage import holding, state_writer
-from secede.flower.storage.round_log import Contribution, Notes, Round, RoundLog
+from secede.flower.storage import state_writer
+from secede.flower.storage.round_log import Contribution, PendingContributions, Round, RoundLog
 from secede.flower.storage.training_state import TrainingState
 from secede.state import State
 from secede.text import short_digest
@@ -61,7 +63,7 @@ class Identity(Document):
 
 
 @dataclass(frozen=True)
-class Resumed:
+class TrainingStart:
     """Where a training goes on: rounds of it that are done, and the model."""
 
     rounds: int
@@ -92,7 +94,7 @@ class Store:
         self.clock = clock
         logs.print_unless_handled()
         self.classes = classes  # that the network tells apart; None: its last layer's outputs
-        self.notes = Notes(self.path / "noted")
+        self.notes = PendingContributions(self.path / "noted")
 
     def _check_engine(self) -> None:
         """Raise if another engine founded this home: its model would be replaced by ours."""
@@ -127,16 +129,13 @@ class Store:
         path = self.path / "identity.json"
         if not path.exists():
             made = Identity(home=secrets.token_hex(16))
-            files.write_bytes(path, to_canonical(made.model_dump(mode="json")) + b"\n")
-        try:
-            return Identity.model_validate_json(path.read_bytes()).home
-        except ValidationError as error:
-            raise RecordError(f"{path}: damaged; restore it from a backup") from error
+            save_document(path, made)
+        return load_document(Identity, path, _LIMIT).home
 
     @cached_property
     def like(self) -> dict[str, Tensor]:
         """What the users' records hold: names, shapes, dtypes."""
-        return arrays.schema(self.load_model())
+        return arrays.template_of(self.load_model())
 
     @cached_property
     def movable(self) -> frozenset[str]:
@@ -187,7 +186,7 @@ class Store:
         if not self.home.registry.exists():
             return frozenset()
         with ModelRegistry(self.home.registry, read_only=True) as registry:
-            return frozenset(registry.erased())
+            return frozenset(registry.erased_clients())
 
     def served(self) -> Model | None:
         """Return the registered model that serves, if there is one."""
@@ -207,7 +206,7 @@ class Store:
             return
         with ModelRegistry(self.home.registry, read_only=True) as registry:
             retired = any(m.digest == digest and m.status == "retired" for m in registry.models())
-            erased, last = frozenset(registry.erased()), self.last()
+            erased, last = frozenset(registry.erased_clients()), self.last()
         if not retired and erased and (last is None or last.model != digest):
             # The registry knows what served, and not the rounds that led there.
             retired = not erased.isdisjoint(self.log.carried().get(digest, ()))
@@ -221,7 +220,7 @@ class Store:
 
     def begin(
         self, rounds: int, *, given: str | None = None, from_scratch: bool = False
-    ) -> Resumed | None:
+    ) -> TrainingStart | None:
         """Note that a training of so many rounds begins; return where, None: with what is given.
 
         `given` is the digest of the weights that it is started with.
@@ -234,12 +233,18 @@ class Store:
         state = None if here else self.model()
         found = self.trainings.begin(rounds, given=given, from_scratch=from_scratch)
         logger.info(found.words)
-        return None if state is None else Resumed(found.done, arrays.to_record(state), found.model)
+        return (
+            None
+            if state is None
+            else TrainingStart(found.done, arrays.to_record(state), found.model)
+        )
 
-    def resume(self) -> Resumed | None:
+    def resume(self) -> TrainingStart | None:
         """Return where the training that was cut short goes on; None if there is none."""
         cut, state = self.trainings.cut(), self.model()
-        return None if cut is None or state is None else Resumed(cut[1], arrays.to_record(state))
+        return (
+            None if cut is None or state is None else TrainingStart(cut[1], arrays.to_record(state))
+        )
 
     def finish(self) -> None:
         """Note that the training has come to its end."""
@@ -247,12 +252,12 @@ class Store:
 
     def go_on(self) -> bool:
         """Take back a wish for a training from scratch that no round has followed, if any."""
-        with self.held(doing="taking back a training from scratch"):
+        with self.held(purpose="taking back a training from scratch"):
             return self.trainings.go_on()
 
     def take_as_it_is(self) -> None:
         """Let the model of a training that was cut short serve, as if that had been all of it."""
-        with self.held(doing="taking a training as it is"):
+        with self.held(purpose="taking a training as it is"):
             self.trainings.take_as_it_is()
 
     def keep(
@@ -294,9 +299,13 @@ class Store:
         self._sweep({digest, *([last.model] if last and not erased else [])})
         return completed
 
-    def held(self, seconds: float = 90, *, doing: str = "training") -> AbstractContextManager[Lock]:
-        """Hold the folder, waiting for one who works in it for at most so long."""
-        return holding.held(self.home, seconds, doing=doing)
+    def held(
+        self, timeout: float = 90, *, purpose: str = "training"
+    ) -> AbstractContextManager[HomeLock]:
+        """Lock the folder, waiting at most `timeout` seconds for who works in it."""
+        files.make_folder(self.home.path)
+        Journal(self.home.journal).close()  # an erasure refuses a home without one
+        return lock_home(self.home, timeout, purpose=purpose)
 
     def _sweep(self, stays: set[str]) -> None:
         """Delete models of former rounds, unless the registry looks after them."""
@@ -305,7 +314,7 @@ class Store:
                 stays |= {m.digest for m in registry.models() if m.status != "retired"}
         folder = self.path / "models"
         models = (path for path in folder.glob("*.safetensors") if path.stem not in stays)
-        self._remove(*models, *folder.glob(state_writer.PARTS))
+        self._remove(*models, *folder.glob(files.PARTS))
 
     def _remove(self, *paths: Path) -> None:
         try:

@@ -1,6 +1,6 @@
-"""What it cost to reach a clean accuracy, and how that compares with the fair retraining.
+"""Costs of reaching a clean accuracy, compared with fair retraining.
 
-Where classes are the leaver's own, accuracy on the others stands in for clean accuracy.
+Where the leaver has classes of its own, accuracy on the other classes replaces clean accuracy.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from secede.reports import names
-from secede.reports.analysis.statistics import Estimate, over_seeds
+from secede.reports.analysis.statistics import Estimate, mean_over_seeds
 from secede.reports.records.runs import Cost, Point, Run
 from secede.text import plural
 
@@ -28,11 +28,11 @@ QUANTITIES: dict[Quantity, str] = {
 
 @dataclass(frozen=True)
 class Ratio:
-    """Retraining's cost over a method's, per seed: above 1, the method is the cheaper one.
+    """Retraining's cost over a method's, per seed; above 1, the method is cheaper.
 
-    `estimate` averages the seeds in which both got there and leaves out the others, as well as
-    those in which the method cost nothing. `at_least` averages all seeds in which the method got
-    there; a retraining that never did counts with all it spent.
+    `estimate` averages the seeds in which both reached the level and the method cost anything.
+    `at_least` averages all seeds in which the method reached it; a retraining that never did
+    counts with all that it spent.
     """
 
     estimate: Estimate | None
@@ -42,7 +42,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Cost per seed to reach a level, for a method and for the fair retraining; None is never."""
+    """Cost per seed to reach a level, of a method and of fair retraining; None if never reached."""
 
     label: str
     levels: tuple[float, ...]
@@ -52,22 +52,22 @@ class Comparison:
 
     @property
     def method_never(self) -> int:
-        """Seeds in which the method never reached the level."""
+        """Number of seeds in which the method never reached the level."""
         return self.method.count(None)
 
     @property
     def retrained_never(self) -> int:
-        """Seeds in which retraining never reached the level."""
+        """Number of seeds in which retraining never reached the level."""
         return self.retrained.count(None)
 
     def spent(self, costs: Sequence[Cost | None], quantity: Quantity) -> Estimate | None:
-        """Return the mean cost over the seeds that got there, or None if none did."""
+        """Return the mean cost over the seeds that reached the level; None if none did."""
         values = [amount(cost, quantity) for cost in costs if cost is not None]
-        return over_seeds(values) if values else None
+        return mean_over_seeds(values) if values else None
 
     def ratio(self, quantity: Quantity) -> Ratio:
-        """Return how many times as much the fair retraining costs."""
-        both, bounds = [], []
+        """Return how many times as much fair retraining costs."""
+        exact, bounds = [], []
         for method, retrained, total in zip(
             self.method, self.retrained, self.retraining_total, strict=True
         ):
@@ -75,16 +75,16 @@ class Comparison:
                 continue
             bounds.append(amount(retrained or total, quantity) / amount(method, quantity))
             if retrained is not None:
-                both.append(bounds[-1])
+                exact.append(bounds[-1])
         return Ratio(
-            estimate=over_seeds(both) if both else None,
-            at_least=over_seeds(bounds) if bounds else None,
-            left_out=len(self.method) - len(both),
+            estimate=mean_over_seeds(exact) if exact else None,
+            at_least=mean_over_seeds(bounds) if bounds else None,
+            left_out=len(self.method) - len(exact),
         )
 
 
 def amount(cost: Cost, quantity: Quantity) -> float:
-    """Return one quantity of a cost; megabytes are decimal, as the paper's."""
+    """Return one quantity of a cost; megabytes are decimal, as in the paper."""
     match quantity:
         case "rounds":
             return float(cost.rounds)
@@ -98,8 +98,10 @@ def amount(cost: Cost, quantity: Quantity) -> float:
             return cost.seconds
 
 
-def reach(curve: Sequence[Point], level: float, score: str = names.CLEAN_ACCURACY) -> Cost | None:
-    """Return the cost at the first round whose score is `level` or more."""
+def cost_to_reach(
+    curve: Sequence[Point], level: float, score: str = names.CLEAN_ACCURACY
+) -> Cost | None:
+    """Return the cost at the first round whose score reaches `level`; None if none does."""
     for point in curve:
         if point.scores[score].value >= level:
             return point.cost
@@ -107,14 +109,14 @@ def reach(curve: Sequence[Point], level: float, score: str = names.CLEAN_ACCURAC
 
 
 def compare_at_level(run: Run, arm: str, level: float) -> Comparison:
-    """Compare what it cost an arm to reach one clean accuracy, the same for every seed."""
+    """Compare the cost of reaching one clean accuracy, the same for every seed."""
     score = run.config.utility
-    spent = tuple(reach(seed.curves[arm], level, score) for seed in run.seeds)
+    spent = tuple(cost_to_reach(seed.curves[arm], level, score) for seed in run.seeds)
     return _against_retraining(run, "", [level] * len(run.seeds), spent)
 
 
 def compare_at_round(run: Run, arm: str, round: int) -> Comparison:
-    """Compare all that an arm cost up to `round` at the clean accuracy each seed has there."""
+    """Compare an arm's cost up to `round` with retraining to the accuracy each seed has there."""
     points = run.points(arm, round)
     levels = [point.scores[run.config.utility].value for point in points]
     whose = "the erased model's" if arm == run.erased else f"{names.method_words(arm)}'s"
@@ -128,20 +130,20 @@ def _against_retraining(
     curves = [seed.curves[names.RETRAIN] for seed in run.seeds]
     score = run.config.utility
     retrained = tuple(
-        reach(curve, level, score) for curve, level in zip(curves, levels, strict=True)
+        cost_to_reach(curve, level, score) for curve, level in zip(curves, levels, strict=True)
     )
     totals = tuple(curve[-1].cost for curve in curves)
     return Comparison(label, tuple(levels), method, retrained, totals)
 
 
 def largest_ratio(run: Run, arm: str) -> tuple[int, Estimate] | None:
-    """Return the round of an arm's post-training whose upload ratio is largest, and that ratio.
+    """Return the post-training round with the largest upload ratio, and that ratio.
 
-    Only rounds whose accuracy every seed's retraining reached count, so it is no bound.
+    Only rounds count whose accuracy retraining reached in every seed, so it is no bound.
     """
-    found: list[tuple[int, Estimate]] = []
+    ratios: list[tuple[int, Estimate]] = []
     for round in range(1, run.last_round(arm) + 1):
         ratio = compare_at_round(run, arm, round).ratio("upload_mb")
         if ratio.estimate is not None and ratio.left_out == 0:
-            found.append((round, ratio.estimate))
-    return max(found, key=lambda item: item[1].mean, default=None)
+            ratios.append((round, ratio.estimate))
+    return max(ratios, key=lambda item: item[1].mean, default=None)

@@ -1,8 +1,8 @@
-"""The numbers that the paper's text states, beside what was measured here.
+"""Numbers stated in the paper's text, beside those measured here.
 
 Halimi et al. 2022, sections 5.1 and 5.2 and appendices C and D. Their costs count uploads in
 decimal megabytes, 4 bytes a parameter, the leaver's one upload included; so do ours. They are
-held against projected ascent, whichever method a run judges, and only where a run has it.
+compared with projected ascent, whichever method a run judges, where a run has it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from secede.reports import names
 from secede.reports.analysis.costs import compare_at_level, compare_at_round, largest_ratio
-from secede.reports.analysis.statistics import Estimate, measured
-from secede.reports.formats import Unit
+from secede.reports.analysis.formats import Unit
+from secede.reports.analysis.statistics import Estimate, mean_score
 from secede.reports.records.runs import Run
 from secede.text import plural
 
@@ -31,7 +31,7 @@ Measured = tuple[Estimate | None, str]  # and a note on what is missing
 
 @dataclass(frozen=True)
 class Statement:
-    """One number of the paper's text, and how to measure it in a run."""
+    """A number in the paper's text, and how to measure it in a run."""
 
     what: str
     stated: str
@@ -51,13 +51,13 @@ class PaperRow:
     note: str
 
 
-def levels(run: Run) -> tuple[float, ...]:
+def stated_levels(run: Run) -> tuple[float, ...]:
     """Return the clean accuracies at which the paper's text states a cost for this run's cell."""
     return (LEVEL,) if run.config.name in _COSTS and ARM in run.config.methods else ()
 
 
 def compare_with_text(runs: Sequence[Run]) -> tuple[PaperRow, ...]:
-    """Return every stated number that some run can be held against."""
+    """Return every stated number that one of the runs measures."""
     runs = [run for run in runs if ARM in run.config.methods]
     rows = [
         PaperRow(run.config.title, item.what, item.stated, item.unit, *_measured(run, item))
@@ -76,16 +76,16 @@ def _measured(run: Run, item: Statement) -> Measured:
 
 
 def _largest(scenario: str, cells: Sequence[Run]) -> list[PaperRow]:
-    found = [(run, largest_ratio(run, ARM)) for run in cells if run.config.scenario == scenario]
-    best = [(item[1], item[0], run) for run, item in found if item is not None]
-    if not found:
+    ratios = [(run, largest_ratio(run, ARM)) for run in cells if run.config.scenario == scenario]
+    best = [(item[1], item[0], run) for run, item in ratios if item is not None]
+    if not ratios:
         return []
     cell, what = f"{names.SCENARIOS[scenario]}, all cells", "largest ratio of uploads"
     stated = f"up to {LARGEST[scenario]:g}×"
     if not best:
         return [PaperRow(cell, what, stated, "times", None, "retraining never got there")]
     ratio, round, run = max(best, key=lambda item: item[0].mean)
-    note = f"{run.config.title}, round {round}; of {plural(len(found), 'cell')} in this report"
+    note = f"{run.config.title}, round {round}; of {plural(len(ratios), 'cell')} in this report"
     return [PaperRow(cell, what, stated, "times", ratio, note)]
 
 
@@ -93,7 +93,7 @@ def _score(score: str, percent: float) -> Statement:
     def measure(run: Run) -> Measured:
         if run.last_round(ARM) < 1:
             return None, "no post-training round was run"
-        return measured(run, ARM, 1, score), ""
+        return mean_score(run, ARM, 1, score), ""
 
     what = f"{names.SCORES[score]}, {names.method_words(ARM)}, after 1 round"
     return Statement(what, f"{percent:g} %", "share", measure)

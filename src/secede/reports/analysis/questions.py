@@ -1,41 +1,86 @@
-"""The three questions about an erased model, each answered from one run's records."""
+"""Three questions about an erased model: forgotten? useful? cheaper? Each with its margin.
+
+An answer is yes or no only where the whole 95 % interval lies on one side of the margin.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
 from secede.reports import names
-from secede.reports.analysis.answers import (
-    FORGOTTEN_POINTS,
-    LOSS_FACTOR,
-    USEFUL_POINTS,
-    Answer,
-    Reply,
-    after,
-    place,
-    sentence,
-    worst,
-)
 from secede.reports.analysis.costs import Comparison, compare_at_round
+from secede.reports.analysis.formats import format_estimate, format_mean, format_points
 from secede.reports.analysis.statistics import (
     Estimate,
     difference,
     log_ratio,
-    of_losses,
-    of_shares,
-    over_seeds,
+    mean_loss,
+    mean_over_seeds,
+    mean_share,
 )
-from secede.reports.formats import full, mean, signed_points
-from secede.reports.records.runs import Cost, Run
+from secede.reports.records.runs import Cost, Run, Score
 from secede.text import plural
+
+JUDGED_ROUND = 2  # post-training round at which the erased model is judged
+FORGOTTEN_POINTS = 3.0  # the probe's score may differ from the retrained model's by this much
+USEFUL_POINTS = 2.0  # clean accuracy may fall this far below the retrained model's
+LOSS_FACTOR = 1.25  # clean leaver: loss on its samples, as a multiple of the retrained model's
+
+
+class Reply(StrEnum):
+    """The reply to a question."""
+
+    YES = "yes"
+    NO = "no"
+    UNDETERMINED = "undetermined"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question, its reply, and a sentence with the numbers behind it."""
+
+    question: str
+    reply: Reply
+    sentence: str
+
+
+def reply_within(estimate: Estimate, low: float, high: float) -> Reply:
+    """Return yes if an interval lies within [low, high], no if outside, else undetermined."""
+    if estimate.interval is None:
+        return Reply.UNDETERMINED
+    bottom, top = estimate.interval
+    if low <= bottom and top <= high:
+        return Reply.YES
+    return Reply.NO if bottom > high or top < low else Reply.UNDETERMINED
+
+
+def join_replies(replies: set[Reply]) -> Reply:
+    """Return yes if all replies are yes, no if any is no, else undetermined."""
+    for reply in (Reply.NO, Reply.UNDETERMINED):
+        if reply in replies:
+            return reply
+    return Reply.YES
+
+
+def as_sentence(numbers: str) -> str:
+    """Return the numbers as a sentence: capitalised, with a full stop."""
+    return numbers[0].upper() + numbers[1:] + "."
+
+
+def describe_round(round: int) -> str:
+    """Return a round of post-training in words."""
+    return f"after {plural(round, 'round')} of post-training" if round else "before post-training"
+
 
 FORGOTTEN = "Is the leaver forgotten, as by retraining?"
 USEFUL = "Is the model still useful?"
 CHEAPER = "Is it cheaper than fair retraining?"
 
 _ALLOWED = FORGOTTEN_POINTS / 100
-_LEARNT = 0.05  # that training must have brought, for there to be anything to erase
+_LEARNT = 0.05  # least gain in usefulness by training, for there to be anything to erase
 _LATER = {
     Reply.NO: "the leaver is no longer forgotten",
     Reply.UNDETERMINED: "it is no longer sure that the leaver is forgotten",
@@ -43,20 +88,23 @@ _LATER = {
 _FACTOR = math.log(LOSS_FACTOR)
 
 
-def forgotten(run: Run, round: int) -> Answer:
-    """Compare the erased model with the retrained one on the leaver's own mark."""
+def judge_forgotten(run: Run, round: int) -> Answer:
+    """Answer whether the erased model shows no more of the leaver than the retrained one."""
     if run.config.scenario == "clean":
         reply, numbers = _unmarked(run, round)
     else:
         reply, numbers = _marked(run, round)
-    if unlearnt := _hardly_learnt(run):
+    if no_learning := _hardly_learnt(run):
         reply = Reply.UNDETERMINED
         numbers += (
-            f"; but {unlearnt}. More rounds (training.rounds) or smaller batches "
+            f"; but {no_learning}. More rounds (training.rounds) or smaller batches "
             "(training.batch_size) may help"
         )
     last = run.last_round(run.erased)
-    if reply is Reply.YES and (later := as_retrained(run, run.erased, last)) is not Reply.YES:
+    if (
+        reply is Reply.YES
+        and (later := compare_with_retrained(run, run.erased, last)) is not Reply.YES
+    ):
         numbers += f"; after {plural(last, 'round')} {_LATER[later]}"
     if reply is not Reply.YES and _climb_ran_out(run):
         section = f"settings.{names.PROJECTED_ASCENT}"
@@ -64,46 +112,50 @@ def forgotten(run: Run, round: int) -> Answer:
             f"; the climb ran out of epochs, and more of them ({section}.epochs) or smaller "
             f"batches ({section}.batch_size) let it go further"
         )
-    return Answer(FORGOTTEN, reply, sentence(numbers))
+    return Answer(FORGOTTEN, reply, as_sentence(numbers))
 
 
 def _hardly_learnt(run: Run) -> str | None:
-    """Say so if training brought next to nothing: then nothing can be lost either."""
+    """Return a sentence if training hardly improved the model: then nothing can be lost either."""
     first, last = (_usefulness(run, round) for round in (0, run.last_round(names.FEDAVG)))
     if last.mean - first.mean >= _LEARNT:
         return None
     return (
         f"the federation hardly learnt anything: {names.SCORES[run.config.utility]} was "
-        f"{mean(first, 'share')} untrained and {mean(last, 'share')} before erasing"
+        f"{format_mean(first, 'share')} untrained and {format_mean(last, 'share')} before erasing"
     )
 
 
 def _usefulness(run: Run, round: int) -> Estimate:
-    return of_shares(run.scores(names.FEDAVG, round, run.config.utility))
+    return mean_share(run.scores(names.FEDAVG, round, run.config.utility))
 
 
-def useful(run: Run, round: int) -> Answer:
-    """Compare clean accuracy, or that on the other classes, with the retrained model's last."""
+def judge_useful(run: Run, round: int) -> Answer:
+    """Answer whether the erased model is as accurate as the fully retrained one."""
     last, score = run.last_round(names.RETRAIN), run.config.utility
     erased = run.scores(run.erased, round, score)
     retrained = run.scores(names.RETRAIN, last, score)
     gap = difference(erased, retrained)
     numbers = (
-        f"{names.SCORES[score]} is {mean(of_shares(erased), 'share')} {after(round)} and "
-        f"{mean(of_shares(retrained), 'share')} after {plural(last, 'round')} of retraining: "
-        f"{signed_points(gap)}, where a loss of {USEFUL_POINTS:g} is allowed"
+        f"{names.SCORES[score]} is {_percent(erased)} {describe_round(round)} and "
+        f"{_percent(retrained)} after {plural(last, 'round')} of retraining: "
+        f"{format_points(gap)}, where a loss of {USEFUL_POINTS:g} is allowed"
     )
-    reply = place(gap, -USEFUL_POINTS / 100, math.inf)
-    if unlearnt := _hardly_learnt(run):
+    reply = reply_within(gap, -USEFUL_POINTS / 100, math.inf)
+    if no_learning := _hardly_learnt(run):
         reply = Reply.UNDETERMINED
-        numbers += f"; but {unlearnt}"
-    return Answer(USEFUL, reply, sentence(numbers))
+        numbers += f"; but {no_learning}"
+    return Answer(USEFUL, reply, as_sentence(numbers))
 
 
-def cheaper(run: Run, round: int) -> Answer:
-    """Compare uploads with what the fair retraining needs for a model that is as useful."""
+def _percent(scores: Sequence[Score]) -> str:
+    return format_mean(mean_share(scores), "share")
+
+
+def judge_cheaper(run: Run, round: int) -> Answer:
+    """Answer whether erasing uploads less than retraining an equally useful model."""
     comparison = compare_at_round(run, run.erased, round)
-    level = mean(over_seeds(comparison.levels), "share")
+    level = format_mean(mean_over_seeds(comparison.levels), "share")
     numbers = (
         f"to {level} {names.SCORES[run.config.utility]}, erasing took "
         f"{_spent(comparison, comparison.method)}; "
@@ -111,23 +163,23 @@ def cheaper(run: Run, round: int) -> Answer:
     )
     if any(cost is not None and cost.rounds == 0 for cost in comparison.retrained):
         numbers += "; an untrained model has that accuracy already, so this says nothing"
-        return Answer(CHEAPER, Reply.UNDETERMINED, sentence(numbers))
+        return Answer(CHEAPER, Reply.UNDETERMINED, as_sentence(numbers))
     ratio = comparison.ratio("upload_mb").at_least
     if ratio is None:
-        return Answer(CHEAPER, Reply.UNDETERMINED, sentence(numbers))
+        return Answer(CHEAPER, Reply.UNDETERMINED, as_sentence(numbers))
     low, high = ratio.interval or (ratio.mean, ratio.mean)
     reply = Reply.YES if low > 1 else Reply.NO if high <= 1 else Reply.UNDETERMINED
     if reply is Reply.NO and comparison.retrained_never:  # a lower bound says nothing of above
         reply = Reply.UNDETERMINED
     bound = "at least " if comparison.retrained_never else ""
-    numbers += f": {bound}{full(ratio, 'times')} as much"
+    numbers += f": {bound}{format_estimate(ratio, 'times')} as much"
     if reply is Reply.NO:
         numbers += ", so erasing is not the cheaper way here"
-    return Answer(CHEAPER, reply, sentence(numbers))
+    return Answer(CHEAPER, reply, as_sentence(numbers))
 
 
-def as_retrained(run: Run, arm: str, round: int) -> Reply:
-    """Hold any arm to the margin within which the leaver counts as forgotten."""
+def compare_with_retrained(run: Run, arm: str, round: int) -> Reply:
+    """Return whether an arm lies within the margin in which the leaver counts as forgotten."""
     last = run.last_round(names.RETRAIN)
     if run.config.scenario == "clean":
         accuracy, loss = names.LEAVER_ACCURACY, names.LEAVER_LOSS
@@ -137,12 +189,12 @@ def as_retrained(run: Run, arm: str, round: int) -> Reply:
         )
     probe = run.config.main_probe
     gap = difference(run.scores(arm, round, probe), run.scores(names.RETRAIN, last, probe))
-    return place(gap, *allowed(probe))
+    return reply_within(gap, *allowed_difference(probe))
 
 
-def allowed(probe: str) -> tuple[float, float]:
-    """Return how far a score may lie from the retrained model's, below and above."""
-    # A backdoor that works more rarely than after retraining is no trace of the leaver.
+def allowed_difference(probe: str) -> tuple[float, float]:
+    """Return how far a score may lie below and above the retrained model's."""
+    # A backdoor that works less often than after retraining is no trace of the leaver.
     return -math.inf if probe == names.ATTACK_SUCCESS else -_ALLOWED, _ALLOWED
 
 
@@ -158,17 +210,16 @@ def _marked(run: Run, round: int) -> tuple[Reply, str]:
     before = run.scores(names.FEDAVG, run.last_round(names.FEDAVG), probe)
     gap = difference(erased, retrained)
     numbers = (
-        f"{names.SCORES[probe]} is {mean(of_shares(erased), 'share')} {after(round)}, "
-        f"{mean(of_shares(retrained), 'share')} retrained and "
-        f"{mean(of_shares(before), 'share')} before erasing: "
-        f"{signed_points(gap)} from retraining, where {FORGOTTEN_POINTS:g} are allowed"
+        f"{names.SCORES[probe]} is {_percent(erased)} {describe_round(round)}, "
+        f"{_percent(retrained)} retrained and {_percent(before)} before erasing: "
+        f"{format_points(gap)} from retraining, where {FORGOTTEN_POINTS:g} are allowed"
     )
-    low, high = allowed(probe)
-    if place(difference(before, retrained), low, high) is not Reply.NO:
+    low, high = allowed_difference(probe)
+    if reply_within(difference(before, retrained), low, high) is not Reply.NO:
         return Reply.UNDETERMINED, f"{numbers}; but even before erasing it hardly shows the leaver"
     if gap.mean < low:
         numbers += "; it went further than retraining does"
-    reply = place(gap, low, high)
+    reply = reply_within(gap, low, high)
     if reply is Reply.YES and _fine_tuning_does_too(run, round):
         more = "the climb" if run.erased == names.PROJECTED_ASCENT else "more than that"
         numbers += f"; fine-tuning alone does as well, so this run does not show {more} was needed"
@@ -178,7 +229,7 @@ def _marked(run: Run, round: int) -> tuple[Reply, str]:
 def _fine_tuning_does_too(run: Run, round: int) -> bool:
     if names.FINE_TUNE not in run.config.methods or run.erased == names.FINE_TUNE:
         return False
-    return as_retrained(run, names.FINE_TUNE, round) is Reply.YES
+    return compare_with_retrained(run, names.FINE_TUNE, round) is Reply.YES
 
 
 def _unmarked(run: Run, round: int) -> tuple[Reply, str]:
@@ -191,13 +242,14 @@ def _unmarked(run: Run, round: int) -> tuple[Reply, str]:
     loss, aim, start = (run.scores(*moment, names.LEAVER_LOSS) for moment in moments)
     gap, ratio = difference(erased, retrained), log_ratio(loss, aim)
     numbers = (
-        f"loss on the leaver's own samples is {full(of_losses(loss), 'loss')} {after(round)}, "
-        f"{mean(of_losses(aim), 'loss')} retrained and {mean(of_losses(start), 'loss')} before "
-        f"erasing (within a factor of {LOSS_FACTOR:g} of retraining is allowed); accuracy on "
-        f"them is {signed_points(gap)} from retraining, where {FORGOTTEN_POINTS:g} are allowed"
+        f"loss on the leaver's own samples is {format_estimate(mean_loss(loss), 'loss')} "
+        f"{describe_round(round)}, {format_mean(mean_loss(aim), 'loss')} retrained and "
+        f"{format_mean(mean_loss(start), 'loss')} before erasing (within a factor of "
+        f"{LOSS_FACTOR:g} of retraining is allowed); accuracy on "
+        f"them is {format_points(gap)} from retraining, where {FORGOTTEN_POINTS:g} are allowed"
     )
-    unseen = _same(difference(before, retrained), log_ratio(start, aim))
-    if unseen is Reply.YES:
+    same_before = _same(difference(before, retrained), log_ratio(start, aim))
+    if same_before is Reply.YES:
         return Reply.UNDETERMINED, f"{numbers}; but even before erasing they hardly differ"
     if ratio.mean > _FACTOR or gap.mean < -_ALLOWED:
         numbers += "; it went further than retraining does"
@@ -205,7 +257,9 @@ def _unmarked(run: Run, round: int) -> tuple[Reply, str]:
 
 
 def _same(gap: Estimate, ratio: Estimate) -> Reply:
-    return worst({place(gap, -_ALLOWED, _ALLOWED), place(ratio, -_FACTOR, _FACTOR)})
+    return join_replies(
+        {reply_within(gap, -_ALLOWED, _ALLOWED), reply_within(ratio, -_FACTOR, _FACTOR)}
+    )
 
 
 def _retraining(comparison: Comparison, rounds: int) -> str:
@@ -222,4 +276,4 @@ def _spent(comparison: Comparison, costs: Sequence[Cost | None]) -> str:
     if rounds is None or uploads is None:
         return "an unknown amount"
     noun = "round" if rounds.mean == 1 else "rounds"
-    return f"{mean(rounds, 'rounds')} {noun} and {mean(uploads, 'MB')} of uploads"
+    return f"{format_mean(rounds, 'rounds')} {noun} and {format_mean(uploads, 'MB')} of uploads"

@@ -1,4 +1,4 @@
-"""The verdict on one run in plain words: forgotten? still useful? at what cost?
+"""The verdict on one run: its three answers and a headline in plain words.
 
 It is evidence from these probes and seeds, and never says more than that.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from secede.reports import names
 from secede.reports.analysis import questions
-from secede.reports.analysis.answers import JUDGED_ROUND, Answer, Reply
+from secede.reports.analysis.questions import JUDGED_ROUND, Answer, Reply
 from secede.reports.records.runs import Run
 
 ONE_SEED = "One seed only: intervals cover the sampling of the test set, not the luck of training."
@@ -57,18 +57,18 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """The whole verdict as lines for the terminal."""
+        """The verdict as lines for the terminal."""
         lines = [f"{a.question} {a.reply.capitalize()}. {a.sentence}" for a in self.answers]
         return "\n".join([self.headline, *lines, *([self.note] if self.note else [])])
 
     @property
     def note(self) -> str:
-        """A warning where one seed cannot tell chance from effect; empty otherwise."""
+        """A warning if there is one seed only; empty otherwise."""
         return ONE_SEED if self.seeds == 1 else ""
 
 
 def judged_round(run: Run) -> int:
-    """Return the post-training round that is judged: the second, or the last if there are fewer."""
+    """Return the post-training round that is judged: the second, or the last before it."""
     return min(JUDGED_ROUND, run.last_round(run.erased))
 
 
@@ -78,14 +78,14 @@ def judge(run: Run) -> Verdict:
     return Verdict(
         round=round,
         seeds=len(run.seeds),
-        forgotten=questions.forgotten(run, round),
-        useful=questions.useful(run, round),
-        cheaper=questions.cheaper(run, round),
+        forgotten=questions.judge_forgotten(run, round),
+        useful=questions.judge_useful(run, round),
+        cheaper=questions.judge_cheaper(run, round),
     )
 
 
 def joint_headline(verdicts: Sequence[Verdict], methods: Sequence[str]) -> str:
-    """Count the answers over several runs, in one sentence that names the judged methods."""
+    """Return one sentence that counts the answers over several runs and names their methods."""
     if len(verdicts) == 1:
         return verdicts[0].headline
     yes = [sum(v.answers[index].reply is Reply.YES for v in verdicts) for index in range(3)]

@@ -1,7 +1,7 @@
-"""Every figure of the paper, from one run or from all its cells, and one of methods, as values.
+"""The paper's figures and one that compares methods, as values, for one run or many.
 
-Panels stand in a row over data sets, as the paper has them; numbers of clients stand side by
-side in bars, and in figures of their own for curves. Halimi et al. 2022, section 5, appendices.
+A row of panels goes over data sets, as in the paper. Numbers of clients share a panel of bars;
+curves have a figure for each. Halimi et al. 2022, section 5, appendices.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from secede.reports import names
-from secede.reports.analysis.answers import FORGOTTEN_POINTS
+from secede.reports.analysis.questions import FORGOTTEN_POINTS
 from secede.reports.figures.panels import (
     attack_panel,
     bar_panel,
@@ -20,20 +20,20 @@ from secede.reports.figures.panels import (
     methods_shown,
     rounds_panel,
 )
-from secede.reports.figures.plots import Panel, Plot
+from secede.reports.figures.plot import Panel, Plot
 from secede.reports.records.runs import Run
 from secede.text import plural
 
 SOON = 1  # the paper's round for backdoors and membership inference
 LATER = 5  # the paper's round for clean and flipped accuracy
-WORTH_A_FIGURE = 3  # methods that a figure of their own takes
+WORTH_A_FIGURE = 3  # least number of methods for a figure that compares them
 _BESIDE = {
     names.FINE_TUNE: "fine-tuning FedAvg's model",
     names.REFERENCE: "starting from the others' mean (the reference)",
     names.PROJECTED_ASCENT: "projected ascent",
 }
 
-# Which scores show the leaver, and after how many rounds the paper looks.
+# The scores that show the leaver, and the round at which the paper measures them.
 _EFFICACY: dict[str, tuple[tuple[str, ...], int]] = {
     "backdoor": ((names.ATTACK_SUCCESS, names.BACKDOOR_ACCURACY), SOON),
     "flipped": ((names.FLIPPED_ACCURACY,), LATER),
@@ -73,71 +73,74 @@ _CURVE = {
 
 
 @dataclass(frozen=True)
-class Column:
-    """The runs that share one column of panels: a data set, each with its own clients."""
+class PanelColumn:
+    """Runs that share a column of panels: one data set, each with another number of clients."""
 
     title: str
     runs: tuple[Run, ...]
 
 
-def plots(runs: Sequence[Run]) -> tuple[Plot, ...]:
+def make_plots(runs: Sequence[Run]) -> tuple[Plot, ...]:
     """Return every figure for these runs, scenario by scenario."""
-    found: list[Plot] = []
+    plots: list[Plot] = []
     for scenario in names.SCENARIOS:
         chosen = [run for run in runs if run.config.scenario == scenario]
         if chosen:
-            found.extend(_scenario_plots(scenario, columns(chosen)))
-    return tuple(found)
+            plots.extend(_scenario_plots(scenario, panel_columns(chosen)))
+    return tuple(plots)
 
 
-def columns(runs: Sequence[Run]) -> tuple[Column, ...]:
-    """Group runs by data set; runs that differ in more than clients get a column each."""
+def panel_columns(runs: Sequence[Run]) -> tuple[PanelColumn, ...]:
+    """Return a column for each data set, or for each run if they differ in more than clients."""
     ordered = sorted(runs, key=lambda run: (names.data_order(run.config.data), run.config.clients))
     groups: dict[str, list[Run]] = {}
     for run in ordered:
         groups.setdefault(run.config.data, []).append(run)
     if any(len({run.config.clients for run in group}) < len(group) for group in groups.values()):
-        return tuple(Column(run.config.title, (run,)) for run in ordered)
-    return tuple(Column(names.data_label(data), tuple(group)) for data, group in groups.items())
-
-
-def _scenario_plots(scenario: str, found: tuple[Column, ...]) -> Iterator[Plot]:
-    yield _efficacy(scenario, found)
-    sizes = sorted({run.config.clients for column in found for run in column.runs})
-    of_size = {size: _only(found, size) for size in sizes}
-    for size, some in of_size.items():
-        yield from _membership(scenario, size, some)
-    yield _clean(scenario, found)
-    for size, some in of_size.items():
-        yield _communication(scenario, size, some)
-    for size, some in of_size.items():
-        yield _rounds(scenario, size, some)
-    for size, some in of_size.items():
-        yield from _methods(scenario, size, some)
-
-
-def _only(found: tuple[Column, ...], size: int) -> list[tuple[str, Run]]:
-    return [(c.title, run) for c in found for run in c.runs if run.config.clients == size]
-
-
-def _efficacy(scenario: str, found: tuple[Column, ...]) -> Plot:
-    scores, round = _EFFICACY[scenario]
-    after = _rounds_of(found, round)
-    return Plot(
-        slug=f"{scenario}-efficacy",
-        title=f"{names.SCENARIOS[scenario]}: is the leaver forgotten after {after}?",
-        caption=f"{_erased(found, round)} {_EFFICACY_CAPTION[scenario]}",
-        rows=tuple(_bars(found, score, round) for score in scores),
+        return tuple(PanelColumn(run.config.title, (run,)) for run in ordered)
+    return tuple(
+        PanelColumn(names.data_label(data), tuple(group)) for data, group in groups.items()
     )
 
 
-def _clean(scenario: str, found: tuple[Column, ...]) -> Plot:
+def _scenario_plots(scenario: str, columns: tuple[PanelColumn, ...]) -> Iterator[Plot]:
+    yield _efficacy(scenario, columns)
+    sizes = sorted({run.config.clients for column in columns for run in column.runs})
+    of_size = {size: _with_size(columns, size) for size in sizes}
+    for size, cells in of_size.items():
+        yield from _membership(scenario, size, cells)
+    yield _clean(scenario, columns)
+    for size, cells in of_size.items():
+        yield _communication(scenario, size, cells)
+    for size, cells in of_size.items():
+        yield _rounds(scenario, size, cells)
+    for size, cells in of_size.items():
+        yield from _methods(scenario, size, cells)
+
+
+def _with_size(columns: tuple[PanelColumn, ...], size: int) -> list[tuple[str, Run]]:
+    return [(c.title, run) for c in columns for run in c.runs if run.config.clients == size]
+
+
+def _efficacy(scenario: str, columns: tuple[PanelColumn, ...]) -> Plot:
+    scores, round = _EFFICACY[scenario]
+    after = _rounds_of(columns, round)
+    return Plot(
+        slug=f"{scenario}-efficacy",
+        title=f"{names.SCENARIOS[scenario]}: is the leaver forgotten after {after}?",
+        caption=f"{_erased(columns, round)} {_EFFICACY_CAPTION[scenario]}",
+        rows=tuple(_bars(columns, score, round) for score in scores),
+    )
+
+
+def _clean(scenario: str, columns: tuple[PanelColumn, ...]) -> Plot:
+    after = _rounds_of(columns, LATER)
     which = " of the other classes" if scenario in names.UTILITY else ""
     return Plot(
         slug=f"{scenario}-clean-accuracy",
-        title=f"{names.SCENARIOS[scenario]}: is the model useful after {_rounds_of(found, LATER)}?",
-        caption=f"{_erased(found, LATER)} Accuracy on clean test images{which}.",
-        rows=(_bars(found, _utility(scenario), LATER),),
+        title=f"{names.SCENARIOS[scenario]}: is the model useful after {after}?",
+        caption=f"{_erased(columns, LATER)} Accuracy on clean test images{which}.",
+        rows=(_bars(columns, _utility(scenario), LATER),),
     )
 
 
@@ -145,13 +148,13 @@ def _utility(scenario: str) -> str:
     return names.UTILITY.get(scenario, names.CLEAN_ACCURACY)
 
 
-def _bars(found: tuple[Column, ...], score: str, round: int) -> tuple[Panel, ...]:
-    return tuple(bar_panel(column.title, column.runs, score, round) for column in found)
+def _bars(columns: tuple[PanelColumn, ...], score: str, round: int) -> tuple[Panel, ...]:
+    return tuple(bar_panel(column.title, column.runs, score, round) for column in columns)
 
 
-def _membership(scenario: str, size: int, some: list[tuple[str, Run]]) -> Iterator[Plot]:
+def _membership(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Iterator[Plot]:
     attacked = [
-        (title, run) for title, run in some if attack_panel(title, run, "member_rate", SOON).groups
+        (title, run) for title, run in cells if attack_panel(title, run, "member_rate", SOON).groups
     ]
     if not attacked:
         return
@@ -169,41 +172,42 @@ def _membership(scenario: str, size: int, some: list[tuple[str, Run]]) -> Iterat
     )
 
 
-def _communication(scenario: str, size: int, some: list[tuple[str, Run]]) -> Plot:
+def _communication(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Plot:
     which = "an accuracy on the other classes" if scenario in names.UTILITY else "a clean accuracy"
     return Plot(
         slug=f"{scenario}-communication-n{size}",
         title=f"{names.SCENARIOS[scenario]}, N = {size}: what does {which} cost?",
         caption=f"Megabytes uploaded until {which} is first reached; one dot a round, "
         "the leaver's own upload included. Lower and further right is better.",
-        rows=(tuple(communication_panel(title, run) for title, run in some),),
+        rows=(tuple(communication_panel(title, run) for title, run in cells),),
     )
 
 
-def _rounds(scenario: str, size: int, some: list[tuple[str, Run]]) -> Plot:
+def _rounds(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Plot:
     scores = (_utility(scenario), _CURVE[scenario])
+    beside = _beside([run for _, run in cells])
     return Plot(
         slug=f"{scenario}-rounds-n{size}",
         title=f"{names.SCENARIOS[scenario]}, N = {size}: round by round",
-        caption=f"Rounds of post-training for the erased model{_beside([run for _, run in some])}, "
+        caption=f"Rounds of post-training for the erased model{beside}, "
         "rounds of training from scratch for the retrained one. The dotted level is FedAvg's last "
         "round.",
         rows=tuple(
-            tuple(rounds_panel(title, run, score) for title, run in some) for score in scores
+            tuple(rounds_panel(title, run, score) for title, run in cells) for score in scores
         ),
     )
 
 
 def _beside(runs: Sequence[Run]) -> str:
-    """Name the methods drawn beside the erased model."""
+    """Return the methods drawn beside the erased model, as a part of a sentence."""
     shown = [what for arm, what in _BESIDE.items() if any(arm in curves_beside(r) for r in runs)]
     return f" and, beside it, for {' and '.join(shown)}" if shown else ""
 
 
-def _methods(scenario: str, size: int, some: list[tuple[str, Run]]) -> Iterator[Plot]:
+def _methods(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Iterator[Plot]:
     rich = [
         (title, run)
-        for title, run in some
+        for title, run in cells
         if len(run.config.methods) >= WORTH_A_FIGURE
         and min(run.last_round(arm) for arm in run.config.methods) >= 1
     ]
@@ -213,7 +217,7 @@ def _methods(scenario: str, size: int, some: list[tuple[str, Run]]) -> Iterator[
     panels = [method_panel(title, run) for title, run in rich]
     logarithmic = (
         " Large differences are on a logarithmic scale."
-        if any(panel.is_difference_wide or panel.is_position_wide for panel in panels)
+        if any(panel.is_difference_logarithmic or panel.is_position_logarithmic for panel in panels)
         else ""
     )
     yield Plot(
@@ -234,16 +238,16 @@ def _which(runs: Sequence[Run]) -> str:
     return "Every method but some variants, which the table has,"
 
 
-def _erased(found: tuple[Column, ...], round: int) -> str:
-    return f"Erased: after {_rounds_of(found, round)} of post-training."
+def _erased(columns: tuple[PanelColumn, ...], round: int) -> str:
+    return f"Erased: after {_rounds_of(columns, round)} of post-training."
 
 
 def _erased_runs(runs: Sequence[Run], round: int) -> str:
     return f"Erased: after {_reached(runs, round)} of post-training."
 
 
-def _rounds_of(found: tuple[Column, ...], round: int) -> str:
-    return _reached([run for column in found for run in column.runs], round)
+def _rounds_of(columns: tuple[PanelColumn, ...], round: int) -> str:
+    return _reached([run for column in columns for run in column.runs], round)
 
 
 def _reached(runs: Sequence[Run], round: int) -> str:

@@ -1,7 +1,7 @@
 """Colours and line styles, the same in every figure and on the page.
 
-The three main ones differ in lightness as well as in hue, so that colour-blind readers and
-grey prints can tell them apart; the others are told by their dashes and marks.
+The three main arms differ in lightness as well as in hue, for colour-blind readers and grey
+prints; dashes and marks tell the others apart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Look:
 
     @property
     def linestyle(self) -> tuple[float, tuple[float, ...]] | Literal["-"]:
-        """The dashes as matplotlib wants them."""
+        """The line style in matplotlib's form."""
         return (0.0, self.dashes) if self.dashes else "-"
 
 
@@ -52,7 +52,7 @@ LOOKS = {
 }
 _OTHERS = tuple(key for key in LOOKS if key.startswith("other-"))
 
-# What a dark page replaces, as CSS variables of the same names.
+# CSS variables: (light, dark).
 THEME = {
     "ink": (INK, "#e7ebf0"),
     "quiet": (QUIET, "#a4aeb9"),
@@ -63,14 +63,14 @@ THEME = {
 
 
 def look_keys(shown: Sequence[str]) -> dict[str, str]:
-    """Return the key in `LOOKS` for each arm; those without a look of their own share a few."""
-    strangers = [arm for arm in shown if arm not in LOOKS]
-    turns = {arm: _OTHERS[index % len(_OTHERS)] for index, arm in enumerate(strangers)}
-    return {arm: turns.get(arm, arm) for arm in shown}
+    """Return the key in `LOOKS` of each arm; arms without a look of their own share a few."""
+    others = [arm for arm in shown if arm not in LOOKS]
+    shared = {arm: _OTHERS[index % len(_OTHERS)] for index, arm in enumerate(others)}
+    return {arm: shared.get(arm, arm) for arm in shown}
 
 
 def settings(salt: str) -> dict[Any, Any]:
-    """Return matplotlib's settings for a figure; `salt` makes its SVG ids its own and stable."""
+    """Return matplotlib's settings for a figure; `salt` makes its SVG ids unique and stable."""
     return {
         "svg.fonttype": "path",
         "svg.hashsalt": salt,

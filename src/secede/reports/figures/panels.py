@@ -1,4 +1,4 @@
-"""One panel of a figure from one data set's runs, as values."""
+"""Panels of figures from the runs of one data set, as values."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Literal
 
 from secede.reports import names
 from secede.reports.analysis.costs import MEGABYTE
-from secede.reports.analysis.questions import allowed
-from secede.reports.analysis.statistics import difference, measured, of_shares
+from secede.reports.analysis.formats import Unit
+from secede.reports.analysis.questions import allowed_difference
+from secede.reports.analysis.statistics import difference, mean_score, mean_share
 from secede.reports.figures.palette import look_keys
-from secede.reports.figures.plots import BarGroup, BarPanel, Line, LinePanel, Mark, MarkPanel
-from secede.reports.formats import Unit
+from secede.reports.figures.plot import BarGroup, BarPanel, Line, LinePanel, Mark, ScatterPanel
 from secede.reports.records.runs import Run, Score
 
-# Drawn round by round where a run has them, besides retraining and what is judged; more lines
-# than these could not be told apart.
+# Drawn round by round where a run has them, besides retraining and the judged method; more lines
+# could not be told apart.
 CURVES = (names.FINE_TUNE, names.REFERENCE, names.PROJECTED_ASCENT)
 
 Share = Literal["member_rate", "nonmember_accuracy"]
@@ -26,7 +26,7 @@ _SHARES: dict[Share, str] = {
     "nonmember_accuracy": "known non-members recognised",
 }
 
-TOLD_APART = 10  # methods in one panel; there are not many more looks
+DISTINCT_LOOKS = 10  # most methods in one panel: there are few more looks
 
 
 def bar_panel(title: str, runs: Sequence[Run], score: str, round: int) -> BarPanel:
@@ -35,7 +35,7 @@ def bar_panel(title: str, runs: Sequence[Run], score: str, round: int) -> BarPan
         BarGroup(
             f"N = {run.config.clients}",
             tuple(
-                (run.shown_as(arm), measured(run, arm, _moment(run, arm, round), score))
+                (run.shown_as(arm), mean_score(run, arm, _shown_round(run, arm, round), score))
                 for arm in _barred(run)
             ),
         )
@@ -45,22 +45,22 @@ def bar_panel(title: str, runs: Sequence[Run], score: str, round: int) -> BarPan
 
 
 def attack_panel(title: str, run: Run, share: Share, round: int) -> BarPanel:
-    """Return one share of both membership attacks on FedAvg, retrained and erased."""
+    """Return one rate of both membership attacks on FedAvg, retrained and erased."""
     groups = []
     for attack, label in names.ATTACKS.items():
         bars = []
         for arm in _barred(run):
-            found = run.attacks(arm, _moment(run, arm, round), attack)
-            if found:
-                shown = of_shares([getattr(item, share) for item in found])
-                bars.append((run.shown_as(arm), shown))
+            attacks = run.attacks(arm, _shown_round(run, arm, round), attack)
+            if attacks:
+                value = mean_share([getattr(item, share) for item in attacks])
+                bars.append((run.shown_as(arm), value))
         if bars:
             groups.append(BarGroup(label, tuple(bars)))
     return BarPanel(title, _SHARES[share], "share", tuple(groups))
 
 
 def communication_panel(title: str, run: Run) -> LinePanel:
-    """Return megabytes uploaded against the best accuracy so far, clean or on other classes."""
+    """Return megabytes uploaded against the best useful accuracy so far."""
     lines = tuple(_best_so_far(run, arm) for arm in (names.RETRAIN, run.erased))
     return LinePanel(
         title=title,
@@ -69,14 +69,14 @@ def communication_panel(title: str, run: Run) -> LinePanel:
         unit="share",
         lines=lines,
         window=_cost_window(lines),
-        upright=True,
+        transposed=True,
     )
 
 
 def rounds_panel(title: str, run: Run, score: str) -> LinePanel:
-    """Return one score of the main arms against rounds, and FedAvg's last value as a level."""
-    shown = (*curves_beside(run), names.RETRAIN, run.erased)
-    lines = tuple(_curve(run, arm, score) for arm in shown)
+    """Return one score against rounds, with FedAvg's last value as a level."""
+    arms = (*curves_beside(run), names.RETRAIN, run.erased)
+    lines = tuple(_curve(run, arm, score) for arm in arms)
     last = run.last_round(names.FEDAVG)
     return LinePanel(
         title=title,
@@ -85,7 +85,7 @@ def rounds_panel(title: str, run: Run, score: str) -> LinePanel:
         unit=_unit(score),
         lines=lines,
         window=_window(lines, score),
-        level=(names.FEDAVG, measured(run, names.FEDAVG, last, score)),
+        level=(names.FEDAVG, mean_score(run, names.FEDAVG, last, score)),
     )
 
 
@@ -94,8 +94,8 @@ def curves_beside(run: Run) -> tuple[str, ...]:
     return tuple(arm for arm in CURVES if arm in run.config.methods[1:])
 
 
-def method_panel(title: str, run: Run) -> MarkPanel:
-    """Return methods after one round: their probe and their usefulness against retraining's."""
+def method_panel(title: str, run: Run) -> ScatterPanel:
+    """Return methods after one round: how far probe and usefulness lie from retraining's."""
     probe, shown = run.config.main_probe, methods_shown(run)
     looks = look_keys([run.shown_as(arm) for arm in (names.FEDAVG, names.RETRAIN, *shown)])
     use, last = run.config.utility, run.last_round(names.RETRAIN)
@@ -106,19 +106,19 @@ def method_panel(title: str, run: Run) -> MarkPanel:
             for score in (probe, use)
         )
         marks.append(Mark(names.label(arm), looks[run.shown_as(arm)], 100 * loss.mean, gap))
-    return MarkPanel(
+    return ScatterPanel(
         title=title,
         position_label=f"{names.SCORES[use]}: points from retraining",
         value_label=f"{names.SCORES[probe]}: points from retraining",
         marks=tuple(marks),
-        allowed=allowed(probe),
+        allowed=allowed_difference(probe),
     )
 
 
 def methods_shown(run: Run) -> tuple[str, ...]:
-    """Return the methods that a figure can tell apart: more than a few variants are left out."""
+    """Return the methods that a figure can tell apart; variants beyond them are left out."""
     variants = [arm for arm in run.config.methods if "@" in arm]
-    room = max(0, TOLD_APART - len(run.config.methods) + len(variants))
+    room = max(0, DISTINCT_LOOKS - len(run.config.methods) + len(variants))
     return tuple(arm for arm in run.config.methods if arm not in variants[room:])
 
 
@@ -126,7 +126,7 @@ def _barred(run: Run) -> tuple[str, str, str]:
     return names.FEDAVG, names.RETRAIN, run.erased
 
 
-def _moment(run: Run, arm: str, round: int) -> int:
+def _shown_round(run: Run, arm: str, round: int) -> int:
     last = run.last_round(arm)
     return min(round, last) if arm == run.erased else last
 
@@ -137,7 +137,7 @@ def _unit(score: str) -> Unit:
 
 def _curve(run: Run, arm: str, score: str) -> Line:
     rounds = range(run.last_round(arm) + 1)
-    values = tuple(measured(run, arm, round, score) for round in rounds)
+    values = tuple(mean_score(run, arm, round, score) for round in rounds)
     return Line(run.shown_as(arm), tuple(float(round) for round in rounds), values)
 
 
@@ -148,7 +148,7 @@ def _best_so_far(run: Run, arm: str) -> Line:
         sum(point.cost.upload_bytes for point in points) / len(points) / MEGABYTE
         for points in zip(*curves, strict=True)
     )
-    shown = tuple(of_shares(scores) for scores in zip(*best, strict=True))
+    shown = tuple(mean_share(scores) for scores in zip(*best, strict=True))
     return Line(run.shown_as(arm), spent, shown)
 
 
@@ -157,7 +157,7 @@ def _better(one: Score, other: Score) -> Score:
 
 
 def _cost_window(lines: Sequence[Line]) -> tuple[float, float]:
-    # From somewhat below the first round after erasing, where the two begin to differ in use.
+    # Starts somewhat below the first round after erasing, where the two begin to differ.
     erased = lines[-1].values
     top = max(value.mean for line in lines for value in line.values)
     low = max(top - 2.2 * max(top - erased[min(1, len(erased) - 1)].mean, 0.01), 0.0)
@@ -166,7 +166,7 @@ def _cost_window(lines: Sequence[Line]) -> tuple[float, float]:
 
 
 def _window(lines: Sequence[Line], score: str) -> tuple[float, float]:
-    # The wreck before post-training may leave the frame, so that the rest can be told apart.
+    # Values before post-training may leave the frame, so that the others can be told apart.
     late = [value.mean for line in lines for value in line.values[1:] or line.values]
     finite = [value for value in late if math.isfinite(value)] or [1.0]
     if not names.is_proportion(score):

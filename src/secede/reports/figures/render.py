@@ -1,7 +1,7 @@
-"""Figures as files and as pieces of a page: SVG with its glyphs as paths, and PNG.
+"""Render plots as SVG and PNG files, and their panels as SVG inside a page.
 
-The same records give the same bytes: no date, no random ids. On the page colours follow the
-reader's light or dark theme, and ids carry the panel's own prefix.
+The same records give the same bytes: no date, no random ids. On the page, colours follow the
+reader's light or dark theme, and ids have the panel's prefix.
 """
 
 from __future__ import annotations
@@ -22,40 +22,39 @@ from matplotlib.patches import Patch
 
 from secede.reports import names
 from secede.reports.figures.draw import draw
-from secede.reports.figures.marks import MARKS_HEIGHT, MARKS_WIDTH
 from secede.reports.figures.palette import INK, LOOKS, PAPER, THEME, settings
-from secede.reports.figures.plots import BarPanel, MarkPanel, Panel, Plot
+from secede.reports.figures.plot import BarPanel, Panel, Plot, ScatterPanel
+from secede.reports.figures.scatter import SCATTER_HEIGHT, SCATTER_WIDTH
 
 WIDTH, HEIGHT = 4.0, 2.9  # inches of one panel
-LETTER, LINE = 0.1, 0.2  # inches that a letter of a title takes, and each line after the first
+LETTER, LINE = 0.1, 0.2  # inches of a letter of a title, and of each line after the first
 HEADING = 0.62  # inches above the panels for title and legend
-TITLE_ONLY = 0.36  # where there is no legend
+TITLE_ONLY = 0.36  # the same without a legend
 DPI = 160
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A plot as files and, panel by panel, as SVG to stand inside a page."""
+class RenderedPlot:
+    """A plot as SVG and PNG files, and its panels as SVG for the page."""
 
     panels: tuple[str, ...]
     svg: bytes
     png: bytes
 
 
-def draw_plot(plot: Plot) -> Drawn:
-    """Draw a plot in all its forms."""
-    names = (f"{plot.slug}-{index}" for index in range(1, len(plot.panels) + 1))
-    panels = (panel_svg(panel, name) for panel, name in zip(plot.panels, names, strict=True))
-    return Drawn(tuple(panels), plot_bytes(plot, "svg"), plot_bytes(plot, "png"))
+def render_plot(plot: Plot) -> RenderedPlot:
+    """Render a plot as files and for the page."""
+    panels = (panel_svg(p, f"{plot.slug}-{n}") for n, p in enumerate(plot.panels, start=1))
+    return RenderedPlot(tuple(panels), plot_bytes(plot, "svg"), plot_bytes(plot, "png"))
 
 
 def plot_bytes(plot: Plot, form: Literal["svg", "png"]) -> bytes:
-    """Return a whole figure with title and legend as the content of a file."""
+    """Return a figure with title and legend as a file's content."""
     return _rendered(plot.slug, lambda: _figure(plot), form)
 
 
 def panel_svg(panel: Panel, name: str) -> str:
-    """Return one panel as SVG to stand inside a page; `name` must be unique there."""
+    """Return one panel as SVG for a page; `name` must be unique there."""
     svg = _rendered(name, lambda: _single(panel), "svg").decode()
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
@@ -66,7 +65,7 @@ def _rendered(salt: str, make: Callable[[], Figure], form: Literal["svg", "png"]
     out = io.BytesIO()
     blank = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change a figure
+        matplotlib.rcdefaults()  # the user's matplotlibrc must not change a figure
         matplotlib.rcParams.update(settings(salt))
         make().savefig(out, format=form, dpi=DPI, metadata=blank)
     return out.getvalue()
@@ -86,22 +85,21 @@ def _figure(plot: Plot) -> Figure:
     panel_width, panel_height = _inches(plot.panels[0])
     if len(rows[0]) == 1 and panel_width == WIDTH:  # one data set: its panels side by side
         rows = (tuple(row[0] for row in rows),)
-    high, wide = len(rows), max(len(row) for row in rows)
-    title = textwrap.wrap(plot.title, int((wide * panel_width - 0.24) / LETTER))
+    row_count, column_count = len(rows), max(len(row) for row in rows)
+    title = textwrap.wrap(plot.title, int((column_count * panel_width - 0.24) / LETTER))
     more = LINE * (len(title) - 1)
     heading = (HEADING if plot.arms else TITLE_ONLY) + more
-    height = high * panel_height + heading
+    height = row_count * panel_height + heading
     layout = ConstrainedLayoutEngine(
         rect=(0, 0, 1, 1 - heading / height), w_pad=0.1, h_pad=0.1, wspace=0.05, hspace=0.05
     )
-    figure = Figure(figsize=(wide * panel_width, height), layout=layout, facecolor=PAPER)
-    grid = figure.subplots(high, wide, squeeze=False)
+    figure = Figure(figsize=(column_count * panel_width, height), layout=layout, facecolor=PAPER)
+    grid = figure.subplots(row_count, column_count, squeeze=False)
     for axes_row, row in zip(grid, rows, strict=True):
         for axes, panel in zip(axes_row, row, strict=True):
             draw(axes, panel)
-    left = 0.12 / (wide * panel_width)
-    words = "\n".join(title)
-    figure.text(left, 1 - 0.12 / height, words, fontsize=12, fontweight="bold", va="top")
+    left = 0.12 / (column_count * panel_width)
+    figure.text(left, 1 - 0.12 / height, "\n".join(title), fontsize=12, fontweight="bold", va="top")
     if not plot.arms:
         return figure
     figure.legend(
@@ -119,7 +117,7 @@ def _figure(plot: Plot) -> Figure:
 
 
 def _inches(panel: Panel) -> tuple[float, float]:
-    return (MARKS_WIDTH, MARKS_HEIGHT) if isinstance(panel, MarkPanel) else (WIDTH, HEIGHT)
+    return (SCATTER_WIDTH, SCATTER_HEIGHT) if isinstance(panel, ScatterPanel) else (WIDTH, HEIGHT)
 
 
 def _handles(plot: Plot) -> list[Patch | Line2D]:

@@ -1,7 +1,7 @@
-"""Read run folders into values, and refuse what is damaged with file and line.
+"""Read run folders; damaged records raise with file and line.
 
-A seed counts only once its `result.json` exists; others are left out and listed. A finished
-seed must be whole: every arm its result names, every round from 0 on, no torn line.
+A seed counts once its `result.json` exists; others are left out and listed. A finished seed must
+be complete: every arm that its result names, every round from 0 on, no torn line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from secede.errors import RecordError
 from secede.reports import names
-from secede.reports.records.merge import joined
+from secede.reports.records.merge import merge_runs
 from secede.reports.records.runs import Config, Point, Records, Run, SeedRecord
 from secede.reports.records.schema import (
     Result,
@@ -29,11 +29,11 @@ from secede.reports.records.schema import (
 def load_runs(paths: Sequence[Path]) -> Records:
     """Read every run folder in or below `paths`; at least one must hold a finished seed.
 
-    Runs come in the paper's order: by scenario, data set and number of clients; those of other
-    methods on the same models are one.
+    Runs come in the paper's order: by scenario, data set and number of clients. Runs of other
+    methods on the same models are merged.
     """
-    found = [folder for path in paths for folder in _run_folders(path)]
-    folders = list({folder.resolve(): folder for folder in found}.values())
+    in_paths = [folder for path in paths for folder in _run_folders(path)]
+    folders = list({folder.resolve(): folder for folder in in_paths}.values())
     finished = [folder for folder in folders if any(_is_finished(s) for s in _seeds(folder))]
     if not finished:
         where = ", ".join(str(path) for path in paths)
@@ -42,24 +42,24 @@ def load_runs(paths: Sequence[Path]) -> Records:
             "run the same config again to finish it"
         )
     unfinished = tuple(folder for folder in folders if folder not in finished)
-    return Records(joined(sorted(map(read_run, finished), key=_order)), unfinished)
+    return Records(merge_runs(sorted(map(read_run, finished), key=_order)), unfinished)
 
 
 def read_run(folder: Path) -> Run:
     """Read one run folder."""
     config = read_config(folder / "config.json")
-    done = [path for path in _seeds(folder) if _is_finished(path)]
-    left = tuple(path.name for path in _seeds(folder) if not _is_finished(path))
-    if not done:
+    finished = [path for path in _seeds(folder) if _is_finished(path)]
+    unfinished = tuple(path.name for path in _seeds(folder) if not _is_finished(path))
+    if not finished:
         raise RecordError(f"{folder}: no finished seed; run the same config again to finish it")
-    results = [(path, read_result(path)) for path in done]
-    _same_digest(results)
-    # A method that destroyed the model in one seed has no mean over seeds: it is left out and told.
+    results = [(path, read_result(path)) for path in finished]
+    _check_same_config(results)
+    # A method that destroyed the model in one seed has no mean over seeds: it is left out.
     failed = {name: why for _, result in results for name, why in result.failed.items()}
     config = replace(config, methods=tuple(m for m in config.methods if m not in failed))
     seeds = tuple(_seed(path, result, config, failed) for path, result in results)
-    _same_shape(folder, seeds)
-    return Run(folder, config, results[0][1].config_digest, seeds, left, failed)
+    _check_same_rounds(folder, seeds)
+    return Run(folder, config, results[0][1].config_digest, seeds, unfinished, failed)
 
 
 def _order(run: Run) -> tuple[int, tuple[int, str], int, str]:
@@ -69,13 +69,13 @@ def _order(run: Run) -> tuple[int, tuple[int, str], int, str]:
 
 
 def _seed(folder: Path, result: Result, config: Config, left_out: Collection[str]) -> SeedRecord:
-    found = read_curves(folder / "curves.jsonl", (*config.arms, *left_out))
-    curves = {arm: curve for arm, curve in found.items() if arm not in left_out}
+    all_curves = read_curves(folder / "curves.jsonl", (*config.arms, *left_out))
+    curves = {arm: curve for arm, curve in all_curves.items() if arm not in left_out}
     ends = {arm: end for arm, end in result.arms.items() if arm not in left_out}
     result = replace(result, arms=ends)
-    _whole(folder, result, curves, config)
-    attacked = {
-        parse_model(key, config.arms, folder): made for key, made in result.membership.items()
+    _check_complete(folder, result, curves, config)
+    membership = {
+        parse_model(key, config.arms, folder): attacks for key, attacks in result.membership.items()
     }
     return SeedRecord(
         seed=result.seed,
@@ -83,13 +83,13 @@ def _seed(folder: Path, result: Result, config: Config, left_out: Collection[str
         reports=result.reports,
         local_step=read_local_step(result, folder),
         history=result.history,
-        membership=attacked,
+        membership=membership,
         environment=read_object(folder / "environment.json"),
         seconds=result.seconds,
     )
 
 
-def _whole(
+def _check_complete(
     folder: Path, result: Result, curves: Mapping[str, tuple[Point, ...]], config: Config
 ) -> None:
     path = folder / "curves.jsonl"
@@ -117,7 +117,7 @@ def _needed_scores(config: Config) -> set[str]:
     return always | ({names.BACKDOOR_ACCURACY} if config.scenario == "backdoor" else set())
 
 
-def _same_digest(results: Sequence[tuple[Path, Result]]) -> None:
+def _check_same_config(results: Sequence[tuple[Path, Result]]) -> None:
     first, expected = results[0][0], results[0][1].config_digest
     for folder, result in results:
         if result.config_digest != expected:
@@ -127,7 +127,7 @@ def _same_digest(results: Sequence[tuple[Path, Result]]) -> None:
             )
 
 
-def _same_shape(folder: Path, seeds: Sequence[SeedRecord]) -> None:
+def _check_same_rounds(folder: Path, seeds: Sequence[SeedRecord]) -> None:
     shapes = [{arm: len(curve) for arm, curve in seed.curves.items()} for seed in seeds]
     for seed, shape in zip(seeds, shapes, strict=True):
         if shape != shapes[0]:
@@ -140,7 +140,7 @@ def _same_shape(folder: Path, seeds: Sequence[SeedRecord]) -> None:
 def _run_folders(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         raise RecordError(f"{path}: not a folder; expected a run folder or a folder of runs")
-    found, seen = False, set[str]()
+    has_run, seen = False, set[str]()
     for folder, folders, files in os.walk(path, followlinks=True):
         folders.sort()
         if (real := os.path.realpath(folder)) in seen:
@@ -148,10 +148,10 @@ def _run_folders(path: Path) -> Iterator[Path]:
             continue
         seen.add(real)
         if "config.json" in files:
-            found = True
+            has_run = True
             folders.clear()
             yield Path(folder)
-    if not found:
+    if not has_run:
         raise RecordError(f"{path}: holds no run; expected a folder with a config.json in it")
 
 

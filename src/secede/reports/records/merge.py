@@ -1,8 +1,8 @@
-"""Runs of other methods on the very same models are shown as one.
+"""Merge runs of different methods on the same models.
 
-Two runs belong together if they have the same seeds, and in each of them federation and retraining
-went through the same states: then their methods began at the same model and have the same aim.
-What is shown against the others is a method as it is, rather than a variant of one.
+Two runs belong together if they have the same seeds, and federation and retraining went through
+the same states in each: then their methods began at the same model and have the same aim. A run
+that begins with a method itself comes before one that begins with a variant.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import replace
 from secede.reports.records.runs import Config, Run, SeedRecord
 
 
-def joined(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Return the runs in their order, each with the methods of later ones that fit it."""
-    found = list[Run]()
+def merge_runs(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Return the runs in their order, each with the methods of later runs that belong to it."""
+    merged = list[Run]()
     for run in runs:
-        at = next((i for i, other in enumerate(found) if _belong_together(other, run)), None)
-        if at is None:
-            found.append(run)
+        index = next((i for i, other in enumerate(merged) if _belong_together(other, run)), None)
+        if index is None:
+            merged.append(run)
         else:
-            found[at] = _join(*sorted((found[at], run), key=_begins_with_a_variant))
-    return tuple(found)
+            merged[index] = _merge(*sorted((merged[index], run), key=_begins_with_a_variant))
+    return tuple(merged)
 
 
 def _begins_with_a_variant(run: Run) -> bool:
@@ -34,27 +34,27 @@ def _belong_together(run: Run, other: Run) -> bool:
         return False
     if [seed.seed for seed in run.seeds] != [seed.seed for seed in other.seeds]:
         return False
-    both = [arm for arm in run.config.arms if arm in other.config.arms]
+    shared = [arm for arm in run.config.arms if arm in other.config.arms]
     pairs = zip(run.seeds, other.seeds, strict=True)
-    return all(_states(one, arm) == _states(two, arm) for one, two in pairs for arm in both)
+    return all(_states(one, arm) == _states(two, arm) for one, two in pairs for arm in shared)
 
 
 def _states(seed: SeedRecord, arm: str) -> list[str]:
     return [point.digest for point in seed.curves[arm]]
 
 
-def _join(run: Run, other: Run) -> Run:
+def _merge(run: Run, other: Run) -> Run:
     seeds = zip(run.seeds, other.seeds, strict=True)
     return replace(
         run,
-        config=_join_configs(run.config, other.config),
-        seeds=tuple(_join_seeds(one, two) for one, two in seeds),
+        config=_merge_configs(run.config, other.config),
+        seeds=tuple(_merge_seeds(one, two) for one, two in seeds),
         unfinished=(*run.unfinished, *other.unfinished),
         failed={**other.failed, **run.failed},
     )
 
 
-def _join_configs(config: Config, other: Config) -> Config:
+def _merge_configs(config: Config, other: Config) -> Config:
     settings = {**dict(other.settings), **dict(config.settings)}
     return replace(
         config,
@@ -63,9 +63,9 @@ def _join_configs(config: Config, other: Config) -> Config:
     )
 
 
-def _join_seeds(seed: SeedRecord, other: SeedRecord) -> SeedRecord:
+def _merge_seeds(seed: SeedRecord, other: SeedRecord) -> SeedRecord:
     more = {arm: curve for arm, curve in other.curves.items() if arm not in seed.curves}
-    spent = sum(curve[-1].cost.seconds for curve in more.values())
+    seconds = sum(curve[-1].cost.seconds for curve in more.values())
     return replace(
         seed,
         curves={**seed.curves, **more},
@@ -73,5 +73,5 @@ def _join_seeds(seed: SeedRecord, other: SeedRecord) -> SeedRecord:
         local_step=seed.local_step or other.local_step,
         history=seed.history or other.history,
         membership={**other.membership, **seed.membership},
-        seconds=seed.seconds + spent,
+        seconds=seed.seconds + seconds,
     )

@@ -1,4 +1,4 @@
-"""What a finished run holds, as values: curves per arm, methods' reports, membership scores."""
+"""A finished run as values: curves of every arm, methods' reports, membership attacks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from secede.reports import names
 class Score:
     """A measured value and the number of samples behind it.
 
-    Where it was compared with the retrained model sample by sample: how many samples were hits
-    here and not there (`gained`), and the other way round (`lost`).
+    Where it was compared with the retrained model sample by sample, `gained` counts the samples
+    that only this model has right, and `lost` those that only the retrained one has.
     """
 
     value: float
@@ -25,7 +25,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an arm has spent up to and including one round."""
+    """The cost of an arm up to and including one round."""
 
     rounds: int
     upload_bytes: int
@@ -47,7 +47,7 @@ class Point:
 
 @dataclass(frozen=True)
 class LocalStep:
-    """How projected ascent's climb at the leaver went and what ended it."""
+    """How projected ascent's local step went and what ended it."""
 
     steps: int
     ended_by: str
@@ -62,7 +62,7 @@ class LocalStep:
 
 @dataclass(frozen=True)
 class History:
-    """What the server kept while it trained, for methods that need it."""
+    """The history that the server kept while it trained, for methods that need it."""
 
     bytes: int
     rounds: int
@@ -80,9 +80,9 @@ class Attack:
 
 @dataclass(frozen=True)
 class SeedRecord:
-    """One finished seed: every arm's curve from round 0 on, and what was measured at the end.
+    """One finished seed: every arm's curve from round 0 on, and what was measured in the end.
 
-    `reports` holds what methods told of their start; projected ascent's is the `local_step` too.
+    `reports` holds what methods reported of their start; projected ascent's is `local_step` too.
     """
 
     seed: int
@@ -97,7 +97,7 @@ class SeedRecord:
 
 @dataclass(frozen=True)
 class Config:
-    """What a report needs to know of a run's config, and all of it as (key, value) text."""
+    """The settings that a report uses, and all settings as (key, value) text."""
 
     name: str
     title: str
@@ -128,14 +128,14 @@ class Config:
 
 @dataclass(frozen=True)
 class Run:
-    """One config with its finished seeds; `unfinished` names the seed folders left out."""
+    """One config with its finished seeds; `unfinished` names the other seed folders."""
 
     folder: Path
     config: Config
     digest: str
     seeds: tuple[SeedRecord, ...]
     unfinished: tuple[str, ...]
-    failed: Mapping[str, str] = field(default_factory=dict)  # methods left out: what they ended in
+    failed: Mapping[str, str] = field(default_factory=dict)  # methods left out, with the reason
 
     @property
     def erased(self) -> str:
@@ -143,7 +143,7 @@ class Run:
         return self.config.methods[0]
 
     def shown_as(self, arm: str) -> str:
-        """Return what an arm is shown as: the judged method as `names.ERASED`."""
+        """Return the name under which an arm is drawn: `names.ERASED` for the judged method."""
         return names.ERASED if arm == self.erased else arm
 
     def label(self, arm: str) -> str:
@@ -164,13 +164,13 @@ class Run:
 
     def attacks(self, arm: str, round: int, attack: str) -> tuple[Attack, ...]:
         """Return a membership attack per seed; empty if it was not made on that model."""
-        found = (seed.membership.get((arm, round), {}).get(attack) for seed in self.seeds)
-        return tuple(item for item in found if item is not None)
+        by_seed = (seed.membership.get((arm, round), {}).get(attack) for seed in self.seeds)
+        return tuple(result for result in by_seed if result is not None)
 
 
 @dataclass(frozen=True)
 class Records:
-    """All runs of a report, and the folders that hold no finished seed at all."""
+    """All runs of a report, and the run folders without a finished seed."""
 
     runs: tuple[Run, ...]
     unfinished: tuple[Path, ...]

@@ -1,4 +1,4 @@
-"""Each file of a run folder, read and checked by itself; errors name file and line."""
+"""Read and check each file of a run folder; errors name file and line."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def read_config(path: Path) -> Config:
     raw = _json(path)
     config = _validated(_CONFIG, raw, str(path))
     if config.scenario.name not in names.MAIN_PROBE:
-        known = ", ".join(names.MAIN_PROBE)
-        raise RecordError(f"{path}: scenario {config.scenario.name!r}, expected one of {known}")
-    found = Config(
+        expected = ", ".join(names.MAIN_PROBE)
+        raise RecordError(f"{path}: scenario {config.scenario.name!r}, expected one of {expected}")
+    read = Config(
         name=config.name,
         title=config.title or config.name,
         data=config.data,
@@ -87,13 +87,13 @@ def read_config(path: Path) -> Config:
         methods=tuple(config.methods),
         settings=tuple(_flat(raw)),
     )
-    if twice := [arm for arm in found.arms if found.arms.count(arm) > 1]:
-        raise RecordError(f"{path}: methods: arm {twice[0]!r} is there twice, expected once")
-    return found
+    if repeated := [arm for arm in read.arms if read.arms.count(arm) > 1]:
+        raise RecordError(f"{path}: methods: arm {repeated[0]!r} is there twice, expected once")
+    return read
 
 
 def read_curves(path: Path, arms: Sequence[str]) -> dict[str, tuple[Point, ...]]:
-    """Read a finished seed's `curves.jsonl`: every arm's points, by round from 0 on."""
+    """Read a finished seed's `curves.jsonl`: every arm's points in the order of rounds."""
     curves: dict[str, dict[int, Point]] = {}
     for number, line in enumerate(_text(path).splitlines(), start=1):
         where = f"{path}, line {number}"
@@ -117,11 +117,11 @@ def _point(line: str, where: str, arms: Sequence[str]) -> Point:
     if point.round < 0:
         raise RecordError(f"{where}: round {point.round}, expected 0 or more")
     for name, score in point.scores.items():
-        _check(name, score, where)
+        _check_score(name, score, where)
     return point
 
 
-def _check(name: str, score: Score, where: str) -> None:
+def _check_score(name: str, score: Score, where: str) -> None:
     if names.is_proportion(name) and not 0 <= score.value <= 1:
         raise RecordError(f"{where}: {name} is {score.value}, expected a share from 0 to 1")
     if score.count < 1:
@@ -143,13 +143,13 @@ def read_result(folder: Path) -> Result:
         raise RecordError(f"{path}: is of seed {result.seed}, but its folder is {folder.name}")
     for model, attacks in result.membership.items():
         for name, attack in attacks.items():
-            _check(f"{model} {name} member_rate", attack.member_rate, str(path))
-            _check(f"{model} {name} nonmember_accuracy", attack.nonmember_accuracy, str(path))
+            _check_score(f"{model} {name} member_rate", attack.member_rate, str(path))
+            _check_score(f"{model} {name} nonmember_accuracy", attack.nonmember_accuracy, str(path))
     return result
 
 
 def read_local_step(result: Result, folder: Path) -> LocalStep | None:
-    """Return how projected ascent's climb went, where the seed has one."""
+    """Return how projected ascent's local step went; None if the seed has none."""
     report = result.reports.get(names.PROJECTED_ASCENT)
     if report is None:
         return None

@@ -1,4 +1,4 @@
-"""Every method of a run beside the others: what it needs, how near to retraining, at what cost."""
+"""The methods of a run compared: what each needs, how near it is to retraining, at what cost."""
 
 from __future__ import annotations
 
@@ -6,21 +6,32 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from secede.reports import names
-from secede.reports.analysis.answers import Reply, after
-from secede.reports.analysis.best import HIGH, LOW, NO_RISE, ONE, ZERO, Aim, best
-from secede.reports.analysis.costs import QUANTITIES, Quantity, amount, compare_at_round, reach
-from secede.reports.analysis.questions import as_retrained
+from secede.reports.analysis.costs import (
+    QUANTITIES,
+    Quantity,
+    amount,
+    compare_at_round,
+    cost_to_reach,
+)
+from secede.reports.analysis.formats import Unit
+from secede.reports.analysis.questions import Reply, compare_with_retrained, describe_round
 from secede.reports.analysis.statistics import (
+    HIGH,
+    LOW,
+    NO_RISE,
+    ONE,
     POSITIVE,
+    ZERO,
+    Aim,
     Estimate,
     difference,
-    measured,
-    over_seeds,
+    mark_best,
+    mean_over_seeds,
+    mean_score,
     ratio,
 )
-from secede.reports.formats import Unit
 from secede.reports.records.runs import Point, Run, Score
-from secede.reports.tables.main import UNITS
+from secede.reports.tables.scores import UNITS
 from secede.reports.tables.table import Column, Mark, Row, Table
 from secede.text import plural
 from secede.unlearning.stopping import rounds_that_pay
@@ -45,7 +56,7 @@ Values = Mapping[str, Estimate | None]
 
 @dataclass(frozen=True)
 class _Moment:
-    """A round of post-training; retraining and FedAvg are shown at the last one, their own."""
+    """A round of post-training; retraining and FedAvg are shown after their own last round."""
 
     key: str
     round: int
@@ -54,22 +65,22 @@ class _Moment:
 
 @dataclass(frozen=True)
 class _Quantity:
-    """A column with its values by arm, and the arms that are best or as retrained."""
+    """A column, its values by arm, and the arms that are best or as retrained."""
 
     column: Column
     values: Values
     best: frozenset[str]
     same: frozenset[str] = frozenset()
-    absent: Mapping[str, str] = field(default_factory=dict)  # what an arm without a value reads
+    absent: Mapping[str, str] = field(default_factory=dict)  # text for an arm without a value
 
     def marks(self, arm: str) -> frozenset[Mark]:
         """Return the marks of one arm's value."""
-        found: list[Mark] = ["best"] if arm in self.best else []
-        return frozenset((*found, "as retrained") if arm in self.same else found)
+        marks: list[Mark] = ["best"] if arm in self.best else []
+        return frozenset((*marks, "as retrained") if arm in self.same else marks)
 
 
 def method_table(run: Run) -> Table:
-    """Return FedAvg, retraining and every method, the best of each column marked."""
+    """Return FedAvg, retraining and every method, with the best of each column marked."""
     quantities = tuple(_quantities(run))
     columns = tuple(quantity.column for quantity in quantities)
     rows = tuple(_row(run, arm, quantities) for arm in run.config.arms)
@@ -101,33 +112,33 @@ def _quantities(run: Run) -> Iterator[_Quantity]:
     moments = _moments(run)
     utility, probe = run.config.utility, run.config.main_probe
     near = NO_RISE if probe == names.ATTACK_SUCCESS else ZERO
-    gaps = {moment: _at(run, moment, gap(run)) for moment in moments}
+    gaps = {moment: _values_at(run, moment, gap_to_retraining(run)) for moment in moments}
     for moment in moments:
-        values = _at(run, moment, lambda arm, round: measured(run, arm, round, utility))
+        values = _values_at(run, moment, lambda arm, round: mean_score(run, arm, round, utility))
         column = _column(utility, names.SCORES[utility], moment, "share")
-        yield _Quantity(column, values, _tops(run, values, HIGH))
+        yield _Quantity(column, values, _best_arms(run, values, HIGH))
     for moment in moments:
-        values = _at(run, moment, lambda arm, round: measured(run, arm, round, probe))
+        values = _values_at(run, moment, lambda arm, round: mean_score(run, arm, round, probe))
         column = _column(probe, names.SCORES[probe], moment, "share")
-        yield _Quantity(column, values, _tops(run, gaps[moment], near))
+        yield _Quantity(column, values, _best_arms(run, gaps[moment], near))
     for moment in moments:
         values = {arm: gap for arm, gap in gaps[moment].items() if arm != names.RETRAIN}
         column = _column("from_retraining", "points from retraining", moment, "difference")
-        yield _Quantity(column, values, _tops(run, values, near), _same(run, moment))
+        yield _Quantity(column, values, _best_arms(run, values, near), _as_retrained(run, moment))
     if len(moments) > 1:
         values = {arm: _reverting(run, arm, *moments) for arm in run.config.methods}
         column = Column("reverting", "reverting, points", "difference")
-        yield _Quantity(column, values, _tops(run, values, NO_RISE))
-    same = _same(run, moments[-1])
+        yield _Quantity(column, values, _best_arms(run, values, NO_RISE))
+    same = _as_retrained(run, moments[-1])
     yield from _costs(run, moments[0], same)
     if all(names.RETAINED_ACCURACY in seed.curves[names.FEDAVG][0].scores for seed in run.seeds):
         counts = {arm: _rounds_that_pay(run, arm) for arm in run.config.methods}
         column = Column("rounds_that_pay", "rounds of post-training that pay", "rounds")
         yield _reached(run, column, counts, same)
-    values = _at(run, moments[-1], _loss_ratio(run))
+    values = _values_at(run, moments[-1], _loss_ratio(run))
     label = f"{names.SCORES[names.LEAVER_LOSS]} ÷ retraining's"
     column = _column("leaver_loss_ratio", label, moments[-1], "times")
-    yield _Quantity(column, values, _tops(run, values, ONE))
+    yield _Quantity(column, values, _best_arms(run, values, ONE))
 
 
 def _costs(run: Run, moment: _Moment, same: frozenset[str]) -> Iterator[_Quantity]:
@@ -135,18 +146,18 @@ def _costs(run: Run, moment: _Moment, same: frozenset[str]) -> Iterator[_Quantit
     ends = {names.RETRAIN: whole, **dict.fromkeys(run.config.methods, moment.round)}
     for key in _COSTS:
         values = {
-            arm: over_seeds([amount(point.cost, key) for point in run.points(arm, end)])
+            arm: mean_over_seeds([amount(point.cost, key) for point in run.points(arm, end)])
             for arm, end in ends.items()  # FedAvg's were spent before the request
         }
         column = Column(key, QUANTITIES[key], UNITS[key])
-        yield _Quantity(column, values, _tops(run, _only(values, same), LOW))
+        yield _Quantity(column, values, _best_arms(run, _restrict(values, same), LOW))
     needed = {arm: retraining_rounds(run, arm, moment.round) for arm in run.config.methods}
     # Retraining that never got there needs more rounds than it had.
     more = Estimate(whole + 1.0, None, None, len(run.seeds), "none")
     ranked = {arm: value or more for arm, value in needed.items()}
     label = f"rounds of retraining to its {names.SCORES[run.config.utility]}"
     column = _column("retraining_rounds", label, moment, "rounds")
-    yield _Quantity(column, needed, _tops(run, _only(ranked, same), HIGH))
+    yield _Quantity(column, needed, _best_arms(run, _restrict(ranked, same), HIGH))
     for key in _COSTS:
         spent = {arm: _to_retrained(run, arm, key) for arm in run.config.methods}
         label = f"{QUANTITIES[key]} to retraining's {names.SCORES[run.config.utility]}"
@@ -156,15 +167,15 @@ def _costs(run: Run, moment: _Moment, same: frozenset[str]) -> Iterator[_Quantit
 def _reached(
     run: Run, column: Column, spent: Mapping[str, list[float | None]], same: frozenset[str]
 ) -> _Quantity:
-    """Return the means of what arms spent until they got somewhere; all their seeds must have."""
-    there = {arm: [one for one in found if one is not None] for arm, found in spent.items()}
+    """Return the mean of what each arm spent to get somewhere, if it did in every seed."""
+    reached = {arm: [one for one in by_seed if one is not None] for arm, by_seed in spent.items()}
     count = len(run.seeds)
     values = {
-        arm: over_seeds(found, within=POSITIVE) if len(found) == count else None
-        for arm, found in there.items()
+        arm: mean_over_seeds(by_seed, within=POSITIVE) if len(by_seed) == count else None
+        for arm, by_seed in reached.items()
     }
-    some = {arm: f"in {len(f)} of {plural(count, 'seed')}" for arm, f in there.items() if f}
-    return _Quantity(column, values, _tops(run, _only(values, same), LOW), absent=some)
+    some = {arm: f"in {len(s)} of {plural(count, 'seed')}" for arm, s in reached.items() if s}
+    return _Quantity(column, values, _best_arms(run, _restrict(values, same), LOW), absent=some)
 
 
 def _moments(run: Run) -> tuple[_Moment, ...]:
@@ -173,7 +184,7 @@ def _moments(run: Run) -> tuple[_Moment, ...]:
     return (*first, _Moment("last", last, True))
 
 
-def _at(run: Run, moment: _Moment, value: Callable[[str, int], Estimate]) -> Values:
+def _values_at(run: Run, moment: _Moment, value: Callable[[str, int], Estimate]) -> Values:
     trained = (names.FEDAVG, names.RETRAIN) if moment.last else ()
     return {
         **{arm: value(arm, run.last_round(arm)) for arm in trained},
@@ -181,28 +192,28 @@ def _at(run: Run, moment: _Moment, value: Callable[[str, int], Estimate]) -> Val
     }
 
 
-def _tops(run: Run, values: Values, aim: Aim) -> frozenset[str]:
+def _best_arms(run: Run, values: Values, aim: Aim) -> frozenset[str]:
     methods = run.config.methods
-    found = best([values.get(arm) for arm in methods], aim)
-    return frozenset(arm for arm, top in zip(methods, found, strict=True) if top)
+    is_best = mark_best([values.get(arm) for arm in methods], aim)
+    return frozenset(arm for arm, top in zip(methods, is_best, strict=True) if top)
 
 
-def _same(run: Run, moment: _Moment) -> frozenset[str]:
+def _as_retrained(run: Run, moment: _Moment) -> frozenset[str]:
     # FedAvg's mark says that the score hardly shows the leaver in the first place.
     ends = {names.FEDAVG: run.last_round(names.FEDAVG)} if moment.last else {}
     ends |= dict.fromkeys(run.config.methods, moment.round)
     return frozenset(
-        arm for arm, round in ends.items() if as_retrained(run, arm, round) is Reply.YES
+        arm for arm, round in ends.items() if compare_with_retrained(run, arm, round) is Reply.YES
     )
 
 
 def _column(key: str, label: str, moment: _Moment, unit: Unit) -> Column:
-    moment_words = plural(moment.round, "round") if moment.round else after(0)
+    moment_words = plural(moment.round, "round") if moment.round else describe_round(0)
     return Column(f"{key}_{moment.key}", f"{label}, {moment_words}", unit)
 
 
-def gap(run: Run) -> Callable[[str, int], Estimate]:
-    """Return how far an arm's main score lies from retraining's after so many rounds."""
+def gap_to_retraining(run: Run) -> Callable[[str, int], Estimate]:
+    """Return a function of arm and round: how far its main score lies from retraining's."""
     probe = run.config.main_probe
     retrained = run.scores(names.RETRAIN, run.last_round(names.RETRAIN), probe)
     return lambda arm, round: difference(run.scores(arm, round, probe), retrained)
@@ -214,7 +225,7 @@ def _loss_ratio(run: Run) -> Callable[[str, int], Estimate]:
 
 
 def _reverting(run: Run, arm: str, first: _Moment, last: _Moment) -> Estimate:
-    # Without the counts of the comparison with retraining, which is another one.
+    # Without the sample-by-sample counts, which compare with retraining.
     late, early = (
         [Score(s.value, s.count) for s in run.scores(arm, moment.round, run.config.main_probe)]
         for moment in (last, first)
@@ -223,46 +234,48 @@ def _reverting(run: Run, arm: str, first: _Moment, last: _Moment) -> Estimate:
 
 
 def retraining_rounds(run: Run, arm: str, round: int) -> Estimate | None:
-    """Return how many rounds of retraining are as useful as `arm` after `round`, over seeds.
+    """Return how many rounds of retraining are as useful as `arm` after `round`.
 
-    A retraining that never got there counts with all its rounds.
+    A retraining that never got there counts with all its rounds; None if it never did.
     """
     comparison = compare_at_round(run, arm, round)
     if comparison.retrained_never == len(run.seeds):
         return None
     pairs = zip(comparison.retrained, comparison.retraining_total, strict=True)
-    return over_seeds([amount(cost or total, "rounds") for cost, total in pairs], within=POSITIVE)
+    return mean_over_seeds(
+        [amount(cost or total, "rounds") for cost, total in pairs], within=POSITIVE
+    )
 
 
 def _to_retrained(run: Run, arm: str, key: Quantity) -> list[float | None]:
-    """Return what an arm spent until as useful as retraining at its end; none: it never was."""
+    """Return each seed's cost until an arm is as useful as retraining in the end; None: never."""
     utility, last = run.config.utility, run.last_round(names.RETRAIN)
     levels = (seed.curves[names.RETRAIN][last].scores[utility].value for seed in run.seeds)
     costs = (
-        reach(seed.curves[arm], level, utility)
+        cost_to_reach(seed.curves[arm], level, utility)
         for seed, level in zip(run.seeds, levels, strict=True)
     )
     return [None if cost is None else amount(cost, key) for cost in costs]
 
 
-def _only(values: Values, arms: frozenset[str]) -> Values:
-    """Return the values of `arms`: a method that did not forget is no better for being quick."""
+def _restrict(values: Values, arms: frozenset[str]) -> Values:
+    """Return the values of `arms` alone: a quick method that did not forget is no better."""
     return {arm: value for arm, value in values.items() if arm in arms}
 
 
 def _rounds_that_pay(run: Run, arm: str) -> list[float | None]:
-    """Return each seed's rounds; none if its accuracy never came back."""
+    """Return each seed's rounds of post-training that pay; None if accuracy never came back."""
 
     def accuracy(point: Point) -> float:
         return point.scores[names.RETAINED_ACCURACY].value
 
-    found = (
+    counts = (
         rounds_that_pay(
             accuracy(seed.curves[names.FEDAVG][-1]), [accuracy(p) for p in seed.curves[arm]]
         )
         for seed in run.seeds
     )
-    return [None if number is None else float(number) for number in found]
+    return [None if count is None else float(count) for count in counts]
 
 
 def _note(run: Run, arm: str) -> str:

@@ -1,4 +1,4 @@
-"""Methods over all runs of a report: every score, and how far each is from retraining."""
+"""All runs of a report in one table: methods' scores, and how far each is from retraining."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from secede.reports import names
 from secede.reports.analysis.costs import compare_at_round
-from secede.reports.analysis.statistics import measured
-from secede.reports.formats import number
+from secede.reports.analysis.formats import format_number
+from secede.reports.analysis.statistics import mean_score
 from secede.reports.records.runs import Run
-from secede.reports.tables.methods import gap, retraining_rounds
+from secede.reports.tables.methods import gap_to_retraining, retraining_rounds
 from secede.reports.tables.table import markdown_rows
 
 GAPS = "Main score, points from retraining: after 1 round of post-training → after the last"
@@ -28,7 +28,7 @@ EXPLAINED = (
 
 @dataclass(frozen=True)
 class Heading:
-    """A run, and which two scores its cells hold."""
+    """A run's title, and the two scores in its cells."""
 
     title: str
     scores: str
@@ -36,7 +36,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Overview:
-    """Rows of texts under one heading per run."""
+    """Rows of texts, with a heading for each run."""
 
     headings: tuple[Heading, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
@@ -53,7 +53,7 @@ class Overview:
 
 
 def overview(runs: Sequence[Run]) -> Overview | None:
-    """Return the table over all runs, or nothing if no two of them share a method."""
+    """Return the table over all runs; None if no two of them share a method."""
     counts = Counter(method for run in runs for method in run.config.methods)
     if not counts or max(counts.values()) < 2:
         return None
@@ -79,24 +79,29 @@ def _cell(run: Run, arm: str) -> str:
 
 def _scores(run: Run, arm: str, round: int) -> str:
     shown = (run.config.utility, run.config.main_probe)
-    return " / ".join(number(measured(run, arm, round, score).mean, "share") for score in shown)
+    return " / ".join(
+        format_number(mean_score(run, arm, round, score).mean, "share") for score in shown
+    )
 
 
 def against_retraining(runs: Sequence[Run]) -> str:
-    """Return two Markdown tables, a row an experiment: points from retraining, and rounds saved.
+    """Return two Markdown tables with a row for each experiment: gaps to retraining, rounds saved.
 
     Runs of the same title are one experiment with different methods.
     """
     return "\n".join(
-        (f"**{GAPS}**\n\n{by_title(runs, _gaps)}", f"**{WORTH}**\n\n{by_title(runs, _worth)}")
+        (
+            f"**{GAPS}**\n\n{table_by_title(runs, _gaps)}",
+            f"**{WORTH}**\n\n{table_by_title(runs, _worth)}",
+        )
     )
 
 
-def by_title(runs: Sequence[Run], cell: Callable[[Run, str], str]) -> str:
-    """Return a Markdown table with a row an experiment and a column a method."""
+def table_by_title(runs: Sequence[Run], cell: Callable[[Run, str], str]) -> str:
+    """Return a Markdown table with a row for each experiment and a column for each method."""
     methods = tuple(dict.fromkeys(method for run in runs for method in run.config.methods))
     titles = dict.fromkeys(run.config.title for run in runs)
-    found = {
+    cells = {
         (run.config.title, method): cell(run, method)
         for run in runs
         for method in run.config.methods
@@ -105,15 +110,15 @@ def by_title(runs: Sequence[Run], cell: Callable[[Run, str], str]) -> str:
         [
             ("", *map(names.label, methods)),
             ("---", *("---:" for _ in methods)),
-            *((title, *(found.get((title, m), "–") for m in methods)) for title in titles),
+            *((title, *(cells.get((title, m), "–") for m in methods)) for title in titles),
         ]
     )
 
 
 def _gaps(run: Run, arm: str) -> str:
     last = run.last_round(arm)
-    values = (gap(run)(arm, round) for round in sorted({min(1, last), last}))
-    return " → ".join(number(value.mean, "difference") for value in values)
+    values = (gap_to_retraining(run)(arm, round) for round in sorted({min(1, last), last}))
+    return " → ".join(format_number(value.mean, "difference") for value in values)
 
 
 def _worth(run: Run, arm: str) -> str:
@@ -122,5 +127,5 @@ def _worth(run: Run, arm: str) -> str:
     rounds = retraining_rounds(run, arm, 1)
     if rounds is None:
         return f"> {run.last_round(names.RETRAIN)}"
-    never = compare_at_round(run, arm, 1).retrained_never  # such seeds count with all its rounds
-    return f"{'≥ ' if never else ''}{number(rounds.mean, 'rounds')}"
+    never = compare_at_round(run, arm, 1).retrained_never  # in such seeds all its rounds count
+    return f"{'≥ ' if never else ''}{format_number(rounds.mean, 'rounds')}"

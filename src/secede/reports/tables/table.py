@@ -1,4 +1,4 @@
-"""A table as a value, and its text for files and the terminal."""
+"""A table as a value, and its text as CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from secede.reports.analysis.formats import Unit, format_estimate, format_interval, format_mean
 from secede.reports.analysis.statistics import Estimate
-from secede.reports.formats import Unit, full, interval, mean
 
 Mark = Literal["best", "as retrained"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A quantity: its key in files, its heading and the form of its values."""
+    """A quantity: its key in files, its heading and its unit."""
 
     key: str
     label: str
@@ -25,9 +25,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table; a value is None where there is nothing to measure.
+    """One row of a table; a value is None where there is nothing to measure.
 
-    Rows of one `group` belong under one heading; `unit` replaces the columns' units.
+    Rows of one `group` stand under one heading; `unit` replaces the columns' units.
     """
 
     label: str
@@ -37,14 +37,14 @@ class Row:
     note: str = ""
     unit: Unit | None = None
     words: str = ""  # under the table's heading of the same name
-    missing: str | tuple[str, ...] = "never"  # what a value that is None reads; or each of them
-    marks: tuple[frozenset[Mark], ...] = ()  # one set per value, or none at all
+    missing: str | tuple[str, ...] = "never"  # text for None, or one for each value
+    marks: tuple[frozenset[Mark], ...] = ()  # one set for each value; empty: no marks
 
-    def absent(self, index: int) -> str:
-        """Return what stands for one value that is None."""
+    def missing_text(self, index: int) -> str:
+        """Return the text that stands for one value that is None."""
         return self.missing if isinstance(self.missing, str) else self.missing[index]
 
-    def marked(self, index: int) -> frozenset[Mark]:
+    def marks_of(self, index: int) -> frozenset[Mark]:
         """Return the marks of one value."""
         return self.marks[index] if self.marks else frozenset()
 
@@ -55,7 +55,7 @@ class Table:
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    words: str = ""  # heading of a column of words; empty if there is none
+    words: str = ""  # heading of a column of words; empty: no such column
 
     def cells(self, row: Row) -> Iterator[tuple[Estimate | None, Unit]]:
         """Yield a row's values with the unit each is shown in."""
@@ -63,27 +63,30 @@ class Table:
             yield value, row.unit or column.unit
 
     def split(self, key: str) -> tuple[Table, Table]:
-        """Return the columns before that of `key`, and the others, which keep the words."""
-        at = [column.key for column in self.columns].index(key)
-        return replace(self._part(slice(at)), words=""), self._part(slice(at, None))
+        """Return the columns before `key`, and those from it on, which keep the words."""
+        index = [column.key for column in self.columns].index(key)
+        return replace(self._select(slice(index)), words=""), self._select(slice(index, None))
 
-    def _part(self, kept: slice) -> Table:
+    def _select(self, columns: slice) -> Table:
         rows = (
-            replace(row, values=row.values[kept], marks=row.marks[kept] if row.marks else ())
+            replace(row, values=row.values[columns], marks=row.marks[columns] if row.marks else ())
             for row in self.rows
         )
-        return replace(self, columns=self.columns[kept], rows=tuple(rows))
+        return replace(self, columns=self.columns[columns], rows=tuple(rows))
 
     def texts(self) -> tuple[tuple[str, ...], ...]:
         """Return every row as text: its label, then mean and interval of each value."""
         return tuple(
-            (row.label, *("" if v is None else full(v, unit) for v, unit in self.cells(row)))
+            (
+                row.label,
+                *("" if v is None else format_estimate(v, unit) for v, unit in self.cells(row)),
+            )
             for row in self.rows
         )
 
 
 def csv_text(tables: dict[str, Table]) -> str:
-    """Return tables by run name as CSV, one line per value; shares are fractions, not percent."""
+    """Return tables by run name as CSV, one line for each value; shares are fractions."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     heading = ("run", "group", "row", "arm", "quantity", "mean", "low", "high", "seeds", "interval")
@@ -93,13 +96,13 @@ def csv_text(tables: dict[str, Table]) -> str:
             for index, (column, value) in enumerate(zip(table.columns, row.values, strict=True)):
                 key = f"{column.key}_ratio" if row.unit == "times" else column.key
                 first = (run, row.group, row.label, row.arm, key)
-                notes = "; ".join(filter(None, (row.note, *sorted(row.marked(index)))))
+                notes = "; ".join(filter(None, (row.note, *sorted(row.marks_of(index)))))
                 writer.writerow((*first, *_numbers(value), notes))
     return out.getvalue()
 
 
 def markdown(table: Table, first: str) -> str:
-    """Return a table as Markdown: the best of a column in bold, ≈ where as retrained."""
+    """Return a table as Markdown: the best of a column in bold, ≈ after values as retrained."""
     words = (table.words,) if table.words else ()
     lines = [
         (first, *words, *(column.label for column in table.columns)),
@@ -113,15 +116,15 @@ def markdown(table: Table, first: str) -> str:
 
 
 def markdown_rows(lines: Iterable[tuple[str, ...]]) -> str:
-    """Return lines of cells as a Markdown table's text; the second line is its rule."""
+    """Return lines of cells as a Markdown table; the second line is its rule."""
     escaped = ((cell.replace("|", "\\|") for cell in line) for line in lines)
     return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
 
 def _marked(row: Row, index: int, value: Estimate | None, unit: Unit) -> str:
-    marks = row.marked(index)
-    text = row.absent(index) if value is None else mean(value, unit)
-    ends = "" if value is None else interval(value, unit)
+    marks = row.marks_of(index)
+    text = row.missing_text(index) if value is None else format_mean(value, unit)
+    ends = "" if value is None else format_interval(value, unit)
     text = f"**{text}**" if "best" in marks else text
     return text + (f" ({ends})" if ends else "") + (" ≈" if "as retrained" in marks else "")
 

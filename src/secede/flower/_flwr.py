@@ -1,0 +1,160 @@
+"""What secede takes from Flower beyond flwr.app, flwr.clientapp and flwr.serverapp.
+
+Nothing else in secede imports Flower's internals or touches private attributes of its objects, so
+a new release of Flower is a diff of this file.
+"""
+
+from __future__ import annotations
+
+from flwr.app import Message, RecordDict
+from flwr.client.mod import secagg_mod, secaggplus_mod
+from flwr.clientapp import ClientApp
+from flwr.common import (
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    Parameters,
+    Scalar,
+    bytes_to_ndarray,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS as SECAGG_CONFIGS
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE as SECAGG_STATE
+from flwr.common.secure_aggregation.secaggplus_constants import Key as SecAggKey
+from flwr.common.secure_aggregation.secaggplus_constants import Stage
+from flwr.common.serde import (
+    message_from_proto,
+    message_to_proto,
+    recorddict_from_proto,
+    recorddict_to_proto,
+)
+from flwr.compat.common.recorddict_compat import parameters_to_arrayrecord, recorddict_to_fitres
+from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
+from flwr.server import ClientManager, LegacyContext, ServerConfig, SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.compat.grid_client_proxy import GridClientProxy
+from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.server.strategy import FedProx as LegacyFedProx
+from flwr.server.strategy import Strategy as LegacyStrategy
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
+from flwr.server.workflow.constant import Key as WorkflowKey
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run, RunNotRunningException
+from flwr.supercore.task_identity import TaskIdentity
+
+__all__ = [
+    "MAIN_CONFIGS_RECORD",
+    "MAIN_PARAMS_RECORD",
+    "SECAGG_CONFIGS",
+    "SECAGG_STATE",
+    "SERVER_NODE",
+    "ClientManager",
+    "ClientProxy",
+    "DefaultWorkflow",
+    "EvaluateIns",
+    "EvaluateRes",
+    "FitIns",
+    "FitRes",
+    "GridClientProxy",
+    "LegacyContext",
+    "LegacyFedAvg",
+    "LegacyFedProx",
+    "LegacyStrategy",
+    "NodeInfo",
+    "Parameters",
+    "Run",
+    "RunNotRunningException",
+    "Scalar",
+    "SecAggKey",
+    "SecAggPlusWorkflow",
+    "ServerConfig",
+    "SimpleClientManager",
+    "Stage",
+    "WorkflowKey",
+    "act_as_server",
+    "answer_as_server",
+    "bytes_to_ndarray",
+    "client_mods",
+    "has_client_fn",
+    "is_legacy_strategy",
+    "message_from_bytes",
+    "message_to_bytes",
+    "ndarrays_to_parameters",
+    "parameters_to_arrayrecord",
+    "parameters_to_ndarrays",
+    "polls_slowly",
+    "recorddict_to_fitres",
+    "records_from_bytes",
+    "records_to_bytes",
+    "secagg_mod",
+    "secaggplus_mod",
+    "set_message_id",
+]
+
+SERVER_NODE = 1  # the SuperLink's own id, which answers for nodes that went away
+
+
+def act_as_server(run_id: int) -> None:
+    """Send messages as a ServerApp of this run: Flower takes a message's sender from here."""
+    TaskIdentity.task_id = TaskIdentity.node_id = SERVER_NODE
+    TaskIdentity.run_id = run_id
+
+
+def set_message_id(message: Message, message_id: str) -> None:
+    """Give a message its id, as a SuperLink does when it takes the message."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+def answer_as_server(reply: Message) -> None:
+    """Mark a reply as the server's own, not the client's: the SuperLink's mark of a lost node."""
+    reply.metadata.__dict__["_src_node_id"] = SERVER_NODE
+
+
+def message_to_bytes(message: Message, *, arrays: bool = True) -> bytes:
+    """Return a message as Flower puts it on the wire, with its array records or without."""
+    proto = message_to_proto(message)
+    if not arrays:
+        rest = [item for item in proto.content.items if item.WhichOneof("value") != "array_record"]
+        del proto.content.items[:]
+        proto.content.items.extend(rest)
+    return bytes(proto.SerializeToString())
+
+
+def message_from_bytes(data: bytes) -> Message:
+    """Return the message that `message_to_bytes` wrote; other bytes raise whatever they lead to."""
+    return message_from_proto(MessageProto.FromString(data))
+
+
+def records_to_bytes(records: RecordDict) -> bytes:
+    """Return a message's content as Flower puts it on the wire."""
+    return bytes(recorddict_to_proto(records).SerializeToString())
+
+
+def records_from_bytes(data: bytes) -> RecordDict:
+    """Return the content that `records_to_bytes` wrote; other bytes raise whatever they lead to."""
+    return recorddict_from_proto(RecordDictProto.FromString(data))
+
+
+def client_mods(app: ClientApp) -> list[object]:
+    """Return the mods around all of an app, outermost first."""
+    return list(getattr(app, "_mods", ()))
+
+
+def has_client_fn(app: ClientApp) -> bool:
+    """Return whether an app is made of a `client_fn`: such an app takes no handlers."""
+    return getattr(app, "_call", None) is not None
+
+
+def is_legacy_strategy(strategy: object) -> bool:
+    """Return whether a strategy is, or inherits from, one of Flower's legacy stack."""
+    return any(kind.__module__.startswith("flwr.server.") for kind in type(strategy).__mro__)
+
+
+def polls_slowly(grid: Grid) -> bool:
+    """Return whether a grid looks for replies every three seconds: those over the network do."""
+    return type(grid).__name__ == "HttpGrid"

@@ -97,7 +97,7 @@ def test_who_is_gone_or_slow_is_silent(home: Home) -> None:
     with pytest.raises(SilentError, match="more than 1e-09 seconds"):
         server.engine.ask(0, CountRight(), global_state=state)
     count(server.engine, [1], state)
-    ground.hurry(1e-9)
+    ground.set_timeout(1e-9)
     assert dict(ground.tally([1], state).left_out) == {1: "silent"}
     reply = ground.engine.train_round(state, [0, 1], phase="post-training", number=1)
     assert [update.client for update in reply.updates] == [1]

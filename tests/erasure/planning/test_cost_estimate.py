@@ -76,7 +76,7 @@ def test_the_plan_predicts_the_bytes_that_are_counted(
     plans = [predicted(rounds) for rounds in range(6)]
     small.erase(home, entry.id, ground=ground, how=options(5))
     parts: list[list[Transition]] = [[]]
-    for transition in small.course(home).way:
+    for transition in small.course(home).transitions:
         parts[-1].append(transition)
         if transition.state == "escalated":
             parts.append([])

@@ -59,7 +59,7 @@ def test_a_silent_leaver_is_waited_for_and_then_passed_over(home: Home) -> None:
 def test_a_leaver_that_answers_too_late_counts_as_silent(home: Home) -> None:
     outcome = small.erase(home, small.receive(home).id, how=small.options(leaver_timeout=1e-6))
     assert outcome.rung == "server-side"
-    assert "more than 1e-06 seconds" in str(outcome.failures[0]["reason"])
+    assert "more than 1e-06 seconds" in outcome.failures[0].reason
 
 
 def test_a_refused_state_is_not_used_and_the_next_rung_is_taken(home: Home) -> None:
@@ -68,7 +68,7 @@ def test_a_refused_state_is_not_used_and_the_next_rung_is_taken(home: Home) -> N
         home, small.receive(home).id, ground=Hostile(home, leaver=lambda _: before)
     )
     assert outcome.rung == "server-side"
-    assert "nothing was unlearnt" in str(outcome.failures[0]["reason"])
+    assert "nothing was unlearnt" in outcome.failures[0].reason
     assert small.way(home)[:5] == [*HAPPY[:3], "escalated", "server-step"]
 
 
@@ -79,14 +79,14 @@ def test_what_does_not_pass_the_wire_is_never_written(home: Home) -> None:
     outcome = small.erase(home, small.receive(home).id, ground=Hostile(home, leaver=broken))
     assert outcome.rung == "server-side"
     assert small.way(home)[:3] == ["received", "planned", "escalated"]
-    assert "not finite" in str(outcome.failures[0]["reason"])
+    assert "not finite" in outcome.failures[0].reason
 
 
 def test_a_leaver_that_lost_its_own_state_is_passed_over(home: Home) -> None:
     (home.path / "sites" / "site-0.safetensors").unlink()
     outcome = small.erase(home, small.receive(home).id)
     assert outcome.rung == "server-side"
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     gone = [thing["what"] for thing in small.told(home)["destroyed"]]
     assert DESTROYED_KINDS["model-before"] in gone
     assert DESTROYED_KINDS["last-update"] not in gone
@@ -99,7 +99,7 @@ def test_a_damaged_history_gives_its_rung_up_and_not_the_erasure(tmp_path: Path)
     ground = SimulatedBackend(home, gone=["site-0"])
     outcome = small.erase(home, small.receive(home).id, ground=ground, how=EraseOptions())
     assert outcome.rung == "retraining"
-    assert (outcome.failures[0]["method"], outcome.failures[0]["outcome"]) == (
+    assert (outcome.failures[0].method, outcome.failures[0].outcome) == (
         "federaser",
         "unable",
     )
@@ -109,7 +109,7 @@ def test_a_shut_gate_escalates_and_retraining_is_its_own_comparison(home: Home) 
     how = small.options(max_rounds=0, max_server_rounds=0)
     outcome = small.erase(home, small.receive(home).id, how=how)
     assert outcome.rung == "retraining"
-    assert [f["outcome"] for f in outcome.failures] == ["gate-failed", "gate-failed"]
+    assert [f.outcome for f in outcome.failures] == ["gate-failed", "gate-failed"]
     told = small.told(home)
     assert told["method"]["rounds"] == 4
     assert told["verification"]["forgotten"] == "yes"

@@ -118,8 +118,8 @@ def test_one_clients_claims_do_not_let_a_wrecked_model_through(home: Home) -> No
     liars = Liars(home, who=(3,), counts=huge, leaver=wreck(home))
     how = small.options(max_rounds=0, guard=WIDE)
     outcome = small.erase(home, small.receive(home).id, ground=liars, how=how)
-    assert outcome.failures[0]["outcome"] == "gate-failed"
-    assert str(outcome.failures[0]["reason"]).startswith("all samples: accuracy fell")
+    assert outcome.failures[0].outcome == "gate-failed"
+    assert outcome.failures[0].reason.startswith("all samples: accuracy fell")
 
 
 def test_the_servers_held_out_samples_veto_what_the_clients_claim(home: Home) -> None:
@@ -130,8 +130,8 @@ def test_the_servers_held_out_samples_veto_what_the_clients_claim(home: Home) ->
     liars = Liars(home, who=(1, 2, 3), counts=all_right, leaver=wreck(home))
     how = small.options(max_rounds=0, guard=WIDE)
     outcome = small.erase(home, small.receive(home).id, ground=liars, how=how)
-    assert outcome.failures[0]["outcome"] == "gate-failed"
-    assert "held-out" in str(outcome.failures[0]["reason"])
+    assert outcome.failures[0].outcome == "gate-failed"
+    assert "held-out" in outcome.failures[0].reason
 
 
 @pytest.mark.parametrize(
@@ -197,8 +197,8 @@ def test_below_the_quorum_every_rung_is_given_up_and_it_ends(home: Home) -> None
     before = small.serving(home)
     outcome = small.erase(home, small.receive(home).id, ground=ground)
     assert outcome.state == "rolled-back"
-    assert [f["outcome"] for f in outcome.failures] == ["quorum"] * 3
-    assert "expected 50% or more (silent)" in str(outcome.failures[0]["reason"])
+    assert [f.outcome for f in outcome.failures] == ["quorum"] * 3
+    assert "expected 50% or more (silent)" in outcome.failures[0].reason
     assert small.serving(home) == before
 
 
@@ -219,7 +219,7 @@ def test_a_smaller_quorum_goes_on_with_one_client(home: Home) -> None:
 def test_a_slow_retained_client_counts_as_silent(home: Home) -> None:
     how = small.options(client_timeout=1e-9)
     outcome = small.erase(home, small.receive(home).id, how=how)
-    assert {f["outcome"] for f in outcome.failures} == {"quorum"}
+    assert {f.outcome for f in outcome.failures} == {"quorum"}
 
 
 def test_a_replay_goes_on_without_a_client_that_is_gone_or_lies(tmp_path: Path) -> None:

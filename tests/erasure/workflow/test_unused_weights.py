@@ -39,7 +39,7 @@ def test_what_the_retained_clients_do_not_use_fades_in_the_first_round(
     genuine = unused_weights.fade
     monkeypatch.setattr(unused_weights, "fade", spy)
     small.erase(home, small.receive(home).id, how=small.options(min_rounds=2, mean=mean))
-    way = small.course(home).way
+    way = small.course(home).transitions
     ((after, start, updates),) = seen  # once, though there were two rounds
     (guarded,) = [t for t in way if t.state == "guarded"]
     assert states.digest(start) == guarded.details["model"]
@@ -61,7 +61,7 @@ def test_a_round_in_which_weights_faded_is_not_the_last(
 ) -> None:
     home = small.make(tmp_path, small.DEEP)
     small.erase(home, small.receive(home).id, how=small.options(max_rounds=rounds, min_rounds=1))
-    done = [t.details for t in small.course(home).way if t.state == "post-training"]
+    done = [t.details for t in small.course(home).transitions if t.state == "post-training"]
     assert [each["round"] for each in done][: taken + 1] == list(range(taken + 1))
     assert len(done) > taken
     assert ("faded" in done[1]["scalars"]) == (rounds > 1)  # one round alone stays a plain mean
@@ -121,7 +121,7 @@ def test_after_a_rung_without_the_leaver_values_that_nobody_moves_go_all_the_sam
     small.erase(
         deep, small.receive(deep).id, ground=ground, how=EraseOptions(keep_unused_weights=True)
     )
-    done = [t.details for t in small.course(deep).way if t.state == "post-training"]
+    done = [t.details for t in small.course(deep).transitions if t.state == "post-training"]
     assert "zeroed" in done[1]["scalars"]
     assert KEPT not in small.told(deep)["limits"]
 
@@ -140,7 +140,7 @@ def test_what_cannot_fade_is_told_and_named_in_the_receipt(
         "kind": ["1.parametrizations.weight.original0", "1.parametrizations.weight.original1"],
         "size": ["1.weight"],
     }[how]
-    (first,) = [t.details for t in small.course(home).way if "unfaded" in t.details]
+    (first,) = [t.details for t in small.course(home).transitions if "unfaded" in t.details]
     assert (first["round"], first["unfaded"]) == (1, names)
     assert first["scalars"]["unfaded"] == len(names)
     assert any(f", these could not fade: {', '.join(names)}" in line for line in lines)
@@ -154,7 +154,7 @@ def test_what_nobody_reaches_is_set_to_zero_in_a_layer_written_by_hand(tmp_path:
     lines = list[str]()
     small.erase(home, small.receive(home).id, tell=lines.append)
     assert not small.model(home)["1.weight"][:, -1].any()
-    (first,) = [t.details for t in small.course(home).way if "cleared" in t.details]
+    (first,) = [t.details for t in small.course(home).transitions if "cleared" in t.details]
     assert (first["cleared"], first["scalars"]["cleared"]) == (["1.weight"], 1)
     assert first["scalars"]["zeroed"] >= 16
     assert "unfaded" not in first["scalars"]

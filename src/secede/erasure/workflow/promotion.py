@@ -168,7 +168,7 @@ def _destroy(
         desk.hold()
         files.delete(desk.home.model(model.digest))
     desk.hold()
-    desk.returning(plan).keep()
+    desk.returning(plan).save()
     desk.ground.settle(plan.client, course.last.details["trained_from"])
     gone, head = list[DestroyedItem](), desk.ledger.head()
     for what, digest in _things(course, retired):

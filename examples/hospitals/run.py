@@ -110,7 +110,7 @@ def show(home: Path, seconds: float) -> None:
 
     from secede.flower.deploy import results
 
-    erased = results.verified(home, f"name:{LEAVER}")
+    erased = results.verified_result(home, f"name:{LEAVER}")
     print(f"{erased.client} is erased by {erased.method} ({erased.rung}), {seconds:.0f} seconds")
     print(f"{erased.receipt}  receipt, verified")
     print(f"{erased.page}  its page")

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from secede.cli.flower import group
 from typer.testing import CliRunner
 
 from harness.paths import ROOT
 from secede.cli.app import app
-from secede.cli.flower import group
 from secede.errors import ConfigError, SecedeError
 
 NAMES = [command.callback.__name__ for command in group.registered_commands if command.callback]
@@ -65,11 +65,13 @@ def test_runs_under_way_are_shown_and_stopped(
     asked: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from secede.flower.deploy import runs, supervisor
-    from secede.flower.deploy.supervisor import Row
+    from secede.flower.deploy.supervisor import ProcessStatus
 
     folder, stopped = asked[0], list[str]()
-    monkeypatch.setattr(supervisor, "status", lambda _: [Row("superlink", 1, "yes", None)])
-    monkeypatch.setattr(runs, "active", lambda _: [runs.Active("7", "running", 12.3)])
+    monkeypatch.setattr(
+        supervisor, "status", lambda _: [ProcessStatus("superlink", 1, "yes", None)]
+    )
+    monkeypatch.setattr(runs, "active", lambda _: [runs.ActiveRun("7", "running", 12.3)])
     monkeypatch.setattr(runs, "check_running", lambda _: None)
     monkeypatch.setattr(runs, "stop", lambda _, number: stopped.append(number))
     shown = CliRunner().invoke(app, ["flower", "status", folder]).stdout
@@ -97,7 +99,7 @@ def test_a_run_that_is_cut_short_is_told(
     from secede.flower.deploy.processes import Process
 
     monkeypatch.setattr(processes, "running", lambda *_: Process(1, 0, "then", "superlink"))
-    monkeypatch.setattr(runs, "active", lambda *_, **__: [runs.Active("7", "running", 12.3)])
+    monkeypatch.setattr(runs, "active", lambda *_, **__: [runs.ActiveRun("7", "running", 12.3)])
     monkeypatch.setattr(supervisor, "down", lambda *_: None)
     options = [word for name in only for word in ("--only", name)]
     shown = CliRunner().invoke(app, ["flower", "down", asked[0], *options])
@@ -198,11 +200,13 @@ def test_a_wish_for_a_training_from_scratch_and_its_way_back_reach_the_home(
 
     told = list[tuple[bool, bool]]()
 
-    def training(*_: object, from_scratch: bool, go_on: bool, **__: object) -> preflight.Asked:
+    def training(
+        *_: object, from_scratch: bool, go_on: bool, **__: object
+    ) -> preflight.PlannedTraining:
         told.append((from_scratch, go_on))
-        return preflight.Asked(3, "")
+        return preflight.PlannedTraining(3, "")
 
     monkeypatch.setattr(runs, "check_running", lambda _: None)
-    monkeypatch.setattr(preflight, "training", training)
+    monkeypatch.setattr(preflight, "plan_training", training)
     CliRunner().invoke(app, ["flower", "train", asked[0], *option])
     assert told == [wished]

@@ -32,9 +32,9 @@ def test_a_run_that_failed_by_a_roll_back_says_so(
     monkeypatch.setattr(runs, "check_running", lambda _: None)
     for name in ("leaving", "erasure"):
         monkeypatch.setattr(preflight, name, lambda *_, **__: None)
-    monkeypatch.setattr(results, "already", lambda *_: None)
-    monkeypatch.setattr(results, "request", lambda *_: next(states, None))
-    monkeypatch.setattr(results, "verified", rolled_back)
+    monkeypatch.setattr(results, "earlier_result", lambda *_: None)
+    monkeypatch.setattr(results, "last_request", lambda *_: next(states, None))
+    monkeypatch.setattr(results, "verified_result", rolled_back)
     command = ["flower", "erase", str(folder), "name:a", "--trigger", "other"]
     rolled = CliRunner().invoke(app, command)
     assert isinstance(rolled.exception, RolledBackError)

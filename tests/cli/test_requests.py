@@ -9,7 +9,7 @@ import torch
 from harness.erasure.questions import FEDERATION, MODEL, NOW, People, later, people
 from secede import state as states
 from secede.cli import requests as commands
-from secede.erasure.documents.request import read_request, unverified_request
+from secede.erasure.documents.request import unverified_request, verify_request
 from secede.erasure.signing.keys import Keyring
 from secede.erasure.storage.journal import Journal
 from secede.errors import ConfigError
@@ -53,7 +53,7 @@ def test_a_request_is_written_to_a_file_that_the_server_accepts(
     out = tmp_path / "request.json"
     ask(north, out)
     told = capsys.readouterr().out
-    found = read_request(out.read_bytes(), north.ring, NOW, federation=FEDERATION)
+    found = verify_request(out.read_bytes(), north.ring, federation=FEDERATION)
     assert (found.trigger, found.model) == ("consent-withdrawn", MODEL)
     assert found.nonce not in told
     assert found.digest() in told

@@ -36,7 +36,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
         yield project
     finally:
         supervisor.down(Project.load(project.folder))
-        assert processes.marked(MARK, str(project.folder)) == []
+        assert processes.with_environment(MARK, str(project.folder)) == []
 
 
 def secede(*arguments: str) -> Any:
@@ -66,7 +66,7 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
     told = secede("erase", folder, *leaving, "--seconds", "300")
     seconds = time.monotonic() - begun
     print(f"deployment test: {seconds:.0f} seconds")
-    erased = results.verified(project.home, "name:site-2")
+    erased = results.verified_result(project.home, "name:site-2")
     assert told["receipt"] == erased.receipt
     assert (erased.client, erased.rung) == ("site-2", "local-step")
     after = RoundLog(project.home / "rounds.jsonl").rounds()[-1]

@@ -38,7 +38,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
             yield project
         finally:
             supervisor.down(Project.load(project.folder))
-    assert processes.marked(MARK, str(project.folder)) == []
+    assert processes.with_environment(MARK, str(project.folder)) == []
 
 
 def delay(process: str, stage: str, timing: int) -> float:
@@ -88,7 +88,7 @@ def test_an_erasure_comes_to_its_end(
     faults.check_records(home)
     faults.check_rounds(home)
     if told == "promoted":
-        erased = results.verified(home, f"name:{faults.LEAVER}")
+        erased = results.verified_result(home, f"name:{faults.LEAVER}")
         assert RoundLog(home / "rounds.jsonl").rounds()[-1].model == erased.model
         told += f" by {erased.method}"
     if (process, stage) != ("leaver", "local-step"):  # what the leaver had to do, it did

@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     log = tmp_path / "log"
     with forkserver.serving(environment, log, {"tell": "told:main"}, apps=()) as folder:
         yield folder
-    assert processes.marked("MARK", str(tmp_path)) == []
+    assert processes.with_environment("MARK", str(tmp_path)) == []
 
 
 def start(folder: Path, seconds: float) -> subprocess.Popen[str]:
@@ -70,7 +70,7 @@ def test_who_kills_the_shim_kills_the_child(folder: Path, number: signal.Signals
     os.kill(process.pid, number)
     process.wait()
     deadline = time.monotonic() + 10
-    while pid in processes.table():
+    while pid in processes.running_processes():
         assert time.monotonic() < deadline, "the child lives on"
         time.sleep(0.01)
 
@@ -109,6 +109,6 @@ def test_nothing_outlives_the_server(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with forkserver.serving(environment, log, {"tell": "told:main"}, apps=()) as folder:
         process, pid = running(folder)
-        assert pid in {each.pid for each in processes.marked("MARK", str(tmp_path))}
-    assert processes.marked("MARK", str(tmp_path)) == []
+        assert pid in {each.pid for each in processes.with_environment("MARK", str(tmp_path))}
+    assert processes.with_environment("MARK", str(tmp_path)) == []
     assert process.wait(5) == 128 + signal.SIGKILL

@@ -53,7 +53,7 @@ def test_a_hospital_leaves_in_one_process(apps: tuple[ModuleType, ...], tmp_path
         "erasure.trigger": "contract-ended",
     }
     server_app.app(grid, Context(7, 1, {}, RecordDict(), run_config))
-    erased = results.verified(home, "name:river")
+    erased = results.verified_result(home, "name:river")
     assert erased.rung == "local-step"
     after = sites[2].seen[sites[2].seen.index("train.unlearn") :]
     assert after == ["train.unlearn", "query.leave"]  # then nobody asks it for anything any more

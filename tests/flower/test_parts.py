@@ -18,17 +18,18 @@ from harness.flower.small import STEP, client_app, initial
 from harness.lines import Lines
 from secede import flower
 from secede.errors import ConfigError, SilentError
-from secede.flower.protocol.nodes import Node, Roster, online, select
-from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, Exchange
+from secede.flower.protocol.nodes import Node, Roster, online_nodes, select
+from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid
+from secede.flower.rounds.transport import Transport
 from secede.unlearning.client_tasks import (
     COUNT,
     LOCAL,
     MEASURE,
     CountRight,
     Measure,
-    Sent,
-    received,
-    sent,
+    TaskMessage,
+    from_message,
+    to_message,
 )
 from secede.unlearning.create import create
 from secede.unlearning.method import TakeStep
@@ -37,23 +38,23 @@ from secede.unlearning.method import TakeStep
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_local_step_travels_as_name_and_json(name: str) -> None:
     method: Any = create(name, STEP if name == "projected-ascent" else {})[1]
-    form = sent(TakeStep(method))
+    form = to_message(TakeStep(method))
     assert form.method == name
-    again = received(Sent(form.name, form.method, json.loads(json.dumps(form.settings))))
+    again = from_message(TaskMessage(form.name, form.method, json.loads(json.dumps(form.settings))))
     assert again == TakeStep(method)
 
 
 def test_counting_and_measuring_travel_by_name_alone() -> None:
-    assert [sent(task).name for task in (CountRight(), Measure())] == [COUNT, MEASURE]
-    assert received(Sent(COUNT, "", {})) == CountRight()
+    assert [to_message(task).name for task in (CountRight(), Measure())] == [COUNT, MEASURE]
+    assert from_message(TaskMessage(COUNT, "", {})) == CountRight()
     with pytest.raises(ConfigError, match="unknown task 'exec'"):
-        received(Sent("exec", "", {}))
+        from_message(TaskMessage("exec", "", {}))
 
 
 def test_a_hidden_node_is_neither_seen_nor_sent_to(tmp_path: Path) -> None:
     grid = InProcess(sites(3, tmp_path), client_app())
     hidden = grid.sites[next(iter(grid.sites))].node
-    shown = AdmissionGrid(grid, Roster(online(grid), {"site-0"}))
+    shown = AdmissionGrid(grid, Roster(online_nodes(grid), {"site-0"}))
     assert hidden not in shown.get_node_ids()
     message = Message(RecordDict({"a": ArrayRecord(initial())}), hidden, "train")
     for send in (shown.push_messages, shown.send_and_receive):
@@ -81,7 +82,7 @@ def test_an_exchange_ends_in_time_and_says_who_is_awaited(tmp_path: Path) -> Non
     told, made = Lines(), sites(3, tmp_path)
     made[0].silent, made[1].vanishes, made[2].late = True, True, 2
     grid = InProcess(made, client_app())
-    exchange = Exchange(grid=grid, pause=0.01)
+    exchange = Transport(grid=grid, pause=0.01)
     names = {site.node: site.name for site in made}
     content = RecordDict({"arrays": ArrayRecord(initial())})
     messages = [Message(content, site.node, "query.nothing") for site in made]
@@ -109,7 +110,7 @@ def test_a_reply_of_another_node_or_type_is_none(
             return found
 
     made = sites(1, tmp_path)
-    exchange = Exchange(grid=Forging(made, client_app()), pause=0.01)
+    exchange = Transport(grid=Forging(made, client_app()), pause=0.01)
     content = RecordDict(
         {"arrays": ArrayRecord(initial()), "config": ConfigRecord({"server-round": 1})}
     )
@@ -121,9 +122,9 @@ def test_a_reply_of_another_node_or_type_is_none(
 def test_waiting_for_nodes_to_come_online_ends(tmp_path: Path) -> None:
     made, told = sites(2, tmp_path), Lines()
     grid = InProcess(made, client_app())
-    wanted = online(grid)
+    wanted = online_nodes(grid)
     made[1].online = False
-    found = Exchange(grid=grid, pause=0.01).gather(wanted, 0.1)
+    found = Transport(grid=grid, pause=0.01).gather(wanted, 0.1)
     assert list(found) == ["site-0"]
     assert told.has("waiting for site-1 until", "to come online")
 

@@ -1,10 +1,10 @@
-"""The examples are ordinary Flower apps with ten lines added; these are in the docs and run."""
+"""The example app is an ordinary Flower app with ten lines added: the docs show them, both run."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
+import shutil
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -18,18 +18,54 @@ from harness.flower.inprocess import InProcess, sites
 from harness.paths import ROOT
 from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.signing.keys import Keyring
+from secede.flower.deploy import scaffold
 
-PLAIN, OURS = ROOT / "examples" / "plain", ROOT / "examples" / "quickstart"
+
+def diffs() -> tuple[str, str]:
+    """Return the diffs of the page: of the example app, and of one under SecAgg+."""
+    app, secure = re.findall(r"```diff\n(.*?)```", (ROOT / "docs" / "flower.md").read_text(), re.S)
+    return app, secure
 
 
-@pytest.fixture(params=[PLAIN, OURS], ids=["plain", "quickstart"])
-def apps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(request.param))
+def additions(diff: str) -> list[str]:
+    return [line[1:] for line in diff.splitlines() if re.match(r"\+(?!\+\+)", line)]
+
+
+def undo(diff: str, folder: Path) -> None:
+    """Take the lines that a diff adds out of an app; each hunk must be in it, to the letter."""
+    for part in re.split(r"^--- .*\n\+\+\+ ", diff, flags=re.M)[1:]:
+        name, *hunks = part.split("@@\n")
+        path = folder / name.strip()
+        text = path.read_text()
+        for hunk in hunks:
+            lines = [line or " " for line in hunk.splitlines()]
+            added = "".join(f"{line[1:]}\n" for line in lines if line[0] in " +")
+            before = "".join(f"{line[1:]}\n" for line in lines if line[0] in " -")
+            assert text.count(added) == 1, hunk
+            text = text.replace(added, before)
+        path.write_text(text)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """Return a copy of the example app without the lines that the page shows."""
+    folder = tmp_path / "plain"
+    shutil.copytree(scaffold.APP, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    undo(diffs()[0], folder)
+    return folder
+
+
+def imported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """Import an app's two halves from a folder."""
+    monkeypatch.syspath_prepend(str(folder))
     forget()
-    yield (
-        request.param,
-        *(importlib.import_module(f"quickstart.{n}_app") for n in ("client", "server")),
-    )
+    client, server = (importlib.import_module(f"quickstart.{n}_app") for n in ("client", "server"))
+    return client.app, server.app
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    yield
     forget()
 
 
@@ -38,58 +74,51 @@ def forget() -> None:
         del sys.modules[name]
 
 
-def files(folder: Path) -> dict[str, list[str]]:
-    return {
-        str(path.relative_to(folder)): path.read_text().splitlines()
-        for path in sorted(folder.rglob("*"))
-        if path.suffix in (".py", ".toml")
-    }
-
-
-def added() -> list[str]:
-    plain, ours = files(PLAIN), files(OURS)
-    assert plain.keys() == ours.keys()
-    lines = list[str]()
-    for name in ours:
-        diff = difflib.unified_diff(plain[name], ours[name], n=0, lineterm="")
-        lines += [line[1:] for line in diff if re.match(r"\+(?!\+\+)", line)]
-    return lines
-
-
-def test_ten_lines_or_fewer_are_added_and_the_docs_show_each() -> None:
-    lines, page = added(), (ROOT / "docs" / "flower.md").read_text()
-    assert 5 <= len(lines) <= 10
-    shown, _ = re.findall(r"```diff\n(.*?)```", page, re.S)  # the other is SecAgg+'s
-    told = [line[1:] for line in shown.splitlines() if re.match(r"\+(?!\+\+)", line)]
-    assert sorted(told) == sorted(lines)
+def test_ten_lines_or_fewer_are_added_to_an_app_without_secede(plain: Path) -> None:
+    assert 5 <= len(additions(diffs()[0])) <= 10
+    assert not any("secede" in path.read_text() for path in plain.rglob("*.py"))
+    lines = (plain / "pyproject.toml").read_text().splitlines()
+    assert [line for line in lines if "secede" in line] == ['publisher = "secede"']
 
 
 def test_the_page_says_which_methods_and_strategies_work() -> None:
-    from secede.flower.rounds.supported_strategies import WORK
+    from secede.flower.rounds.supported_strategies import SUPPORTED
     from secede.unlearning.client_tasks import LIVE
 
     page = (ROOT / "docs" / "flower.md").read_text()
-    assert all(name in page for name in (*LIVE, *WORK))
+    assert all(name in page for name in (*LIVE, *SUPPORTED))
 
 
-def test_it_trains_and_ours_erases_in_a_second_run(apps: Any, tmp_path: Path) -> None:
-    folder, client, server = apps
+def configured(folder: Path, home: Path) -> dict[str, Any]:
     project = tomllib.loads((folder / "pyproject.toml").read_text())
     config = dict(project["tool"]["flwr"]["app"]["config"])
     for key, value in config.pop("erasure", {}).items():
         config[f"erasure.{key}"] = value  # as Flower flattens it
-    config["erasure.home"] = str(tmp_path / "home")
+    return config | {"erasure.home": str(home)}
+
+
+def test_the_app_without_the_lines_trains(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, server = imported(plain, monkeypatch)
+    grid = InProcess(sites(5, tmp_path), client, run=1)
+    server(grid, Context(1, 0, {}, RecordDict(), configured(plain, tmp_path / "home")))
+    assert all("train" in site.seen for site in grid.sites.values())
+    assert not (tmp_path / "home").exists()
+
+
+def test_the_app_trains_and_erases_in_a_second_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, server = imported(scaffold.APP, monkeypatch)
+    config = configured(scaffold.APP, tmp_path / "home")
 
     def run(number: int, **changes: Any) -> InProcess:
-        grid = InProcess(sites(5, tmp_path), client.app, run=number)
-        told = {**config, **changes}
-        server.app(grid, Context(number, 0, {}, RecordDict(), told))
+        grid = InProcess(sites(5, tmp_path), client, run=number)
+        server(grid, Context(number, 0, {}, RecordDict(), {**config, **changes}))
         return grid
 
     run(1)
-    if folder == PLAIN:
-        assert not (tmp_path / "home").exists()
-        return
     grid = run(2, **{"erasure.leaver": "name:site-1", "erasure.trigger": "objection"})
     assert [site.name for site in grid.sites.values() if "train.unlearn" in site.seen] == ["site-1"]
     (path,) = (tmp_path / "home" / "receipts").glob("*.json")
@@ -99,15 +128,10 @@ def test_it_trains_and_ours_erases_in_a_second_run(apps: Any, tmp_path: Path) ->
 # The same under SecAgg+: both apps are in the docs alone
 
 
-def shown() -> list[str]:
-    _, found = re.findall(r"```diff\n(.*?)```", (ROOT / "docs" / "flower.md").read_text(), re.S)
-    return str(found).splitlines()
-
-
 def secure_app(which: str, *, ours: bool) -> Any:
     """Return one of the two apps, before the lines are added or after."""
     lines, name = list[str](), ""
-    for line in shown():
+    for line in diffs()[1].splitlines():
         if line.startswith("+++ "):
             name = line.removeprefix("+++ ")
         elif line[:1] not in ("@", "-" if ours else "+") and name == f"{which}_app.py":
@@ -118,15 +142,13 @@ def secure_app(which: str, *, ours: bool) -> Any:
 
 
 def test_under_secagg_ten_lines_or_fewer_are_added_too() -> None:
-    lines = [line for line in shown() if re.match(r"\+(?!\+\+)", line)]
-    assert 5 <= len(lines) <= 8  # and two in pyproject.toml, as above
+    assert 5 <= len(additions(diffs()[1])) <= 8  # and two in pyproject.toml, as above
 
 
 def test_an_app_under_secagg_trains_and_ours_erases_in_a_second_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(PLAIN))
-    forget()
+    monkeypatch.syspath_prepend(str(scaffold.APP))
     config: dict[str, Any] = {"num-server-rounds": 4, "learning-rate": 0.1}
     config["erasure.home"] = str(tmp_path / "home")
 
@@ -145,4 +167,3 @@ def test_an_app_under_secagg_trains_and_ours_erases_in_a_second_run(
     assert [site.name for site in grid.sites.values() if "train.unlearn" in site.seen] == ["site-1"]
     (path,) = (tmp_path / "home" / "receipts").glob("*.json")
     verify_receipt(path.read_bytes(), Keyring.load(tmp_path / "home" / "keys"))
-    forget()

@@ -168,7 +168,7 @@ def test_a_wrong_setting_is_told(job: Job, settings: dict[str, Any], message: st
 def test_how_many_classes_there_are_reaches_the_erasure(
     job: Job, monkeypatch: pytest.MonkeyPatch, told: int | None
 ) -> None:
-    asked, found = list[int | None](), weight_layout.layers
+    asked, found = list[int | None](), weight_layout.find_layers
 
     def read(model: nn.Module, classes: int | None = None) -> weight_layout.ModelLayers:
         asked.append(classes)

@@ -19,21 +19,21 @@ from secede import state as states
 from secede.errors import ConfigError, GuardError, RecordError, SecedeError, SilentError
 from secede.flower import FlowerEngine
 from secede.flower.protocol import arrays, messages
-from secede.flower.protocol.nodes import online
+from secede.flower.protocol.nodes import online_nodes
 from secede.flower.rounds import supported_strategies
-from secede.flower.rounds.grid import Exchange
-from secede.nvflare import forms
-from secede.nvflare.tasks import number_of
+from secede.flower.rounds.transport import Transport
+from secede.nvflare import flmodels
+from secede.nvflare.tasks import node_id_of
 from secede.unlearning.client_tasks import COUNT, CountRight
 
 
 def engine(job: Job, **options: Any) -> FlowerEngine:
     grid = job.grid()
     return FlowerEngine(
-        exchange=Exchange(grid=grid, pause=0.01),
+        exchange=Transport(grid=grid, pause=0.01),
         strategy=strategy(),
-        clients=dict(enumerate(online(grid))),
-        like=arrays.schema(load_model()),
+        clients=dict(enumerate(online_nodes(grid))),
+        like=arrays.template_of(load_model()),
         round_seconds=0.4,
         gather_seconds=0.1,
         **options,
@@ -42,38 +42,38 @@ def engine(job: Job, **options: Any) -> FlowerEngine:
 
 def question(job: Job, site: str = "site-1", ttl: float = 5.0) -> Message:
     job.grid()  # gives messages their sender
-    asked = messages.Asked(task=COUNT, client=1, number=0)
-    return messages.question(number_of(site), asked, initial(), ttl=ttl)
+    asked = messages.TaskHeader(task=COUNT, client=1, number=0)
+    return messages.task_message(node_id_of(site), asked, initial(), ttl=ttl)
 
 
 def round_for(job: Job, site: str = "site-1") -> Message:
     grid = job.grid()
-    made = supported_strategies.messages(
+    made = supported_strategies.train_messages(
         strategy(), arrays.to_record(initial()), ConfigRecord({"lr": 0.1}), grid, 4
     )
-    return next(m for m in made if m.metadata.dst_node_id == number_of(site))
+    return next(m for m in made if m.metadata.dst_node_id == node_id_of(site))
 
 
 def test_clients_have_the_same_number_in_every_run(job: Job) -> None:
-    assert [node.name for node in online(job.grid())] == list(SITES)
-    first = [node.node for node in online(job.grid())]
-    assert first == [node.node for node in online(job.grid())]
-    assert first == [number_of(name) for name in SITES]
+    assert [node.name for node in online_nodes(job.grid())] == list(SITES)
+    first = [node.node for node in online_nodes(job.grid())]
+    assert first == [node.node for node in online_nodes(job.grid())]
+    assert first == [node_id_of(name) for name in SITES]
     assert len(set(first)) == len(SITES)
 
 
 def test_who_is_disconnected_is_not_there(job: Job) -> None:
     job.site("site-2").online = False
-    assert [node.name for node in online(job.grid())] == ["site-0", "site-1", "site-3"]
+    assert [node.name for node in online_nodes(job.grid())] == ["site-0", "site-1", "site-3"]
 
 
 def test_a_round_is_an_ordinary_model_for_the_script(job: Job) -> None:
-    kind, model = forms.outgoing(round_for(job))
+    kind, model = flmodels.task_of(round_for(job))
     assert (kind, model.current_round) == ("train", 4)
     assert model.params.keys() == initial().keys()
     for name, value in initial().items():
         np.testing.assert_array_equal(model.params[name], value.numpy())
-    came = forms.incoming(FLModelUtils.from_shareable(FLModelUtils.to_shareable(model)))
+    came = flmodels.message_of(FLModelUtils.from_shareable(FLModelUtils.to_shareable(model)))
     assert came is not None
     assert came[0] == "train"
     assert came[1].content["config"]["lr"] == 0.1
@@ -81,7 +81,7 @@ def test_a_round_is_an_ordinary_model_for_the_script(job: Job) -> None:
 
 
 def test_a_model_of_another_controller_is_not_ours() -> None:
-    assert forms.incoming(FLModel(params={"weight": np.zeros(3)})) is None
+    assert flmodels.message_of(FLModel(params={"weight": np.zeros(3)})) is None
 
 
 def test_a_task_ends_when_its_message_does(job: Job) -> None:
@@ -113,14 +113,14 @@ def test_an_aborted_job_waits_for_nobody(job: Job) -> None:
 def test_a_client_that_goes_away_is_lost_and_has_not_failed(job: Job, sent: bool) -> None:
     job.site("site-1").silent = sent
     job.site("site-1").online = sent
-    exchange = Exchange(grid=job.grid(), pause=0.01)
+    exchange = Transport(grid=job.grid(), pause=0.01)
     message = question(job)
     ids = list(exchange.grid.push_messages([message]))
     if sent:
         job.end(job.tasks[-1], TaskCompletionStatus.CLIENT_DEAD)
     (reply,) = exchange.grid.pull_messages(ids)
     assert reply.has_error()
-    assert reply.metadata.src_node_id != number_of("site-1")
+    assert reply.metadata.src_node_id != node_id_of("site-1")
 
 
 def test_a_task_that_was_answered_has_one_reply(job: Job) -> None:
@@ -154,8 +154,8 @@ def test_an_answer_counts_as_the_one_who_was_asked(job: Job) -> None:
     mine, other = question(job, "site-1"), question(job, "site-0")
     ids = list(grid.push_messages([other, mine]))
     replies = {r.metadata.reply_to_message_id: r for r in grid.pull_messages(ids)}
-    assert replies[ids[1]].metadata.src_node_id == number_of("site-1")
-    assert replies[ids[0]].metadata.src_node_id == number_of("site-0")
+    assert replies[ids[1]].metadata.src_node_id == node_id_of("site-1")
+    assert replies[ids[0]].metadata.src_node_id == node_id_of("site-0")
 
 
 @pytest.mark.parametrize(
@@ -177,45 +177,48 @@ def test_an_answer_that_a_filter_changed_is_refused(job: Job, change: Any) -> No
     ("model", "message"),
     [
         (FLModel(params={"a": torch.ones(2)}), "NUM_STEPS_CURRENT_ROUND"),
-        (FLModel(params={"a": torch.ones(2)}, meta={forms.WEIGHT: 0}), "NUM_STEPS_CURRENT_ROUND"),
-        (FLModel(params={"a": torch.ones(2)}, meta={forms.WEIGHT: True}), "NUM_STEPS"),
-        (FLModel(params={"a": "b"}, meta={forms.WEIGHT: 3}), "'a' is no array of numbers"),
-        (FLModel(params={"a": np.array(["b"])}, meta={forms.WEIGHT: 3}), "'a' is no array"),
-        (FLModel(params={"a": np.array([{}])}, meta={forms.WEIGHT: 3}), "'a' is no array"),
+        (
+            FLModel(params={"a": torch.ones(2)}, meta={flmodels.WEIGHT: 0}),
+            "NUM_STEPS_CURRENT_ROUND",
+        ),
+        (FLModel(params={"a": torch.ones(2)}, meta={flmodels.WEIGHT: True}), "NUM_STEPS"),
+        (FLModel(params={"a": "b"}, meta={flmodels.WEIGHT: 3}), "'a' is no array of numbers"),
+        (FLModel(params={"a": np.array(["b"])}, meta={flmodels.WEIGHT: 3}), "'a' is no array"),
+        (FLModel(params={"a": np.array([{}])}, meta={flmodels.WEIGHT: 3}), "'a' is no array"),
         (FLModel(params_type="DIFF", params={"a": torch.ones(2)}), "params_transfer_type FULL"),
         (FLModel(metrics={"loss": 1.0}), "params_transfer_type FULL"),
     ],
 )
 def test_what_is_no_update_is_refused(job: Job, model: FLModel, message: str) -> None:
     with pytest.raises(GuardError, match=message):
-        forms.reply(round_for(job), model)
+        flmodels.reply_of(round_for(job), model)
 
 
 def test_tensors_and_arrays_are_the_same_update(job: Job) -> None:
     state = {"w": torch.rand(3, 2), "n": torch.tensor(7)}
     found = []
     for params in (state, {name: value.numpy() for name, value in state.items()}):
-        model = FLModel(params=params, meta={forms.WEIGHT: 3})
-        (record,) = forms.reply(round_for(job), model).content.array_records.values()
-        found.append(states.digest(arrays.plain(record)))
+        model = FLModel(params=params, meta={flmodels.WEIGHT: 3})
+        (record,) = flmodels.reply_of(round_for(job), model).content.array_records.values()
+        found.append(states.digest(arrays.to_tensors(record)))
     assert found == [states.digest(state)] * 2
 
 
 def test_questions_are_answered_in_the_kind_they_came_in(job: Job) -> None:
-    _, model = forms.outgoing(question(job))
-    came = forms.incoming(model)
+    _, model = flmodels.task_of(question(job))
+    came = flmodels.message_of(model)
     assert came is not None
-    reply = messages.refusal(came[1], ConfigError("no"))
-    (plain,) = forms.answer(reply, model).params.values()
+    reply = messages.error_message(came[1], ConfigError("no"))
+    (plain,) = flmodels.reply_model(reply, model).params.values()
     assert isinstance(plain, np.ndarray)
     model.params = {name: torch.from_numpy(v.copy()) for name, v in model.params.items()}
-    (whole,) = forms.answer(reply, model).params.values()
+    (whole,) = flmodels.reply_model(reply, model).params.values()
     assert isinstance(whole, torch.Tensor)  # NVFlare drops what is none, where it exchanges tensors
 
 
 def test_bytes_that_are_no_message_are_refused(job: Job) -> None:
-    _, model = forms.outgoing(question(job))
+    _, model = flmodels.task_of(question(job))
     (name,) = model.params
     for value in (np.zeros(5, np.uint8) + 9, np.zeros(5), "text"):
         with pytest.raises(GuardError, match="did a filter change it"):
-            forms.incoming(FLModel(params={name: value}))
+            flmodels.message_of(FLModel(params={name: value}))

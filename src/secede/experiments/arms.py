@@ -13,7 +13,7 @@ from secede.federation.engine import aggregate
 from secede.state import State
 from secede.unlearning import registry
 from secede.unlearning.create import create
-from secede.unlearning.method import Method, Recovered, Server, Start, started
+from secede.unlearning.method import Method, Recovered, Server, Start, checked_start
 from secede.unlearning.methods.retrain import Retrain
 from secede.unlearning.update_history import UpdateHistory
 
@@ -50,7 +50,7 @@ def arms(
         def advance(_: State, state: State, memory: State, number: int) -> Recovered:
             reply = engine.train_round(state, clients, phase=phase, number=number)
             if history is not None:
-                history.keep(number, state, reply.updates)
+                history.record(number, state, reply.updates)
             return Recovered(state=aggregate(reply.updates), cost=reply.cost, memory=memory)
 
         return advance
@@ -75,7 +75,7 @@ def arms(
             name=name,
             clients=federation.retained,
             rounds=after,
-            start=lambda state: started(method, server(state)),
+            start=lambda state: checked_start(method, server(state)),
             advance=lambda globally, state, memory, number: method.recover(
                 server(globally), state, memory, number
             ),
@@ -114,7 +114,7 @@ Advance = Callable[[State, State, State, int], Recovered]
 
 def _create(config: Config, name: str, federation: Federation, search: Path | None) -> Method:
     settings = config.settings.get(name, {})
-    if registry.plain(name) == "class-pruning" and federation.classes:
+    if registry.base_name(name) == "class-pruning" and federation.classes:
         settings = {"classes": federation.classes, **settings}
     entry, method = create(name, settings, search=search)
     registry.check_possible(entry, config.situation.for_methods(), config.scenario.name)

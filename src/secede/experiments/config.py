@@ -170,7 +170,7 @@ class Config(_Section):
         situation = self.situation.for_methods()
         for name in self.methods:
             methods.check_name(name)
-            known = methods.plain(name)
+            known = methods.base_name(name)
             if known == "retrain":
                 raise ConfigError("methods: 'retrain' is always run; leave it out")
             if self.methods.count(name) > 1:

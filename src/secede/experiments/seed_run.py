@@ -168,11 +168,11 @@ class SeedRun:
                 write_json(path, {**self._reports(), arm.name: report})
             self._record(arm, point)
             if history is not None and sums is not None:
-                history.write(sums)
+                history.save_sums(sums)
             if save:
                 self._records.save_checkpoint(arm.name, point)
             if history is not None:
-                history.settle(point.round)
+                history.delete_other_sums(point.round)
 
         self._recorder.submit(keep)
 
@@ -230,7 +230,9 @@ class SeedRun:
         """Write down what was kept, before the seed's end deletes it."""
         path = self._records.path / _HISTORY
         if self._history is not None and not path.exists():
-            self._history.settle(last)  # a kill may have come between the checkpoint and this
+            self._history.delete_other_sums(
+                last
+            )  # a kill may have come between the checkpoint and this
             kept = {"bytes": self._history.size_bytes, "rounds": len(self._history.rounds)}
             write_json(path, {**kept, "privacy": histories.PRIVACY})
 

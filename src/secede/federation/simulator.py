@@ -23,7 +23,7 @@ from secede.federation.engine import Batch, ClientSide, OwnState, ReplyT, RoundR
 from secede.federation.executors import AUTO
 from secede.federation.executors.choose import Choice, choose
 from secede.federation.executors.executor import Job, Trainee, Work
-from secede.federation.fit import explained
+from secede.federation.fit import explain_mismatch
 from secede.federation.precision import Precision, products
 from secede.federation.precision import check as check_precision
 from secede.federation.training import LocalTraining, Loss, batches, orders
@@ -98,7 +98,7 @@ class Simulator:
         started = self._clock()
         jobs = [self._job(client, state, phase, number) for client in clients]
         firsts = [(job.samples.x[:1], job.samples.y[:1]) for job in jobs]
-        with explained(self._evaluated.model, self._loss, firsts):
+        with explain_mismatch(self._evaluated.model, self._loss, firsts):
             trained = self.choice.executor.train(jobs)
         updates = tuple(
             Update(client, own, len(job.samples))

@@ -29,8 +29,8 @@ from secede.erasure.types import is_name
 from secede.errors import ConfigError
 from secede.federation.engine import OwnState, Update
 from secede.flower.rounds.engine import FlowerEngine, LiveEngine
-from secede.flower.rounds.grid import Exchange
-from secede.flower.rounds.questions import Given, OwnTask
+from secede.flower.rounds.task_requests import CollectedReplies, RecordedUpdate
+from secede.flower.rounds.transport import Transport
 from secede.flower.secagg.engine import SecureEngine
 from secede.flower.secagg.legacy_api import SecAggSettings
 from secede.flower.secagg.opened_sums import OpenedSums
@@ -63,7 +63,7 @@ class FlowerBackend(FederationBackend):
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: Transport,
         strategy: FedAvg | SecAggSettings,
         store: Store,
         *,
@@ -103,7 +103,9 @@ class FlowerBackend(FederationBackend):
             like=store.like,
             home=store.identity,
             config=next((r.config for r in reversed(rounds) if not r.erased), {}),
-            own={n: OwnTask(last.share(c.name), digests[c.name]) for n, c in enumerate(known)},
+            own={
+                n: RecordedUpdate(last.share(c.name), digests[c.name]) for n, c in enumerate(known)
+            },
             remembers=False,  # what belongs to the serving model stays until one is settled on
             round_seconds=round_seconds,
             gather_seconds=gather_seconds,
@@ -181,7 +183,7 @@ class FlowerBackend(FederationBackend):
     def tally(self, clients: Sequence[int], state: State) -> Tally:
         """Let clients count at the same time; the server looks at each answer as at any other."""
         found = self.engine.ask_all(clients, CountRight(), global_state=state)
-        tally = gate.tally(Given(found), clients, state)
+        tally = gate.tally(CollectedReplies(found), clients, state)
         left_out = dict(tally.left_out)
         for client, counts in tally.counts.items():
             if sum(counts.samples) > GROWTH * self._weights[client]:

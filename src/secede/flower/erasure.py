@@ -38,10 +38,10 @@ from secede.errors import ConfigError, GuardError, RequestError
 from secede.flower._flwr import LegacyStrategy
 from secede.flower.backend import FlowerBackend
 from secede.flower.protocol import messages
-from secede.flower.protocol.nodes import Node, online, select
+from secede.flower.protocol.nodes import Node, online_nodes, select
 from secede.flower.rounds import supported_strategies
-from secede.flower.rounds.grid import Exchange
 from secede.flower.rounds.recording import Recording
+from secede.flower.rounds.transport import Transport
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.legacy_api import SecAggSettings
 from secede.flower.secagg.recording import Secure, SecureRecording
@@ -88,16 +88,16 @@ def erase(
     options = options or EraseOptions()
     _check_live(options)
     found = _strategy(strategy, secure)
-    register.check(store)
-    _check_hidden(found, store)
+    register.check_recorded(store)
+    _check_secrecy(found, store)
     # Nobody trains between what is read and done.
     with files.private(), store.held(purpose="an erasure") as lock:
         home = register.register_federation(store)
-        client = chosen(grid, store, leaver)
+        client = find_leaver(grid, store, leaver)
         logger.info(f"leaver {leaver} is client {client.name!r} ({client.words()})")
         _check_enough(found, store, client.name, asked=not (gone or options.untrusted_leaver))
-        entry, by_operator = _entry(store, home, client.name, request, trigger)
-        exchange = Exchange(grid=grid, pause=pause, now=store.clock)
+        entry, by_operator = _open_request(store, home, client.name, request, trigger)
+        exchange = Transport(grid=grid, pause=pause, now=store.clock)
         ground = FlowerBackend(
             exchange,
             found,
@@ -113,7 +113,7 @@ def erase(
         if not again:
             logger.info(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
         if entry.state in (RECEIVED, PLANNED) and not gone and not options.untrusted_leaver:
-            _look_for(exchange, store, client)
+            _log_if_offline(exchange, store, client)
         outcome = workflow.erase(
             home,
             ground,
@@ -123,9 +123,9 @@ def erase(
             options=options,
             lock=lock,
         )
-    logger.info(_told_again(outcome, home) if again else _words(outcome, home))
+    logger.info(_earlier_result(outcome, home) if again else _result(outcome, home))
     if outcome.model is not None:
-        _say_goodbye(exchange, store, client, min(round_seconds, _GOODBYE))
+        _ask_to_delete_updates(exchange, store, client, min(round_seconds, _GOODBYE))
     return outcome
 
 
@@ -143,24 +143,28 @@ def plan(
     options = options or EraseOptions()
     _check_live(options)
     found = _strategy(strategy, secure)
-    register.check(store)
-    _check_hidden(found, store)
+    register.check_recorded(store)
+    _check_secrecy(found, store)
     with files.private(), store.held(purpose="planning an erasure"):
         home = register.register_federation(store)
-        client = chosen(grid, store, leaver)
+        client = find_leaver(grid, store, leaver)
         _check_enough(found, store, client.name, asked=not (gone or options.untrusted_leaver))
-        exchange = Exchange(grid=grid)
+        exchange = Transport(grid=grid)
         ground = FlowerBackend(exchange, found, store, gone=gone)
         with Journal(home.journal) as journal:
-            known = _known(store, journal, client.name)
-            asked = journal.request(known.id) if known else _request(store, client.name, "other")
+            known = _existing_request(store, journal, client.name)
+            asked = (
+                journal.request(known.id) if known else _new_request(store, client.name, "other")
+            )
         return workflow.plan(home, ground, asked, options=options, now=store.clock())
 
 
-def chosen(grid: Grid, store: Store, leaver: str) -> Node:
+def find_leaver(grid: Grid, store: Store, leaver: str) -> Node:
     """Return the one client that `leaver` names, among those recorded and those online."""
     known = store.clients()
-    strangers = [node for node in online(grid) if not any(node.same(other) for other in known)]
+    strangers = [
+        node for node in online_nodes(grid) if not any(node.same(other) for other in known)
+    ]
     found = select(leaver, (*known, *strangers))
     if found in strangers:
         raise ConfigError(
@@ -169,7 +173,7 @@ def chosen(grid: Grid, store: Store, leaver: str) -> Node:
     return found
 
 
-def _look_for(exchange: Exchange, store: Store, client: Node) -> None:
+def _log_if_offline(exchange: Transport, store: Store, client: Node) -> None:
     """Say it if the leaver is offline when it is about to be asked."""
     if client.name not in exchange.gather([client], 0.0):
         logger.info(
@@ -178,15 +182,15 @@ def _look_for(exchange: Exchange, store: Store, client: Node) -> None:
         )
 
 
-def _say_goodbye(exchange: Exchange, store: Store, client: Node, seconds: float) -> None:
+def _ask_to_delete_updates(exchange: Transport, store: Store, client: Node, seconds: float) -> None:
     """Let an erased client delete its own updates, which are of no use any more."""
     there = exchange.gather([client], 0.0).get(client.name)
     if there is not None:
-        message = messages.leave(there.node, store.identity, ttl=seconds)
+        message = messages.deletion_request(there.node, store.identity, ttl=seconds)
         reply = exchange.send([message], {there.node: client.name}, seconds).sound.get(there.node)
         try:
             if reply is not None:
-                removed = messages.read_gone(reply)
+                removed = messages.read_deletion_reply(reply)
                 deleted = f"deleted its own updates, {removed} of them"
                 what = deleted if removed else "none of its updates left"
                 logger.info(f"client {client.name!r} has {what}")
@@ -204,13 +208,13 @@ def _strategy(
 ) -> FedAvg | SecAggSettings:
     if secure is not None:
         workflow = secure.workflow if isinstance(secure, SecureRecording) else secure
-        return legacy_api.check(strategy, workflow)
-    return supported_strategies.check(
+        return legacy_api.check_secagg(strategy, workflow)
+    return supported_strategies.check_strategy(
         strategy.inner if isinstance(strategy, Recording) else strategy
     )
 
 
-def _check_hidden(found: FedAvg | SecAggSettings, store: Store) -> None:
+def _check_secrecy(found: FedAvg | SecAggSettings, store: Store) -> None:
     """Raise if the rounds of an erasure would show what training hid, or the other way round."""
     last, masked = store.last(), isinstance(found, SecAggSettings)
     if last is None or last.secure == masked:
@@ -253,7 +257,7 @@ def _check_live(options: EraseOptions) -> None:
             )
 
 
-def _entry(
+def _open_request(
     store: Store, home: Home, client: str, request: bytes | Path | None, trigger: str | None
 ) -> tuple[Entry, bool]:
     """Return the request to work on, and whether the operator made it for the client."""
@@ -265,7 +269,9 @@ def _entry(
         return workflow.receive(home, data, store.clock()), False
     operator = home.operator_key()
     with Journal(home.journal) as journal:
-        if (entry := _known(store, journal, client)) is not None:  # it goes on, or is told again
+        if (
+            entry := _existing_request(store, journal, client)
+        ) is not None:  # it goes on, or is told again
             return entry, key_id(operator.public_key) in journal.signed_with(entry.id)
     public = home.keys / f"{client}.pub"
     if public.exists():
@@ -278,12 +284,12 @@ def _entry(
             f"why {client!r} leaves is not said, and its receipt will: give trigger=, one of "
             f"{', '.join(TRIGGERS)}"
         )
-    signed = sign_request(_request(store, client, trigger), operator)
+    signed = sign_request(_new_request(store, client, trigger), operator)
     allowed = {client: operator.public_key}  # nowhere else: it must not pass for the client's own
     return workflow.receive(home, signed, store.clock(), operator=allowed), True
 
 
-def _known(store: Store, journal: Journal, client: str) -> Entry | None:
+def _existing_request(store: Store, journal: Journal, client: str) -> Entry | None:
     """Return the client's open request, or the one that it was erased for."""
     known = [entry for entry in journal.entries() if entry.client == client]
     fitting = [entry for entry in known if entry.open]
@@ -292,7 +298,7 @@ def _known(store: Store, journal: Journal, client: str) -> Entry | None:
     return fitting[-1] if fitting else None
 
 
-def _request(store: Store, client: str, trigger: str) -> Request:
+def _new_request(store: Store, client: str, trigger: str) -> Request:
     serving = store.serving()
     if serving is None:
         raise ConfigError(f"{store.path} has no serving model")
@@ -301,7 +307,7 @@ def _request(store: Store, client: str, trigger: str) -> Request:
     )
 
 
-def _told_again(outcome: Outcome, home: Home) -> str:
+def _earlier_result(outcome: Outcome, home: Home) -> str:
     with Journal(home.journal, read_only=True) as journal:
         at = journal.transitions(outcome.request)[-1].at
     return (
@@ -311,7 +317,7 @@ def _told_again(outcome: Outcome, home: Home) -> str:
     )
 
 
-def _words(outcome: Outcome, home: Home) -> str:
+def _result(outcome: Outcome, home: Home) -> str:
     if outcome.model is None:
         return f"{outcome.client} was not erased: {outcome.state}: {outcome.reason}"
     return (
@@ -320,7 +326,7 @@ def _words(outcome: Outcome, home: Home) -> str:
     )
 
 
-class Options(Document):
+class RunOptions(Document):
     """How it shall be done."""
 
     options: dict[str, Any] = Field(default_factory=dict)
@@ -346,7 +352,7 @@ def erase_if_asked(
     leaver, trigger = str(config.get("erasure.leaver", "")), config.get("erasure.trigger")
     if not leaver:
         return False
-    settings = _options(str(config.get("erasure.options", "") or "{}"))
+    settings = _run_options(str(config.get("erasure.options", "") or "{}"))
     options = from_json(settings.options)
     if settings.dry_run:
         found = plan(
@@ -368,8 +374,8 @@ def erase_if_asked(
     return True
 
 
-def _options(text: str) -> Options:
+def _run_options(text: str) -> RunOptions:
     try:
-        return Options.model_validate_json(text)
+        return RunOptions.model_validate_json(text)
     except ValidationError as error:
         raise ConfigError(f"erasure.options: {describe_errors(error)}") from error

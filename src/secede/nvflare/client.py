@@ -21,9 +21,9 @@ from secede.errors import ConfigError
 from secede.federation.training import LocalTraining, Loss
 from secede.flower.client.kept_updates import KeptUpdates
 from secede.flower.client.mod import ClientErasure as FlowerErasure
-from secede.flower.client.tasks import Keys
+from secede.flower.client.tasks import SampleKeys
 from secede.flower.protocol import messages
-from secede.nvflare import forms
+from secede.nvflare import flmodels
 from secede.unlearning import client_tasks
 
 
@@ -44,7 +44,7 @@ class ClientErasure(FlowerErasure):
         loss: Loss = nn.functional.cross_entropy,
         device: torch.device | str | None = None,
         methods: Collection[str] = client_tasks.LOCAL,
-        keys: Keys | None = None,
+        keys: SampleKeys | None = None,
         seed: int = 0,
     ) -> None:
         if folder is not None and not Path(folder).is_absolute():
@@ -68,23 +68,23 @@ class ClientErasure(FlowerErasure):
     def receive(self, timeout: float | None = None) -> FLModel | None:
         """Return the next model to train from, None at the end, as `flare.receive` does."""
         while (model := flare.receive(timeout)) is not None:
-            kind, message = forms.incoming(model) or (forms.TRAIN, None)
-            if message is None or kind == forms.TRAIN:
+            kind, message = flmodels.message_of(model) or (flmodels.TRAIN, None)
+            if message is None or kind == flmodels.TRAIN:
                 if message is not None:
                     self._try_out(message, _context(message))
                 self._round = message
                 return model
             reply = self._answer(message, _context(message))
-            flare.send(forms.answer(reply, model))
+            flare.send(flmodels.reply_model(reply, model))
         return None
 
     def send(self, model: FLModel) -> None:
         """Keep an update on this site's own disk, then send it as `flare.send` does."""
         message, self._round = self._round, None
         if message is not None:  # else it is no round of ours
-            reply = forms.reply(message, model)
+            reply = flmodels.reply_of(message, model)
             (record,) = reply.content.array_records.values()
-            home, serving = messages.take_home(message)
+            home, serving = messages.pop_home(message)
             self._keep(record, reply, message, _context(message), home=home, serving=serving)
         flare.send(model)
 

@@ -125,7 +125,7 @@ class FederationController(Controller):
 
     def _initial(self, load_model: Callable[[], nn.Module]) -> Mapping[str, Any]:
         with seeded(self.seed, "model", "initial"):
-            return arrays.schema(load_model())
+            return arrays.template_of(load_model())
 
 
 def _factory(value: str) -> Callable[[], nn.Module]:

@@ -23,7 +23,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from secede.errors import GuardError, SilentError
 from secede.flower._flwr import NodeInfo, Run, act_as_server, answer_as_server, set_message_id
-from secede.nvflare import forms
+from secede.nvflare import flmodels
 from secede.waiting import seconds_left
 
 _FAILED, _GONE = 1, 2  # codes of errors
@@ -36,7 +36,7 @@ class TaskGrid(Grid):
     def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal) -> None:
         self._controller, self._fl_ctx, self._abort = controller, fl_ctx, abort
         self._came = dict[str, Message]()  # by the message that it answers
-        act_as_server(run_id=number_of(str(fl_ctx.get_job_id())))
+        act_as_server(run_id=node_id_of(str(fl_ctx.get_job_id())))
 
     def set_run(self, run: Run) -> None:
         """Set nothing: the job is the run."""
@@ -63,11 +63,11 @@ class TaskGrid(Grid):
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Return the clients that are there; SilentError once the job is aborted."""
-        return [NodeInfo(node_id=number_of(name), name=name) for name in self._names()]
+        return [NodeInfo(node_id=node_id_of(name), name=name) for name in self._names()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Make each message a task for its client."""
-        names = {number_of(name): name for name in self._names()}
+        names = {node_id_of(name): name for name in self._names()}
         return [self._push(message, names) for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -100,7 +100,7 @@ class TaskGrid(Grid):
         if name is None:  # it went away since it was seen
             self._came[identity] = _lost(message, "it is not connected")
             return identity
-        kind, model = forms.outgoing(message)
+        kind, model = flmodels.task_of(message)
 
         def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
             self._came[identity] = _reply(message, client_task.result)
@@ -132,7 +132,7 @@ class TaskGrid(Grid):
             raise SilentError("the job was aborted: start it again, it goes on where it was")
 
 
-def number_of(name: str) -> int:
+def node_id_of(name: str) -> int:
     """Return the number that stands for a name, the same in every run."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
 
@@ -142,7 +142,7 @@ def _reply(message: Message, result: Any) -> Message:
     if code != ReturnCode.OK:
         return Message(Error(_FAILED, f"NVFlare says {str(code)[:80]}"), reply_to=message)
     try:
-        return forms.reply(message, FLModelUtils.from_shareable(result))
+        return flmodels.reply_of(message, FLModelUtils.from_shareable(result))
     except GuardError as error:
         return Message(Error(_FAILED, str(error)), reply_to=message)
     except Exception as error:  # no model at all

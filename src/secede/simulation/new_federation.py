@@ -98,11 +98,11 @@ def _train(home: Home, recipe: Recipe, federation: Federation) -> State:
     for number in range(1, rounds + 1):
         reply = engine.train_round(state, federation.everyone, phase=TRAINING, number=number)
         if history is not None:
-            history.keep(number, state, reply.updates)
+            history.record(number, state, reply.updates)
         state = aggregate(reply.updates)
         logger.info(f"training round {number} of {rounds}")
     if history is not None:
-        history.write(history.sums)
+        history.save_sums(history.sums)
     return state
 
 

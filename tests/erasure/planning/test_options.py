@@ -152,4 +152,4 @@ def test_a_plan_for_as_many_clients_as_a_federation_may_have_can_be_read(home: H
     large = plan.model_copy(update={"retained": names})
     assert home.plan(home.keep_plan(large)) == large
     row = large.body(0)
-    assert (len(row.clients), row.taking_part, row.plan) == (4096, 100_000, large.digest())
+    assert (len(row.clients), row.client_count, row.plan) == (4096, 100_000, large.digest())

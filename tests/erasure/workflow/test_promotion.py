@@ -319,6 +319,6 @@ def test_a_key_alone_makes_nobody_a_client(home: Home, name: str) -> None:
         now=NOW,
     )
     data = sign_request(made, load_private(key))
-    with pytest.raises(RequestError, match="is not known here"):
+    with pytest.raises(RequestError, match="is unknown"):
         erase.receive(home, data, NOW)
     assert not list((home.path / "acknowledgements").glob("*"))

@@ -11,11 +11,11 @@ from harness.erasure import small
 from secede import state as states
 from secede.erasure.defences import unused_weights
 from secede.erasure.defences.guard import Guard
-from secede.erasure.storage.transition_details import GuardReport
 from secede.erasure.defences.weight_layout import find_layers
 from secede.erasure.documents.plan import Margins
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
+from secede.erasure.storage.transition_details import GuardReport
 from secede.erasure.workflow import post_training as rounds
 from secede.erasure.workflow.measurement import CLEARED, FADED, KEPT, STAYED, UNFADED
 from secede.simulation.backend import SimulatedBackend

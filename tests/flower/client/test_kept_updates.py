@@ -214,7 +214,7 @@ def test_a_word_that_is_no_digest_is_not_taken_from_a_message(
     federation.grid()  # messages belong to a run
     told = ConfigRecord({"home": A, "serving": word})
     message = Message(RecordDict({"secede.keep": told}), 5, "train")
-    assert messages.take_home(message) == (A, None)
+    assert messages.pop_home(message) == (A, None)
 
 
 def test_a_word_that_is_no_digest_does_not_get_into_the_index(tmp_path: Path) -> None:
@@ -229,13 +229,13 @@ def test_a_word_that_is_no_digest_does_not_get_into_the_index(tmp_path: Path) ->
 def test_a_server_that_tells_no_digest_breaks_no_other_federation(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = messages.tell_home
+    real = messages.add_home
 
     def lie(message: Message, home: str, serving: str | None) -> None:
         real(message, home, "Z" * 64)
 
     with monkeypatch.context() as patch:
-        patch.setattr(messages, "tell_home", lie)
+        patch.setattr(messages, "add_home", lie)
         federation.train(2)
     keep(disk(federation, 1), 7, home=B)
     assert [kept.home for kept in disk(federation, 1).all()].count(B) == 1

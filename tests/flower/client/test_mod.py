@@ -97,8 +97,8 @@ def test_other_messages_than_training_pass_untouched(tmp_path: Path) -> None:
 def ask(tmp_path: Path, change: Any = None, **fields: Any) -> dict[str, Any]:
     grid = InProcess(sites(1, tmp_path), client_app(methods=("projected-ascent",)))
     asked = {"task": client_tasks.COUNT, "client": 0, "number": 0, **fields}
-    message = messages.question(
-        grid.sites[next(iter(grid.sites))].node, messages.Asked(**asked), initial(), ttl=10
+    message = messages.task_message(
+        grid.sites[next(iter(grid.sites))].node, messages.TaskHeader(**asked), initial(), ttl=10
     )
     if change is not None:
         change(message)

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDat
 from harness.flower.small import FEATURES, NOW, OPTIONS, Federation, load_model, samples, strategy
 from secede.errors import ConfigError, DataError, GuardError
 from secede.flower import ClientErasure, Store, erase, recording
-from secede.flower.client.tasks import samples_of, undrawn
+from secede.flower.client.tasks import load_samples, preserved_randomness
 from secede.seeding import torch_seeded
 
 
@@ -36,15 +36,15 @@ class Named(Dataset[dict[str, Any]]):
 
 
 def test_samples_may_call_their_parts_by_names() -> None:
-    found = samples_of((DataLoader(Named(0), batch_size=16), None))
+    found = load_samples((DataLoader(Named(0), batch_size=16), None))
     assert torch.equal(found.x, samples(0).x)
     assert torch.equal(found.y, samples(0).y)
     more = Named(0, place=3)
     with pytest.raises(ConfigError, match=r"'img', 'label', 'place': say which"):
-        samples_of(more)
-    assert torch.equal(samples_of(more, keys=("img", "label")).x, samples(0).x)
+        load_samples(more)
+    assert torch.equal(load_samples(more, keys=("img", "label")).x, samples(0).x)
     with pytest.raises(ConfigError, match="but samples have 'img'"):
-        samples_of(more, keys=("x", "label"))
+        load_samples(more, keys=("x", "label"))
 
 
 def test_a_loaders_own_collate_and_sampler_count() -> None:
@@ -59,19 +59,19 @@ def test_a_loaders_own_collate_and_sampler_count() -> None:
         collate_fn=collate,
         sampler=SubsetRandomSampler([5, 3, 9]),
     )
-    found = samples_of(loader)
+    found = load_samples(loader)
     assert torch.equal(found.x, here.x[[3, 5, 9]] * 2)
     assert torch.equal(found.y, here.y[[3, 5, 9]])
-    assert len(samples_of(loader, most=2)) == 2
+    assert len(load_samples(loader, most=2)) == 2
 
 
 def test_inputs_come_in_the_networks_floats_and_tokens_stay() -> None:
     x, y = np.zeros((4, 2)), np.zeros(4, dtype=np.int64)
-    assert samples_of((x, y)).x.dtype == torch.float32
-    assert samples_of((x, y), floats=torch.float64).x.dtype == torch.float64
-    assert samples_of((x.astype(np.int64), y)).x.dtype == torch.int64
+    assert load_samples((x, y)).x.dtype == torch.float32
+    assert load_samples((x, y), floats=torch.float64).x.dtype == torch.float64
+    assert load_samples((x.astype(np.int64), y)).x.dtype == torch.int64
     with pytest.raises(ConfigError, match="no samples"):
-        samples_of([])
+        load_samples([])
 
 
 def test_a_trial_draws_nothing_from_the_users_generators() -> None:
@@ -83,7 +83,7 @@ def test_a_trial_draws_nothing_from_the_users_generators() -> None:
     expected = drawn()
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(1)
-    with undrawn():
+    with preserved_randomness():
         drawn()
     assert drawn() == expected
 
@@ -100,7 +100,7 @@ def federation(
     @app.train()
     def train(message: Message, context: Context) -> Message:
         content: Any = message.content
-        here = samples_of(load(context), floats=next(model().parameters()).dtype)
+        here = load_samples(load(context), floats=next(model().parameters()).dtype)
         network = model()
         network.load_state_dict(content["arrays"].to_torch_state_dict())
         optimiser = torch.optim.SGD(network.parameters(), lr=0.5)
@@ -239,11 +239,11 @@ def test_a_weight_that_is_no_whole_number_is_refused_while_training(tmp_path: Pa
 
 def test_bytes_are_scaled_whatever_the_floats() -> None:
     x = np.full((2, 3), 255, dtype=np.uint8)
-    found = samples_of((x, np.zeros(2, dtype=np.int64)), floats=torch.float64).x
+    found = load_samples((x, np.zeros(2, dtype=np.int64)), floats=torch.float64).x
     assert found.dtype == torch.float64
     assert found.max() == 1
     with pytest.raises(DataError, match="bool"):
-        samples_of((x > 0, np.zeros(2, dtype=np.int64)))
+        load_samples((x > 0, np.zeros(2, dtype=np.int64)))
 
 
 def test_a_refusal_in_training_is_named_at_the_server(tmp_path: Path) -> None:

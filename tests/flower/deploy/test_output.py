@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from secede.errors import ConfigError, SecedeError, SilentError
-from secede.flower.deploy.runs import Output
+from secede.flower.deploy.runs import RunOutput
 
 BEGIN = (
     "ERROR :     ServerApp raised an exception",
@@ -20,7 +20,7 @@ AFTER = (
 
 def shown(*lines: str) -> tuple[list[str], SecedeError | None]:
     told = list[str]()
-    output = Output(told.append)
+    output = RunOutput(told.append)
     for line in lines:
         output(line)
     output.end()

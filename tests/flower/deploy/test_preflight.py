@@ -30,28 +30,28 @@ def federation(tmp_path: Path) -> Federation:
 
 def test_a_training_is_told_before_it_starts(federation: Federation) -> None:
     folder = home(federation)
-    first = preflight.training(folder, None, from_scratch=False)
+    first = preflight.plan_training(folder, None, from_scratch=False)
     assert (first.rounds, first.words[:28]) == (3, "training begins from fresh w")
     federation.train(2)
-    second = preflight.training(folder, 5, from_scratch=False)
+    second = preflight.plan_training(folder, 5, from_scratch=False)
     assert second.rounds == 5
     assert "goes on from the serving model" in second.words
 
 
 def test_one_that_was_cut_short_goes_on_with_its_own_length(federation: Federation) -> None:
     folder = cut(federation)
-    asked = preflight.training(folder, None, from_scratch=False)
+    asked = preflight.plan_training(folder, None, from_scratch=False)
     assert (asked.rounds, asked.words) == (4, "training goes on after round 2 of 4")
     with pytest.raises(ConfigError, match=r"this one has 1: .*--rounds 4.*--from-scratch"):
-        preflight.training(folder, 1, from_scratch=False)
+        preflight.plan_training(folder, 1, from_scratch=False)
 
 
 def test_from_scratch_is_written_down_for_the_app(federation: Federation) -> None:
-    asked = preflight.training(home(federation), 2, from_scratch=True)
+    asked = preflight.plan_training(home(federation), 2, from_scratch=True)
     assert "the first of this home" in asked.words
     assert not (home(federation) / "training.json").exists()
     cut(federation)
-    asked = preflight.training(home(federation), 2, from_scratch=True)
+    asked = preflight.plan_training(home(federation), 2, from_scratch=True)
     assert asked.words.startswith("FROM SCRATCH")
     federation.recording().start(federation.grid(), ArrayRecord(initial()), num_rounds=2, timeout=5)
     assert [r.training for r in federation.store.log.made()] == [1, 1]
@@ -59,30 +59,30 @@ def test_from_scratch_is_written_down_for_the_app(federation: Federation) -> Non
 
 def test_before_any_training_there_is_nothing_to_erase(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no completed round.*secede flower train .*north first"):
-        preflight.erasure(tmp_path / "north" / "home", "name:a", as_it_is=False)
+        preflight.prepare_erasure(tmp_path / "north" / "home", "name:a", as_it_is=False)
 
 
 def test_an_unknown_client_is_told_at_once(federation: Federation) -> None:
     federation.train(1)
-    preflight.erasure(home(federation), "name:site-1", as_it_is=False)
+    preflight.prepare_erasure(home(federation), "name:site-1", as_it_is=False)
     for leaver in ("name:site-9", "site-1"):
         with pytest.raises(ConfigError, match="expected"):
-            preflight.erasure(home(federation), leaver, as_it_is=False)
+            preflight.prepare_erasure(home(federation), leaver, as_it_is=False)
 
 
 def test_a_training_that_was_cut_is_taken_as_it_is_when_asked(federation: Federation) -> None:
     folder, told = cut(federation), Lines()
     with pytest.raises(ConfigError, match="cut short after round 2"):
-        preflight.erasure(folder, "name:site-1", as_it_is=False)
-    preflight.erasure(folder, "name:site-1", as_it_is=True)
+        preflight.prepare_erasure(folder, "name:site-1", as_it_is=False)
+    preflight.prepare_erasure(folder, "name:site-1", as_it_is=True)
     assert told == ["the training that was cut short is taken as it is, 2 of 4 rounds"]
     assert TrainingState(folder).cut() is None
-    preflight.erasure(folder, "name:site-1", as_it_is=True)
+    preflight.prepare_erasure(folder, "name:site-1", as_it_is=True)
     assert len(told) == 1
 
 
 def wish(federation: Federation) -> None:
-    preflight.training(home(federation), 2, from_scratch=True)
+    preflight.plan_training(home(federation), 2, from_scratch=True)
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -90,11 +90,11 @@ def test_a_training_from_scratch_can_be_taken_back(federation: Federation, times
     federation.train(2)
     for _ in range(times):
         wish(federation)
-    waiting = preflight.training(home(federation), 2, from_scratch=False)
+    waiting = preflight.plan_training(home(federation), 2, from_scratch=False)
     assert waiting.words.startswith("FROM SCRATCH")
     assert "--go-on" in waiting.words
     told = Lines()
-    asked = preflight.training(home(federation), 2, from_scratch=False, go_on=True)
+    asked = preflight.plan_training(home(federation), 2, from_scratch=False, go_on=True)
     assert "goes on from the serving model" in asked.words
     assert told.has("is taken back")
     before = federation.store.last()
@@ -111,7 +111,7 @@ def test_what_was_cut_short_before_the_wish_goes_on_where_it_was(federation: Fed
     wish(federation)
     assert federation.store.go_on()
     assert TrainingState(home(federation)).last() == before
-    asked = preflight.training(home(federation), None, from_scratch=False)
+    asked = preflight.plan_training(home(federation), None, from_scratch=False)
     assert asked.words == "training goes on after round 2 of 4"
 
 
@@ -123,7 +123,7 @@ def test_a_training_from_scratch_that_has_a_round_is_not_taken_back(
     federation.recording().start(federation.grid(), ArrayRecord(initial()), num_rounds=2, timeout=5)
     replaced = federation.store.last()
     told = Lines()
-    preflight.training(home(federation), 2, from_scratch=False, go_on=True)
+    preflight.plan_training(home(federation), 2, from_scratch=False, go_on=True)
     assert not told.has("is taken back")
     assert federation.store.last() == replaced
 
@@ -141,31 +141,31 @@ ERASE = {"erasure.home": "h", "erasure.leaver": "name:a", "erasure.trigger": "ot
 def test_an_app_of_an_older_version_is_told_what_to_add(tmp_path: Path) -> None:
     path = tmp_path / "pyproject.toml"
     path.write_text(OLDER)
-    preflight.config(tmp_path, {"num-server-rounds": 3, "erasure.home": "h"})
+    preflight.check_config(tmp_path, {"num-server-rounds": 3, "erasure.home": "h"})
     with pytest.raises(
         ConfigError, match=r"has no erasure.trigger, erasure.options under"
     ) as found:
-        preflight.config(tmp_path, {**ERASE, "erasure.options": "{}"})
+        preflight.check_config(tmp_path, {**ERASE, "erasure.options": "{}"})
     line = 'erasure = { home = "there", leaver = "", trigger = "", options = "" }'
     assert f"    {line}\n" in str(found.value)
     assert "if erase_if_asked(grid, strategy, store, context):" in str(found.value)
     assert path.read_text() == OLDER  # it is for its owner to add them
     old = 'erasure = { home = "there", leaver = "" }'
     path.write_text(OLDER.replace(old, line))
-    preflight.config(tmp_path, {**ERASE, "erasure.options": "{}"})
+    preflight.check_config(tmp_path, {**ERASE, "erasure.options": "{}"})
 
 
 def test_every_key_that_is_missing_is_told_as_it_is_to_be_written(tmp_path: Path) -> None:
     path = tmp_path / "pyproject.toml"
     path.write_text("")
     with pytest.raises(ConfigError, match=r"has no num-server-rounds, erasure.home") as found:
-        preflight.config(tmp_path, {"num-server-rounds": 3, "erasure.home": ""})
+        preflight.check_config(tmp_path, {"num-server-rounds": 3, "erasure.home": ""})
     written = [line for line in str(found.value).splitlines() if " = " in line]
     path.write_text("\n".join(["[tool.flwr.app.config]", *written]))
-    preflight.config(tmp_path, {"num-server-rounds": 3, "erasure.home": "", **ERASE})
+    preflight.check_config(tmp_path, {"num-server-rounds": 3, "erasure.home": "", **ERASE})
     path.write_text("[")
     with pytest.raises(ConfigError, match=r"pyproject.toml cannot be read"):
-        preflight.config(tmp_path, {})
+        preflight.check_config(tmp_path, {})
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_every_key_that_is_missing_is_told_as_it_is_to_be_written(tmp_path: Path
 def test_what_is_no_config_is_told_and_where(tmp_path: Path, written: str, words: str) -> None:
     (tmp_path / "pyproject.toml").write_text(written)
     with pytest.raises(ConfigError, match=words):
-        preflight.config(tmp_path, ERASE)
+        preflight.check_config(tmp_path, ERASE)
 
 
 def test_what_an_app_has_of_its_own_is_told_as_toml(tmp_path: Path) -> None:
@@ -189,10 +189,10 @@ def test_what_an_app_has_of_its_own_is_told_as_toml(tmp_path: Path) -> None:
     mine = 'erasure = { own = { a = 1, b = true }, rate = inf, day = "2026-11-16" }'
     path.write_text(f"[tool.flwr.app.config]\n{mine}\n")
     with pytest.raises(ConfigError, match=r"has no erasure.home") as found:
-        preflight.config(tmp_path, ERASE)
+        preflight.check_config(tmp_path, ERASE)
     (line,) = [line for line in str(found.value).splitlines() if " = " in line]
     path.write_text(f"[tool.flwr.app.config]\n{line}\n")
-    preflight.config(tmp_path, ERASE)
+    preflight.check_config(tmp_path, ERASE)
     before, after = (tomllib.loads(text)["erasure"] for text in (mine, line))
     assert before.items() <= after.items()
 
@@ -200,4 +200,4 @@ def test_what_an_app_has_of_its_own_is_told_as_toml(tmp_path: Path) -> None:
 def test_a_fresh_project_lacks_nothing(tmp_path: Path) -> None:
     project = write_project(tmp_path / "p", sites=["a", "b"])
     every = {**ERASE, "erasure.options": "{}", "num-server-rounds": 3}
-    preflight.config(project.app, every)
+    preflight.check_config(project.app, every)

@@ -22,12 +22,12 @@ def test_a_process_that_becomes_another_program_is_still_the_same(tmp_path: Path
     )
     child = subprocess.Popen([sys.executable, "-c", program])
     try:
-        before = processes.table()[child.pid]
+        before = processes.running_processes()[child.pid]
         go.touch()
-        while "later" not in processes.table()[child.pid].command:
+        while "later" not in processes.running_processes()[child.pid].command:
             time.sleep(0.01)
         assert processes.stop([before], 10) == []
-        assert child.pid not in processes.table()
+        assert child.pid not in processes.running_processes()
     finally:
         child.kill()
 
@@ -47,7 +47,7 @@ def test_descendants_are_found_and_strangers_are_not() -> None:
     program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEP!r}])"
     child = subprocess.Popen([sys.executable, "-c", program])
     try:
-        while not (found := processes.family([child.pid])):
+        while not (found := processes.descendants([child.pid])):
             time.sleep(0.01)
         assert [process.parent for process in found] == [child.pid]
         assert os.getpid() not in {process.pid for process in found}
@@ -64,5 +64,5 @@ def test_the_system_without_proc_is_asked_by_ps(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(processes, "_PROC", Path("/absent"))
     answer = subprocess.CompletedProcess[str]([], 0, told, "")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: answer)
-    (found,) = processes.table().values()
+    (found,) = processes.running_processes().values()
     assert found == processes.Process(7, 1, "Sun Nov 15 10:00:00 2026", "/bin/a -b c")

@@ -146,7 +146,7 @@ def test_ctrl_c_while_a_run_is_being_started_says_where_to_look(
 def test_runs_that_have_not_ended_are_listed(fake: Fake, project: Project) -> None:
     assert runs.active(project) == []
     fake.tell(status="running")
-    assert runs.active(project) == [runs.Active("7", "running", 0.0)]
+    assert runs.active(project) == [runs.ActiveRun("7", "running", 0.0)]
 
 
 def test_a_refusal_of_flwr_is_passed_on(fake: Fake, project: Project) -> None:
@@ -170,4 +170,4 @@ def test_a_home_without_the_request_is_named(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal.sqlite"):
         pass
     with pytest.raises(SecedeError, match="knows of no request to erase name:a"):
-        results.verified(tmp_path, "name:a")
+        results.verified_result(tmp_path, "name:a")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import tomllib
@@ -115,14 +116,20 @@ def test_the_processes_are_quiet_secure_and_install_nothing(tmp_path: Path) -> N
     assert environment["FLWR_HOME"].startswith(str(project.folder))
 
 
-def test_the_app_is_the_documented_quickstart() -> None:
+def test_the_project_has_the_app_of_the_template(tmp_path: Path) -> None:
     def files(folder: Path) -> dict[str, bytes]:
-        found = (path for path in folder.rglob("*") if path.suffix in (".py", ".toml"))
-        return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+        paths = (path for path in folder.rglob("*") if path.suffix in (".py", ".toml"))
+        return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
-    shown = files(ROOT / "examples" / "quickstart")
-    assert shown
-    assert files(Path(scaffold.__file__).parent / "templates" / "app") == shown
+    template = files(scaffold.APP)
+    assert template
+    assert files(write_project(tmp_path / "p", sites=SITES).app) == template
+
+
+def test_the_example_points_to_the_template() -> None:
+    folder = ROOT / "examples" / "quickstart"
+    (link,) = re.findall(r"\]\(([^)]*templates/app/)\)", (folder / "README.md").read_text())
+    assert (folder / link).resolve() == scaffold.APP
 
 
 def called(tmp_path: Path, script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

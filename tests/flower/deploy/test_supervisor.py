@@ -82,7 +82,7 @@ def project(tmp_path: Path, flower: Flower) -> Iterator[Project]:
 
 
 def of(project: Project) -> list[processes.Process]:
-    return processes.marked(MARK, str(project.folder))
+    return processes.with_environment(MARK, str(project.folder))
 
 
 def pids(project: Project) -> dict[str, int | None]:
@@ -154,7 +154,7 @@ def test_what_a_killed_site_left_behind_is_ended_when_it_is_started_again(
     before = pids(project)
     victim = before["site-1"]
     assert victim is not None
-    (orphan,) = processes.family([victim])
+    (orphan,) = processes.descendants([victim])
     killed(project, "site-1", victim)
     logged = Lines()
     supervisor.up(project)
@@ -302,7 +302,7 @@ def test_sweeping_ends_even_if_something_is_started_again_and_again(
     stray = processes.Process(pid=1 << 30, parent=1, started="0", command="again")
     with monkeypatch.context() as patch:
         patch.setattr(supervisor, "SWEEP_SECONDS", 0.5)
-        patch.setattr(processes, "marked", lambda name, value: [stray])
+        patch.setattr(processes, "with_environment", lambda name, value: [stray])
         begun = time.monotonic()
         with pytest.raises(SecedeError, match=r"was started anew, 0\.5 seconds after"):
             supervisor.down(project)

@@ -38,16 +38,16 @@ def test_values_read_where_they_lie_are_the_same(value: np.ndarray, by_columns: 
     fast = arrays.to_state(given, like, shared=True)
     assert fast["w"].dtype == slow["w"].dtype
     assert fast["w"].shape == slow["w"].shape
-    assert states.digest(fast) == states.digest(slow) == states.digest(arrays.plain(given))
+    assert states.digest(fast) == states.digest(slow) == states.digest(arrays.to_tensors(given))
 
 
 def test_an_entry_without_values_is_read_too() -> None:
-    assert arrays.plain(record(np.zeros((2, 0), "float32")))["w"].shape == (2, 0)
+    assert arrays.to_tensors(record(np.zeros((2, 0), "float32")))["w"].shape == (2, 0)
 
 
 def test_values_are_not_copied() -> None:
     given = record(np.arange(6, dtype="float32"))
-    first, second = arrays.plain(given)["w"], arrays.plain(given)["w"]
+    first, second = arrays.to_tensors(given)["w"], arrays.to_tensors(given)["w"]
     assert first.data_ptr() == second.data_ptr()
     like = {"w": torch.zeros(6)}
     own = arrays.to_state(given, like)["w"]  # of which anybody may write
@@ -77,11 +77,11 @@ def saved(value: np.ndarray) -> bytes:
 def test_what_is_no_array_of_numbers_is_refused(data: bytes) -> None:
     found = ArrayRecord({"w": Array("float32", (8,), "numpy.ndarray", data)})
     with pytest.raises(GuardError, match="'w' is no array of numbers"):
-        arrays.plain(found)
+        arrays.to_tensors(found)
 
 
 def test_a_later_form_of_the_file_is_read_as_well() -> None:
     stream = io.BytesIO()
     np.lib.format.write_array(stream, np.arange(3.0), version=(2, 0))
     found = ArrayRecord({"w": Array("float64", (3,), "numpy.ndarray", stream.getvalue())})
-    assert arrays.plain(found)["w"].tolist() == [0, 1, 2]
+    assert arrays.to_tensors(found)["w"].tolist() == [0, 1, 2]

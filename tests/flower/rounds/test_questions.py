@@ -85,7 +85,7 @@ def test_a_servers_key_outlives_the_loss_of_its_public_half(federation: Federati
 
 
 @pytest.mark.parametrize(
-    "step", ["register.register_federation", "chosen", "_entry", "FlowerBackend"]
+    "step", ["register.register_federation", "find_leaver", "_open_request", "FlowerBackend"]
 )
 def test_nobody_trains_between_what_an_erasure_reads_and_does(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, step: str
@@ -102,9 +102,9 @@ def test_nobody_trains_between_what_an_erasure_reads_and_does(
 
     monkeypatch.setattr(owner, name, looked)
     assert federation.erase("name:site-1").state == "promoted"
-    if step != "_entry":
+    if step != "_open_request":
         plan(federation.grid(), strategy(), federation.store, leaver="name:site-2", options=OPTIONS)
-    assert len(tried) == (1 if step == "_entry" else 2)
+    assert len(tried) == (1 if step == "_open_request" else 2)
 
 
 def test_a_folder_where_nothing_was_trained_stays_as_it_was(federation: Federation) -> None:

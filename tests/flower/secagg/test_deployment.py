@@ -27,7 +27,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
     project = deployed.make(tmp_path / "north", sites=3)
     shutil.copytree(APP, project.app / "fastapp", dirs_exist_ok=True)
     yield project
-    assert processes.marked(MARK, str(project.folder)) == []
+    assert processes.with_environment(MARK, str(project.folder)) == []
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from secede.errors import ConfigError, RecordError, SilentError
 from secede.flower import plan, secure_recording
 from secede.flower.backend import FlowerBackend
 from secede.flower.client.kept_updates import KeptUpdates
-from secede.flower.rounds.grid import Exchange
+from secede.flower.rounds.transport import Transport
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.opened_sums import OpenedSums
 
@@ -178,10 +178,10 @@ def test_every_retraining_starts_elsewhere_and_the_same_one_does_not(
     federation: SecureFederation,
 ) -> None:
     federation.train(1)
-    exchange = Exchange(grid=federation.grid(), pause=0.01)
+    exchange = Transport(grid=federation.grid(), pause=0.01)
     ground = FlowerBackend(
         exchange,
-        legacy_api.check(strategy(), federation.secure),
+        legacy_api.check_secagg(strategy(), federation.secure),
         federation.store,
         round_seconds=0.4,
     )
@@ -198,10 +198,10 @@ def test_in_an_erasure_too_a_start_has_one_set_of_clients(federation: SecureFede
     store, model = federation.store, federation.store.model()
     assert model is not None
     federation.secure = SecAggPlusWorkflow(1.0, 0.5, max_weight=8000)
-    exchange = Exchange(grid=federation.grid(), pause=0.01)
+    exchange = Transport(grid=federation.grid(), pause=0.01)
     ground = FlowerBackend(
         exchange,
-        legacy_api.check(strategy(), federation.secure),
+        legacy_api.check_secagg(strategy(), federation.secure),
         store,
         round_seconds=0.4,
         gather_seconds=0.1,

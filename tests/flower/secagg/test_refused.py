@@ -176,7 +176,7 @@ def test_whether_so_many_can_end_a_round_is_known_before(
     federation: SecureFederation, shares: float, threshold: float, clients: int, enough: bool
 ) -> None:
     federation.secure = SecAggPlusWorkflow(shares, threshold)
-    masked = legacy_api.check(strategy(), federation.secure)
+    masked = legacy_api.check_secagg(strategy(), federation.secure)
     if enough:
         masked.check_enough(clients)
     else:

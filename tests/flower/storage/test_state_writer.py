@@ -41,7 +41,7 @@ def test_entries_that_share_memory_are_written_apart(tmp_path: Path) -> None:
 
 
 def test_a_checksum_tells_names_kinds_shapes_and_values_apart(tmp_path: Path) -> None:
-    found = state_writer.write_summed(state(), tmp_path / "a")
+    found = state_writer.write_with_checksum(state(), tmp_path / "a")
     assert found == state_writer.checksum(states.load(tmp_path / "a")[0])
     assert found == state_writer.checksum(dict(reversed(state().items())))
     others = [

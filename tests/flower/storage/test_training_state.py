@@ -18,7 +18,7 @@ from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, GuardError, RecordError
 from secede.flower import FlowerBackend, recording
-from secede.flower.rounds.grid import Exchange
+from secede.flower.rounds.transport import Transport
 from secede.flower.storage import register
 from secede.flower.storage.training_state import Training, TrainingState
 
@@ -40,7 +40,7 @@ def found(federation: Federation) -> None:
 
 
 def retraining(federation: Federation) -> int:
-    exchange = Exchange(grid=federation.grid())
+    exchange = Transport(grid=federation.grid())
     return FlowerBackend(exchange, strategy(), federation.store).training_rounds
 
 

@@ -173,7 +173,7 @@ def told(home: Home, number: int = 1) -> dict[str, Any]:
 
     with Journal(home.journal, read_only=True) as journal:
         path = home.receipt(journal.entry(number).digest)
-    payload = dsse.unverified(path.read_bytes(), RECEIPT_TYPE, limit=MAX_RECEIPT_BYTES)
+    payload = dsse.unverified_payload(path.read_bytes(), RECEIPT_TYPE, limit=MAX_RECEIPT_BYTES)
     found: dict[str, Any] = json.loads(payload)["predicate"]
     return found
 

@@ -55,7 +55,7 @@ def train(project: Project, *, rounds: int, seconds: float = 240.0) -> None:
 def erase(project: Project, leaver: str, *, seconds: float = 300.0) -> ErasureResult:
     config: runs.Config = {"erasure.home": str(project.home), "erasure.leaver": leaver}
     runs.run(project, config, seconds=seconds, show=print)
-    return results.verified(project.home, leaver)
+    return results.verified_result(project.home, leaver)
 
 
 def knock(project: Project, name: str, seconds: float = 25.0) -> str:

@@ -81,7 +81,9 @@ def restore(project: Project) -> None:
         time.sleep(0.5)
     quiet, deadline = time.monotonic(), time.monotonic() + LATE_SECONDS
     while time.monotonic() < min(quiet + QUIET_SECONDS, deadline):
-        alive = [process.command for process in processes.marked(MARK, str(project.folder))]
+        alive = [
+            process.command for process in processes.with_environment(MARK, str(project.folder))
+        ]
         if any(name in told for told in alive for name in ("flwr-clientapp", "flwr-serverapp")):
             quiet = time.monotonic()
         time.sleep(0.05)
@@ -92,7 +94,7 @@ def restore(project: Project) -> None:
 def victim(project: Project, process: str) -> int | None:
     """Return the id of the process to kill."""
     if process == "serverapp":
-        marked = processes.marked(MARK, str(project.folder))
+        marked = processes.with_environment(MARK, str(project.folder))
         found = [p for p in marked if "flwr-serverapp" in p.command]
         return found[0].pid if found else None
     name = {"superlink": SUPERLINK, "leaver": LEAVER, "retained": RETAINED}[process]

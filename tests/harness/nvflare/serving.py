@@ -11,9 +11,9 @@ from flwr.serverapp import Grid
 from harness.flower.small import load_model, strategy
 from secede.errors import SecedeError
 from secede.flower import FlowerEngine
-from secede.flower.protocol.arrays import schema
-from secede.flower.protocol.nodes import online
-from secede.flower.rounds.grid import Exchange
+from secede.flower.protocol.arrays import template_of
+from secede.flower.protocol.nodes import online_nodes
+from secede.flower.rounds.transport import Transport
 from secede.nvflare.controller import FederationController
 
 
@@ -47,10 +47,10 @@ class Serving(FederationController):
 
 def _engine(grid: Grid) -> FlowerEngine:
     return FlowerEngine(
-        exchange=Exchange(grid=grid, pause=0.05),
+        exchange=Transport(grid=grid, pause=0.05),
         strategy=strategy(),
-        clients=dict(enumerate(online(grid))),
-        like=schema(load_model()),
+        clients=dict(enumerate(online_nodes(grid))),
+        like=template_of(load_model()),
         round_seconds=240.0,
         gather_seconds=10.0,
     )

@@ -21,7 +21,7 @@ from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.signing.keys import Keyring
 from secede.erasure.storage.ledger import Ledger
 from secede.federation.training import orders, train
-from secede.nvflare import ClientErasure, forms
+from secede.nvflare import ClientErasure, flmodels
 from secede.seeding import derive, generator, torch_seeded
 
 SITES = tuple(f"site-{n}" for n in range(len(SIZES)))
@@ -36,7 +36,7 @@ def load_data(site: str) -> tuple[Tensor, Tensor]:
 
 def trained(client: int, received: FLModel) -> dict[str, Tensor]:
     """Train as the simulator does: the group names phase and round, or it is plain training."""
-    ours = forms.incoming(received)
+    ours = flmodels.message_of(received)
     assert ours is not None
     group = ours[1].metadata.group_id.split("/")
     number = int(received.current_round)

@@ -16,16 +16,16 @@ from rich.table import Table
 from rich.text import Text as Plain
 
 from secede.erasure.canonical_json import digest, to_canonical
-from secede.erasure.documents.ledger_rows import PlanBody, Rung
+from secede.erasure.documents.ledger_rows import MAX_NAMES, PlanBody, Rung
 from secede.erasure.documents.receipt import Setting
 from secede.erasure.types import (
     Count,
     Digest,
     Document,
+    Fraction,
     Name,
     Number,
     Scalar,
-    Share,
     Text,
     Timestamp,
     describe_errors,
@@ -86,8 +86,8 @@ class Omitted(Document):
 class Margins(Document):
     """What may be lost: the gate's margins, and the verdict's."""
 
-    overall: Share = 0.05
-    per_class: Share = 0.1
+    overall: Fraction = 0.05
+    per_class: Fraction = 0.1
     min_samples: Annotated[int, Field(ge=1)] = 30  # samples of a class that is judged
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
     points: Annotated[float, Field(ge=0, le=100)] = 5.0  # from retraining, where there is one
@@ -122,7 +122,7 @@ class Plan(Document):
     mean: Mean
     margins: Margins
     guard: GuardLimits
-    quorum: Share  # of the retained clients' samples that must take part; below, the next rung
+    quorum: Fraction  # of the retained clients' samples that must take part; below, the next rung
     client_timeout: Annotated[Number, Field(gt=0)]  # that a retained client has for one answer
     measure_at_leaver: bool  # in the end: how many of its own samples does the new model get right?
     leaver_timeout: Annotated[Number, Field(gt=0)]  # that the leaver has for one answer
@@ -167,8 +167,8 @@ class Plan(Document):
             rung=step.rung,
             method=step.method,
             settings=settings,
-            clients=self.retained[:4096],
-            taking_part=len(self.retained),
+            clients=self.retained[:MAX_NAMES],
+            client_count=len(self.retained),
             rounds=step.max_rounds,
             upload_bytes=step.upload_bytes,
             download_bytes=step.download_bytes,

@@ -16,7 +16,7 @@ from secede import state as states
 from secede.errors import ConfigError, RecordError
 from secede.state import State
 from secede.unlearning.method import Method
-from secede.unlearning.methods.class_pruning import prunable
+from secede.unlearning.methods.class_pruning import prunable_layers
 from secede.unlearning.methods.federaser import FedEraser
 from secede.unlearning.methods.orthogonal_descent import OrthogonalDescent
 from secede.unlearning.registry import Entry
@@ -75,6 +75,6 @@ class Size:
         """Return the size of sums by class and channel; which rows norms have comes on top."""
         network = self.network()
         channels = [
-            len(network.get_submodule(n).get_parameter("weight")) for n in prunable(network)
+            len(network.get_submodule(n).get_parameter("weight")) for n in prunable_layers(network)
         ]
         return 4 * self.classes * (sum(channels) + 1)

@@ -15,7 +15,7 @@ from secede.erasure.documents.plan import GuardLimits, Margins, Mean
 from secede.erasure.storage.progress import Progress
 from secede.erasure.types import describe_errors
 from secede.errors import ConfigError, RecordError
-from secede.unlearning.registry import METHODS, plain
+from secede.unlearning.registry import METHODS, base_name
 
 TIMEOUT = 3600.0
 
@@ -57,7 +57,7 @@ def as_json(options: EraseOptions) -> dict[str, Any]:
 def check_options(options: EraseOptions) -> None:
     """Raise if nobody should ask for this; what a journal has is carried out as it is."""
     for name in options.methods:
-        entry = METHODS.get(plain(name))
+        entry = METHODS.get(base_name(name))
         if entry is not None and not entry.erases:
             raise ConfigError(
                 f"method {name!r} is there to compare with, in `secede run`: {entry.summary}; "

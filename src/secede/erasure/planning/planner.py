@@ -162,7 +162,7 @@ def _ladder(
             continue
         for name in named[rung] or [usual[rung]]:
             entry, method = create(name, options.settings.get(name))
-            if lacking := situation.lacks(entry.needs):
+            if lacking := situation.missing(entry.needs):
                 reason = f"{name} needs {' and '.join(lacking)}, which is not there"
                 omitted.append(Omitted(rung=rung, reason=reason))
             else:

@@ -15,6 +15,8 @@ from secede.erasure.canonical_json import to_canonical
 from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.documents.receipt import (
+    MAX_ATTEMPTS,
+    MAX_LEFT_OUT,
     STANDING_LIMITS,
     Attempt,
     Computed,
@@ -38,8 +40,6 @@ from secede.erasure.types import describe_errors, format_time
 from secede.errors import TrustError
 
 _MEANS = {"mean": "weighted-mean", "trimmed": "trimmed-mean", "median": "median"}
-_MAX_ATTEMPTS = 16  # rungs given up that the receipt lists, the last ones
-_MAX_LEFT_OUT = 512  # clients left out that the receipt lists
 # Fields of plan and step that the receipt has elsewhere, or that are about other rungs.
 _ELSEWHERE_IN_PLAN = {
     "version",
@@ -133,11 +133,11 @@ def _method(progress: Progress, plan: Plan) -> MethodPart:
         retained=len(plan.retained),
         left_out=tuple(
             LeftOut(client=client.client, why=client.why)
-            for client in left_out(progress.way)[:_MAX_LEFT_OUT]
+            for client in left_out(progress.way)[:MAX_LEFT_OUT]
         ),
         tried_before=tuple(
             Attempt(rung=failure["rung"], method=failure["method"], outcome=failure["outcome"])
-            for failure in progress.failures[-_MAX_ATTEMPTS:]
+            for failure in progress.failures[-MAX_ATTEMPTS:]
         ),
     )
 
@@ -180,5 +180,5 @@ def _remaining(plan: Plan) -> tuple[Remaining, ...]:
 
 
 def _more_left_out(progress: Progress) -> tuple[str, ...]:
-    more = len(left_out(progress.way)) - _MAX_LEFT_OUT
+    more = len(left_out(progress.way)) - MAX_LEFT_OUT
     return (f"{more} more retained clients were left out than are named here.",) if more > 0 else ()

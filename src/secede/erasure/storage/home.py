@@ -21,8 +21,9 @@ from pydantic import Field, model_validator
 
 from secede import files
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.receipt import SERVER, Scope
+from secede.erasure.documents.receipt import Scope
 from secede.erasure.signing.keys import (
+    SERVER,
     Keyring,
     PrivateKey,
     PublicKey,
@@ -130,7 +131,7 @@ class Home:
 
     def make_server_key(self) -> None:
         """Make the server's pair of keys, unless it is there; a private key is never replaced."""
-        ensure_key_pair(self.path, SERVER, public=self.keys)
+        ensure_key_pair(self.path, SERVER, public_folder=self.keys)
 
     def operator_key(self) -> PrivateKey:
         """Return the key that signs requests for clients that have none; nobody's on a receipt."""

@@ -220,7 +220,9 @@ class Progress:
 def _exchanges(transitions: Sequence[Transition]) -> Iterator[Exchange]:
     for transition in transitions:
         details = transition.details
-        if isinstance(details, StartDetails | RoundDetails | VerificationDetails) or (isinstance(details, EscalationDetails) and details.exchange is not None):
+        if isinstance(details, StartDetails | RoundDetails | VerificationDetails) or (
+            isinstance(details, EscalationDetails) and details.exchange is not None
+        ):
             yield details.exchange
 
 

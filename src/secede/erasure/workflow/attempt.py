@@ -40,7 +40,7 @@ from secede.errors import (
     StateError,
 )
 from secede.text import one_line
-from secede.unlearning.method import AtLeaver, Method, Server, Start, started
+from secede.unlearning.method import LocalStepMethod, Method, Server, Start, started
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +60,7 @@ def start_rung(session: ErasureSession) -> None:
     plan, step = session.plan, session.step
     method = method_of(step)
     is_local = step.rung == "local-step"
-    logger.info(
-        f"asking {plan.client} for a local step" if is_local else f"starting {step.method}"
-    )
+    logger.info(f"asking {plan.client} for a local step" if is_local else f"starting {step.method}")
     record_fingerprints(session)
     participants = Participants.of(session)
 
@@ -239,7 +237,7 @@ def escalate(
 
 def _radius(method: Method) -> float | None:
     """Return the radius that a method keeps its step in, if it has one."""
-    step = method.step if isinstance(method, AtLeaver) else method
+    step = method.step if isinstance(method, LocalStepMethod) else method
     radius = getattr(step, "radius", None)
     return float(radius) if isinstance(radius, int | float) else None
 

@@ -122,7 +122,7 @@ class _CheckedEngine:
             reply,
             pinned,
             limit_bytes=limit_bytes(global_state),
-            like=global_state if like_model else None,
+            template=global_state if like_model else None,
         )
         if not is_leaver and time.monotonic() - started > self._plan.client_timeout:
             fault = reply_checks.SILENT

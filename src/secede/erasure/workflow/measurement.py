@@ -107,7 +107,9 @@ def verify(session: ErasureSession) -> None:
         *session.backend.scores(plan.client, before, after),
     ]
     loss, margin = gate.accuracy_loss(old, new, plan.margins.level), plan.margins.overall
-    useful: Verdict = "yes" if loss.high <= margin else "no" if loss.low > margin else "undetermined"
+    useful: Verdict = (
+        "yes" if loss.high <= margin else "no" if loss.low > margin else "undetermined"
+    )
     retrained = step.rung == "retraining"
     scope = session.backend.scope(plan.client)
     session.advance(

@@ -15,8 +15,7 @@ from datetime import datetime, timedelta
 
 from secede import files
 from secede.erasure.backend import FederationBackend
-from secede.erasure.documents.receipt import SERVER
-from secede.erasure.signing.keys import PrivateKey
+from secede.erasure.signing.keys import SERVER, PrivateKey
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger

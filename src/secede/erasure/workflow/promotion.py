@@ -18,8 +18,8 @@ from secede.erasure.documents.ledger_rows import (
 )
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import DestroyedItem, Statement
-from secede.erasure.receipts import page
 from secede.erasure.receipts.build import build_statement
+from secede.erasure.receipts.page import write_page
 from secede.erasure.receipts.verify import Verified, sign_receipt, verify_receipt
 from secede.erasure.storage import progress as courses
 from secede.erasure.storage.model_registry import Candidate, Model
@@ -219,7 +219,7 @@ def _issue(desk: ErasureSession, model: Model, gone: list[DestroyedItem], head: 
         kept = _kept(desk, verified.digest)
         if kept is None:
             files.write_bytes(path, data)
-        page.write(kept or verified, path)
+        write_page(kept or verified, path)
     return verified.digest
 
 

@@ -118,7 +118,7 @@ class KeptUpdates:
                 if hashed:
                     state_writer.write(state, temporary)
                 else:
-                    new = _changed(new, checksum=state_writer.write_summed(state, temporary))
+                    new = _changed(new, checksum=state_writer.write_with_checksum(state, temporary))
                 stays = _stays(new, known, serving)
                 index.write_bytes(_bytes(stays))
             self._sweep(stays)

@@ -21,9 +21,15 @@ from secede.federation.training import LocalTraining, Loss
 from secede.flower._flwr import client_mods, has_client_fn
 from secede.flower.client import secagg_checks
 from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
-from secede.flower.client.tasks import Keys, Site, floats_of, samples_of, undrawn
+from secede.flower.client.tasks import (
+    ClientSite,
+    SampleKeys,
+    float_dtype,
+    load_samples,
+    preserved_randomness,
+)
 from secede.flower.protocol import arrays, messages
-from secede.flower.protocol.messages import Asked
+from secede.flower.protocol.messages import TaskHeader
 from secede.state import State
 from secede.text import short_digest
 from secede.unlearning import client_tasks
@@ -55,7 +61,7 @@ class ClientErasure:
         loss: Loss = nn.functional.cross_entropy,
         device: torch.device | str | None = None,
         methods: Collection[str] = client_tasks.LOCAL,
-        keys: Keys | None = None,
+        keys: SampleKeys | None = None,
         seed: int = 0,
     ) -> None:
         if unknown := set(methods) - set(client_tasks.LOCAL):
@@ -72,12 +78,12 @@ class ClientErasure:
 
     def mod(self, message: Message, context: Context, call_next: Handler) -> Message:
         """Keep what leaves this client after a round of training; all else passes untouched."""
-        if self._answers and message.metadata.message_type in messages.OURS:
+        if self._answers and message.metadata.message_type in messages.MESSAGE_TYPES:
             return self._answer(message, context)
         if message.metadata.message_type != "train":
             return call_next(message, context)
         secagg_checks.check_order(message)
-        home, serving = messages.take_home(message)
+        home, serving = messages.pop_home(message)
         self._try_out(message, context)
         reply = call_next(message, context)
         if not reply.has_content():
@@ -86,7 +92,7 @@ class ClientErasure:
         if len(records) == 1:  # with none or several it is no update that a mean is made of
             kept = self._keep(records[0], reply, message, context, home=home, serving=serving)
             if home and secagg_checks.is_hidden(message) and kept.digest is not None:
-                messages.tell_update(reply, kept.digest)
+                messages.add_update_digest(reply, kept.digest)
         return reply
 
     def register(self, app: ClientApp) -> ClientApp:
@@ -99,7 +105,7 @@ class ClientErasure:
             self._answers = True
             return app
         app.train(messages.UNLEARN)(self._answer)
-        app.query(messages.LOOK)(self._answer)
+        app.query(messages.QUERY)(self._answer)
         app.query(messages.LEAVE)(self._answer)
         return app
 
@@ -125,10 +131,10 @@ class ClientErasure:
         serving: str | None,
     ) -> KeptUpdate:
         hidden, samples = secagg_checks.is_hidden(message), _samples(reply)
-        state: State = arrays.plain(record)
+        state: State = arrays.to_tensors(record)
         if hidden:
-            with undrawn():
-                like = arrays.schema(self._load_model())
+            with preserved_randomness():
+                like = arrays.template_of(self._load_model())
             state = _named(state, like)
             secagg_checks.check_update(state, like, samples, context)
         group = message.metadata.group_id  # which the legacy workflow calls by the round's number
@@ -151,11 +157,13 @@ class ClientErasure:
 
     def _answer(self, message: Message, context: Context) -> Message:
         try:
-            if message.metadata.message_type == messages.LEFT:
-                return messages.gone(message, self.updates(context).forget(messages.left(message)))
-            like = arrays.schema(self._load_model())
-            asked, state = messages.read_question(message, like)
-            task = client_tasks.received(asked.form(), allowed=self._methods)
+            if message.metadata.message_type == messages.LEAVE_TYPE:
+                return messages.deletion_reply(
+                    message, self.updates(context).forget(messages.read_deletion_request(message))
+                )
+            like = arrays.template_of(self._load_model())
+            asked, state = messages.read_task(message, like)
+            task = client_tasks.from_message(asked.form(), allowed=self._methods)
             own = None
             if isinstance(task, TakeStep):
                 own = self._own(self.updates(context), asked, like)
@@ -163,22 +171,22 @@ class ClientErasure:
             reply = site.do(task, state, own, client=asked.client, number=asked.number)
             if own and isinstance(reply, LocalResult) and self._hides(context):
                 secagg_checks.check_step(reply.state, state, own)
-            return messages.answer(message, reply)
+            return messages.reply_message(message, reply)
         except SecedeError as error:
-            return messages.refusal(message, error)
+            return messages.error_message(message, error)
 
     def _hides(self, context: Context) -> bool:
         """Return whether this client hides its updates, for whatever server."""
         return any(kept.salt for kept in self.updates(context).all())
 
-    def _site(self, context: Context, most: int | None = None) -> Site:
-        samples = samples_of(
+    def _site(self, context: Context, most: int | None = None) -> ClientSite:
+        samples = load_samples(
             self._load_data(context),
             keys=self._keys,
-            floats=floats_of(self._load_model()),
+            floats=float_dtype(self._load_model()),
             most=most,
         )
-        return Site(
+        return ClientSite(
             load_model=self._load_model,
             samples=samples.to(self._device),
             training=self._training,
@@ -195,7 +203,7 @@ class ClientErasure:
         if any(kept.run == run for kept in self.updates(context).all()):
             return
         try:
-            with undrawn():
+            with preserved_randomness():
                 self._site(context, most=_TRIED).try_out()
         except (ConfigError, DataError) as error:
             raise ConfigError(
@@ -203,7 +211,7 @@ class ClientErasure:
                 "load_data and load_model may give"
             ) from error
 
-    def _own(self, updates: KeptUpdates, asked: Asked, like: State) -> OwnState | None:
+    def _own(self, updates: KeptUpdates, asked: TaskHeader, like: State) -> OwnState | None:
         """Return the update that the server means; without a share in the mean any will do."""
         found: State | None = None
         try:

@@ -30,12 +30,12 @@ from secede.unlearning.client_tasks import Task
 from secede.unlearning.local_step import LocalResult
 from secede.unlearning.method import Reply
 
-Keys = tuple[str, str]  # what samples call input and label
+SampleKeys = tuple[str, str]  # what samples call input and label
 _LABELS = ("label", "labels", "target", "targets", "y")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class ClientSite:
     """What a client has: network, samples, and how it trains."""
 
     load_model: Callable[[], nn.Module]
@@ -98,10 +98,10 @@ class Site:
         return batches(self.samples, size, orders(len(self.samples), 1, draw)[0])
 
 
-def samples_of(
+def load_samples(
     source: object,
     *,
-    keys: Keys | None = None,
+    keys: SampleKeys | None = None,
     floats: torch.dtype = torch.float32,
     most: int | None = None,
 ) -> Samples:
@@ -137,7 +137,7 @@ def samples_of(
 
 
 @contextmanager
-def undrawn() -> Iterator[None]:
+def preserved_randomness() -> Iterator[None]:
     """Run the block, and leave what the user's own training draws at random as it was."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
@@ -148,7 +148,7 @@ def undrawn() -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-def floats_of(model: nn.Module) -> torch.dtype:
+def float_dtype(model: nn.Module) -> torch.dtype:
     """Return the kind of floats that a network computes with."""
     kinds = (p.dtype for p in model.parameters() if p.is_floating_point())
     return next(kinds, torch.float32)
@@ -160,7 +160,7 @@ def _is_pair(source: object) -> bool:
     return isinstance(source, tuple) and [isinstance(part, kinds) for part in source] == [True] * 2
 
 
-def _pair(item: object, keys: Keys | None) -> object:
+def _pair(item: object, keys: SampleKeys | None) -> object:
     """Return an item, or a batch, as a pair of input and label where it calls them by names."""
     if not isinstance(item, Mapping):
         return tuple(item) if isinstance(item, list) else item

@@ -28,14 +28,16 @@ _KEYS = ("home", "leaver", "trigger", "options")  # of `erasure` in an app's con
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlannedTraining:
     """A training that can be started: how many rounds, and where it begins."""
 
     rounds: int
     words: str
 
 
-def training(folder: Path, rounds: int | None, *, from_scratch: bool, go_on: bool = False) -> Asked:
+def plan_training(
+    folder: Path, rounds: int | None, *, from_scratch: bool, go_on: bool = False
+) -> PlannedTraining:
     """Return what a training of so many rounds will be; None: as one that was cut short, else 3.
 
     `go_on` takes back a wish for one from scratch.
@@ -47,16 +49,16 @@ def training(folder: Path, rounds: int | None, *, from_scratch: bool, go_on: boo
                 logger.info("the training from scratch that was asked for is taken back")
     if not from_scratch:
         length = rounds or trainings.length() or ROUNDS
-        return Asked(length, trainings.foresee(length).words)
+        return PlannedTraining(length, trainings.foresee(length).words)
     length = rounds or ROUNDS
     found = trainings.foresee(length, from_scratch=True)
     if RoundLog(folder / "rounds.jsonl").last() is not None:
         with lock_home(Home(folder), 90, purpose="asking for a training from scratch"):
             trainings.ask_anew(length)
-    return Asked(length, found.words)
+    return PlannedTraining(length, found.words)
 
 
-def config(app: Path, wanted: Mapping[str, object]) -> None:
+def check_config(app: Path, wanted: Mapping[str, object]) -> None:
     """Raise if an app's config lacks what a run sets: Flower refuses keys that are not there.
 
     Apps that an older version wrote lack some; it is for their owner to add them.
@@ -112,7 +114,7 @@ def _written(value: object) -> str:
     return repr(value) if isinstance(value, float) else json.dumps(value, default=str)
 
 
-def leaving(folder: Path, leaver: str) -> None:
+def check_leaver(folder: Path, leaver: str) -> None:
     """Raise if there is nothing to erase from, or `leaver` is not one client of it."""
     log = RoundLog(folder / "rounds.jsonl")
     if log.last() is None:
@@ -123,12 +125,12 @@ def leaving(folder: Path, leaver: str) -> None:
     select(leaver, log.clients())
 
 
-def erasure(folder: Path, leaver: str, *, as_it_is: bool) -> None:
+def prepare_erasure(folder: Path, leaver: str, *, as_it_is: bool) -> None:
     """Raise if `leaver` cannot be erased by a run; `as_it_is` takes a training that was cut.
 
     That is written down: whatever else may be wrong is to be looked at before.
     """
-    leaving(folder, leaver)
+    check_leaver(folder, leaver)
     trainings = TrainingState(folder)
     cut = trainings.cut()
     if cut is not None and as_it_is:

@@ -37,7 +37,7 @@ class Process:
     command: str
 
 
-def table() -> dict[int, Process]:
+def running_processes() -> dict[int, Process]:
     """Return all processes that are more than a leftover entry."""
     if (_PROC / "self" / "stat").exists():
         numbers = [int(entry) for entry in os.listdir(_PROC) if entry.isdigit()]
@@ -58,13 +58,13 @@ def find(pid: int, needle: str) -> Process | None:
         return None
     with suppress(OSError):  # not our child, or none at all
         os.waitpid(pid, os.WNOHANG)
-    found = table().get(pid)
+    found = running_processes().get(pid)
     return found if found is not None and needle in found.command else None
 
 
-def family(pids: Collection[int]) -> list[Process]:
+def descendants(pids: Collection[int]) -> list[Process]:
     """Return all that descend from `pids`, without themselves."""
-    known, found, above = table(), [], set(pids)
+    known, found, above = running_processes(), [], set(pids)
     while above:
         next_ = [p for p in known.values() if p.parent in above and p.pid not in pids]
         found += next_
@@ -72,10 +72,10 @@ def family(pids: Collection[int]) -> list[Process]:
     return found
 
 
-def marked(name: str, value: str) -> list[Process]:
+def with_environment(name: str, value: str) -> list[Process]:
     """Return the processes whose environment says NAME=VALUE, where the system tells it."""
     wanted, found = f"{name}={value}".encode(), []
-    for process in table().values():
+    for process in running_processes().values():
         with suppress(OSError):
             environment = (_PROC / str(process.pid) / "environ").read_bytes().split(b"\0")
             if wanted in environment and process.pid != os.getpid():
@@ -107,7 +107,7 @@ def _still(processes: Collection[Process]) -> list[Process]:
     for process in processes:
         with suppress(OSError):
             os.waitpid(process.pid, os.WNOHANG)
-    known = table()
+    known = running_processes()
     return [p for p in processes if p.pid in known and known[p.pid].started == p.started]
 
 
@@ -178,7 +178,7 @@ def start(project: Project, name: str, command: list[str]) -> subprocess.Popen[b
         if begun.poll() is not None or time.monotonic() > deadline:
             begun.kill()
             begun.wait()
-            raise SecedeError(f"{name} did not start: {last_words(project, name)}")
+            raise SecedeError(f"{name} did not start: {log_tail(project, name)}")
         time.sleep(0.05)
     return begun
 
@@ -197,12 +197,12 @@ def registered(project: Project) -> dict[str, str]:
         return {}
 
 
-def keep_registered(project: Project, found: dict[str, str]) -> None:
+def write_registered(project: Project, found: dict[str, str]) -> None:
     """Write the known nodes down."""
     files.write_text(project.state / "nodes.json", json.dumps(found, indent=1) + "\n")
 
 
-def told_node(project: Project, site: str, since: int = 0) -> str | None:
+def node_in_log(project: Project, site: str, since: int = 0) -> str | None:
     """Return the node that a SuperNode said it is, after its log had `since` bytes."""
     said = re.findall(r"SuperNode ID: (\d+)", _read(project.log(site), since))
     return said[-1] if said else None
@@ -221,7 +221,7 @@ def log_size(project: Project, name: str) -> int:
         return 0
 
 
-def last_words(project: Project, name: str) -> str:
+def log_tail(project: Project, name: str) -> str:
     """Return the end of what a process printed."""
     lines = [line for line in _read(project.log(name)).splitlines() if line.strip()]
     return re.sub(r"\x1b\[[0-9;]*m", "", " / ".join(lines[-3:]))[-500:] or "it printed nothing"

@@ -35,15 +35,15 @@ class ErasureResult:
         return asdict(self)
 
 
-def request(folder: Path, leaver: str) -> Entry | None:
+def last_request(folder: Path, leaver: str) -> Entry | None:
     """Return the last request to erase `leaver`, None if there is none."""
     found = _requests(folder, leaver)
     return found[-1] if found else None
 
 
-def verified(folder: Path, leaver: str) -> ErasureResult:
+def verified_result(folder: Path, leaver: str) -> ErasureResult:
     """Return how the erasure of `leaver` ended; its receipt must hold, the ledger agree."""
-    entry = request(folder, leaver)
+    entry = last_request(folder, leaver)
     if entry is None:
         raise RecordError(f"{folder} knows of no request to erase {leaver}")
     if entry.state != PROMOTED:
@@ -51,7 +51,7 @@ def verified(folder: Path, leaver: str) -> ErasureResult:
     return _held(Home(folder), entry)
 
 
-def already(folder: Path, leaver: str) -> ErasureResult | None:
+def earlier_result(folder: Path, leaver: str) -> ErasureResult | None:
     """Return how `leaver` was erased, None if it is not, or takes part again since."""
     done = [entry for entry in _requests(folder, leaver) if entry.state == PROMOTED]
     if not done:

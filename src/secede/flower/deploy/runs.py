@@ -31,7 +31,7 @@ _AFTER = re.compile(
 )
 
 
-class Output:
+class RunOutput:
     """Passes lines on, and holds a traceback back until it is known whose it is."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -80,7 +80,7 @@ def run(project: Project, config: Config, *, seconds: float, show: Show) -> str:
 
     Ctrl-C stops it at the SuperLink, too: StoppedError. An error of ours in the app is raised here.
     """
-    said = Output(show)
+    said = RunOutput(show)
     try:
         number = start(project, config)
     except KeyboardInterrupt:
@@ -121,7 +121,7 @@ def status(project: Project, number: str) -> str:
 
 
 @dataclass(frozen=True)
-class Active:
+class ActiveRun:
     """A run that has not ended."""
 
     run: str
@@ -129,11 +129,11 @@ class Active:
     seconds: float  # that it has run
 
 
-def active(project: Project, *, seconds: float = flwr_cli.SECONDS) -> list[Active]:
+def active(project: Project, *, seconds: float = flwr_cli.SECONDS) -> list[ActiveRun]:
     """Return the runs that have not ended."""
     found = flwr_cli.flwr(project, "list", seconds=seconds)["runs"]
     return [
-        Active(str(one["run-id"]), str(one["status"]), float(one.get("elapsed") or 0.0))
+        ActiveRun(str(one["run-id"]), str(one["status"]), float(one.get("elapsed") or 0.0))
         for one in found
         if not str(one["status"]).startswith("finished")
     ]

@@ -20,6 +20,7 @@ from secede.flower.deploy.certificates import (
 from secede.flower.deploy.project import CONNECTION, Project
 
 _TEMPLATES = Path(__file__).parent / "templates"
+APP = _TEMPLATES / "app"  # the one copy of the example app
 
 
 def write_project(
@@ -62,7 +63,7 @@ def _fill(part: Path, project: Project, hosts: Sequence[str]) -> None:
         write_node_key(part / "nodes", site)
         (part / "sites" / site).mkdir(parents=True, mode=0o700)
     unwanted = shutil.ignore_patterns("__pycache__", "*.pyc")
-    shutil.copytree(_TEMPLATES / "app", part / "app", ignore=unwanted)
+    shutil.copytree(APP, part / "app", ignore=unwanted)
     changes = {
         "@SITES@": str(len(project.sites)),
         "@CONNECTION@": CONNECTION,

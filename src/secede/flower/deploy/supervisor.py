@@ -25,7 +25,7 @@ _AGAIN = 3.0  # seconds before a refused site is started again
 
 
 @dataclass(frozen=True)
-class Row:
+class ProcessStatus:
     """How one process stands."""
 
     name: str
@@ -53,7 +53,7 @@ def up(project: Project, *, seconds: float = NODE_SECONDS) -> Project:
     return project
 
 
-def status(project: Project) -> list[Row]:
+def status(project: Project) -> list[ProcessStatus]:
     """Return how each process stands."""
     found = {name: processes.running(project, name) for name in (SUPERLINK, *project.sites)}
     known: dict[str, str] = {}
@@ -63,11 +63,11 @@ def status(project: Project) -> list[Row]:
             known, link = flwr_cli.nodes(project), "yes"
         except SecedeError:
             link = "no"
-    rows = [Row(SUPERLINK, _pid(found[SUPERLINK]), link, None)]
+    rows = [ProcessStatus(SUPERLINK, _pid(found[SUPERLINK]), link, None)]
     for site in project.sites:
         node = _node(project, site)
         online = {"online": "yes"}.get(known.get(node or "", ""), "no") if link == "yes" else "–"
-        rows.append(Row(site, _pid(found[site]), online, node))
+        rows.append(ProcessStatus(site, _pid(found[site]), online, node))
     return rows
 
 
@@ -112,7 +112,7 @@ def _wait_answer(project: Project, process: subprocess.Popen[bytes]) -> None:
     logger.info(f"waiting for {SUPERLINK} to answer, at most {LINK_SECONDS:g} seconds")
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            said = processes.last_words(project, SUPERLINK)
+            said = processes.log_tail(project, SUPERLINK)
             raise SecedeError(f"{SUPERLINK} ended with code {process.returncode}: {said}")
         try:
             with (
@@ -139,7 +139,7 @@ def _register(project: Project) -> None:
             node = flwr_cli.register(project, site)
             if node is not None:
                 known[site] = node
-                processes.keep_registered(project, known)
+                processes.write_registered(project, known)
             logger.info(f"{site} is registered" + (f" as node {node}" if node else " already"))
 
 
@@ -165,8 +165,12 @@ def _end_left_behind(project: Project, site: str) -> None:
     here = project.environment(site)["FLWR_HOME"]
 
     def strays() -> list[processes.Process]:
-        ours = {process.pid for process in processes.marked(MARK, str(project.folder))}
-        return [process for process in processes.marked("FLWR_HOME", here) if process.pid in ours]
+        ours = {process.pid for process in processes.with_environment(MARK, str(project.folder))}
+        return [
+            process
+            for process in processes.with_environment("FLWR_HOME", here)
+            if process.pid in ours
+        ]
 
     for process in strays():
         if str(project.key(site)) in process.command:
@@ -194,7 +198,7 @@ def _wait_online(project: Project, fresh: dict[str, int], seconds: float) -> Non
             if processes.running(project, site) is None:
                 _restart(project, site, fresh, deadline)
         known = flwr_cli.nodes(project)
-        there = {s for s in waited if s not in fresh or processes.told_node(project, s, fresh[s])}
+        there = {s for s in waited if s not in fresh or processes.node_in_log(project, s, fresh[s])}
         now = {s for s in there if known.get(_node(project, s) or "") == "online"}
         for site in sorted(now):
             logger.info(f"{site} is online")
@@ -213,7 +217,7 @@ def _restart(project: Project, site: str, fresh: dict[str, int], deadline: float
     """
     refused = site in fresh and processes.was_refused(project, site, fresh[site])
     if not refused or time.monotonic() > deadline:
-        raise SecedeError(f"{site} ended: {processes.last_words(project, site)}")
+        raise SecedeError(f"{site} ended: {processes.log_tail(project, site)}")
     logger.info(
         f"{site} is refused while the SuperLink takes it for the one that was killed; once more"
     )
@@ -228,7 +232,7 @@ def _stop(project: Project, names: Iterable[str]) -> None:
         if process is None:
             processes.forget(project, name)
             continue
-        children = processes.family([process.pid])
+        children = processes.descendants([process.pid])
         left = processes.stop([process], STOP_SECONDS)
         left += processes.stop(children, STOP_SECONDS / 4)
         if left:
@@ -239,7 +243,7 @@ def _stop(project: Project, names: Iterable[str]) -> None:
 
 def _sweep(project: Project) -> None:
     """End what a killed process left behind; one that is just being started shows a bit later."""
-    _end(lambda: processes.marked(MARK, str(project.folder)), "was left behind")
+    _end(lambda: processes.with_environment(MARK, str(project.folder)), "was left behind")
 
 
 def _end(find: Callable[[], list[processes.Process]], why: str) -> None:
@@ -259,7 +263,7 @@ def _end(find: Callable[[], list[processes.Process]], why: str) -> None:
 
 
 def _node(project: Project, site: str) -> str | None:
-    return processes.registered(project).get(site) or processes.told_node(project, site)
+    return processes.registered(project).get(site) or processes.node_in_log(project, site)
 
 
 def _pid(process: processes.Process | None) -> int | None:

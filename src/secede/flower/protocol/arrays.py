@@ -30,7 +30,7 @@ _ENTRY = "state"
 _FIRST = np.lib.format.magic(1, 0)
 
 
-def schema(model: nn.Module) -> dict[str, Tensor]:
+def template_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the entries that a user's records hold: all of `state_dict`, shared ones by each name.
 
     States of other networks are told by names, shapes and dtypes, so the values do not matter.
@@ -43,7 +43,7 @@ def to_record(state: State) -> ArrayRecord:
     return ArrayRecord({name: value.detach().cpu() for name, value in state.items()})
 
 
-def plain(record: ArrayRecord) -> dict[str, Tensor]:
+def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
     """Return a record's arrays as they are, to be read only; they must be NumPy's and numbers."""
     return {name: _tensor(name, array, shared=True) for name, array in record.items()}
 

@@ -18,21 +18,21 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from pydantic import Field, ValidationError
 
 from secede.erasure.canonical_json import parse
-from secede.erasure.types import Count, Digest, Document, Name, Share, describe_errors
+from secede.erasure.types import Count, Digest, Document, Fraction, Name, describe_errors
 from secede.errors import ConfigError, GuardError, RecordError, SecedeError, StateError, TrustError
 from secede.flower.protocol import arrays
 from secede.state import State
 from secede.text import one_line, printable
 from secede.unlearning import client_tasks
-from secede.unlearning.client_tasks import CountRight, Measure, Sent, Task
+from secede.unlearning.client_tasks import CountRight, Measure, Task, TaskMessage
 from secede.unlearning.local_step import LocalResult
 from secede.unlearning.method import Reply, TakeStep
 
-UNLEARN, LOOK, LEAVE = "unlearn", "secede", "leave"  # names of the handlers
-LEFT = f"query.{LEAVE}"  # tells a client that it is erased
-TYPES = {client_tasks.LOCAL_STEP: f"train.{UNLEARN}", client_tasks.COUNT: f"query.{LOOK}"}
-TYPES[client_tasks.MEASURE] = f"query.{LOOK}"
-OURS = frozenset({*TYPES.values(), LEFT})
+UNLEARN, QUERY, LEAVE = "unlearn", "secede", "leave"  # names of the handlers
+LEAVE_TYPE = f"query.{LEAVE}"  # tells a client that it is erased
+TASK_TYPES = {client_tasks.LOCAL_STEP: f"train.{UNLEARN}", client_tasks.COUNT: f"query.{QUERY}"}
+TASK_TYPES[client_tasks.MEASURE] = f"query.{QUERY}"
+MESSAGE_TYPES = frozenset({*TASK_TYPES.values(), LEAVE_TYPE})
 _STATE, _TASK, _ANSWER = "secede.state", "secede.task", "secede.answer"
 _KEEP, _UPDATE = "secede.keep", "secede.update"
 _GROUP = "secede"  # begins the group id of the rounds of an erasure
@@ -45,7 +45,7 @@ _TEXT = 400  # characters of an error
 _KINDS = {"GuardError": GuardError, "StateError": StateError, "ConfigError": ConfigError}
 
 
-class Asked(Document):
+class TaskHeader(Document):
     """What a client is asked, without the state."""
 
     version: int = 1
@@ -54,20 +54,20 @@ class Asked(Document):
     settings: dict[str, Any] = Field(default_factory=dict)
     client: Count  # its number in the engine
     number: Count  # of the question
-    weight: Share = 0.0  # of its own last update in the last mean
+    weight: Fraction = 0.0  # of its own last update in the last mean
     own: Digest | None = None  # of that update; None: it has none
     home: str = ""  # what the server calls itself
 
-    def form(self) -> Sent:
+    def form(self) -> TaskMessage:
         """Return the task's name and settings."""
-        return Sent(self.task, self.method, self.settings)
+        return TaskMessage(self.task, self.method, self.settings)
 
 
-def question(node: int, asked: Asked, state: State, *, ttl: float) -> Message:
+def task_message(node: int, asked: TaskHeader, state: State, *, ttl: float) -> Message:
     """Return the message that asks a client to do a task with `state`."""
     text = json.dumps(asked.model_dump(mode="json"), allow_nan=False)
     content = RecordDict({_STATE: arrays.pack(state), _TASK: ConfigRecord({"json": text})})
-    return Message(content, node, TYPES[asked.task], ttl=ttl)
+    return Message(content, node, TASK_TYPES[asked.task], ttl=ttl)
 
 
 def round_group(phase: str, number: int) -> str:
@@ -80,7 +80,7 @@ def is_erasure_round(message: Message) -> bool:
     return message.metadata.group_id.startswith(f"{_GROUP}/")
 
 
-def tell_home(message: Message, home: str, serving: str | None) -> None:
+def add_home(message: Message, home: str, serving: str | None) -> None:
     """Add to a round's message whose round it is, and which of the client's updates must stay.
 
     The mod takes it out again before the user's own function sees it.
@@ -89,7 +89,7 @@ def tell_home(message: Message, home: str, serving: str | None) -> None:
     message.content = RecordDict({**message.content, _KEEP: told})  # strategies share theirs
 
 
-def take_home(message: Message) -> tuple[str, str | None]:
+def pop_home(message: Message) -> tuple[str, str | None]:
     """Return what `tell_home` added, and take it out; "" and None where there is nothing sound."""
     told = message.content.config_records.get(_KEEP)
     if told is None:
@@ -101,12 +101,12 @@ def take_home(message: Message) -> tuple[str, str | None]:
     return str(home) if sound else "", str(serving) if whole else None
 
 
-def tell_update(reply: Message, digest: str) -> None:
+def add_update_digest(reply: Message, digest: str) -> None:
     """Add to a reply that hides an update which one it is: the server cannot hash it."""
     reply.content[_UPDATE] = ConfigRecord({"digest": digest})
 
 
-def take_update(reply: Message) -> str | None:
+def pop_update_digest(reply: Message) -> str | None:
     """Return what `tell_update` added, and take it out; None where there is nothing sound."""
     told = reply.content.config_records.get(_UPDATE)
     if told is None:
@@ -116,12 +116,12 @@ def take_update(reply: Message) -> str | None:
     return digest if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None
 
 
-def leave(node: int, home: str, *, ttl: float) -> Message:
+def deletion_request(node: int, home: str, *, ttl: float) -> Message:
     """Return the message that tells a client that it is erased from this home."""
-    return Message(RecordDict({_TASK: ConfigRecord({"home": home})}), node, LEFT, ttl=ttl)
+    return Message(RecordDict({_TASK: ConfigRecord({"home": home})}), node, LEAVE_TYPE, ttl=ttl)
 
 
-def left(message: Message) -> str:
+def read_deletion_request(message: Message) -> str:
     """Return the home that a client is erased from."""
     record = message.content.config_records.get(_TASK)
     home = None if record is None else record.get("home")
@@ -130,13 +130,13 @@ def left(message: Message) -> str:
     return home
 
 
-def gone(message: Message, removed: int) -> Message:
+def deletion_reply(message: Message, removed: int) -> Message:
     """Return a client's answer: how many of its updates it has deleted."""
     text = json.dumps({"removed": removed})
     return Message(RecordDict({_ANSWER: ConfigRecord({"json": text})}), reply_to=message)
 
 
-def read_gone(message: Message) -> int:
+def read_deletion_reply(message: Message) -> int:
     """Return how many updates a client says that it has deleted."""
     told = _json(message, _ANSWER).get("removed")
     if type(told) is not int or not 0 <= told <= 2**53:
@@ -144,10 +144,10 @@ def read_gone(message: Message) -> int:
     return told
 
 
-def read_question(message: Message, like: State) -> tuple[Asked, dict[str, torch.Tensor]]:
+def read_task(message: Message, like: State) -> tuple[TaskHeader, dict[str, torch.Tensor]]:
     """Return what a client is asked, and the state; whatever is wrong with it raises."""
     asked = _asked(message)
-    if message.metadata.message_type != TYPES.get(asked.task):
+    if message.metadata.message_type != TASK_TYPES.get(asked.task):
         raise GuardError(f"task {asked.task!r} came as {message.metadata.message_type!r}")
     records = message.content.array_records
     if set(records) != {_STATE}:
@@ -155,7 +155,7 @@ def read_question(message: Message, like: State) -> tuple[Asked, dict[str, torch
     return asked, arrays.unpack(records[_STATE], like)
 
 
-def answer(message: Message, reply: LocalResult | Reply) -> Message:
+def reply_message(message: Message, reply: LocalResult | Reply) -> Message:
     """Return a client's answer."""
     if isinstance(reply, LocalResult):
         told: dict[str, Any] = {"report": _finite(reply.report.as_dict())}
@@ -168,14 +168,14 @@ def answer(message: Message, reply: LocalResult | Reply) -> Message:
     return Message(content, reply_to=message)
 
 
-def refusal(message: Message, error: SecedeError) -> Message:
+def error_message(message: Message, error: SecedeError) -> Message:
     """Return a client's answer that says why there is none."""
     told = {"error": type(error).__name__, "text": str(error)[:_TEXT]}
     content = RecordDict({_ANSWER: ConfigRecord({"json": json.dumps(told)})})
     return Message(content, reply_to=message)
 
 
-def read_answer(message: Message, task: Task, like: State, who: str) -> LocalResult | Reply:
+def read_reply(message: Message, task: Task, like: State, who: str) -> LocalResult | Reply:
     """Return what client `who` answered; its errors are raised as ours, with its name."""
     told = _json(message, _ANSWER)
     if "error" in told:
@@ -195,7 +195,7 @@ def read_answer(message: Message, task: Task, like: State, who: str) -> LocalRes
 
 def _state(message: Message, told: Mapping[str, Any], like: State) -> LocalResult:
     state = arrays.unpack(message.content.array_records[_STATE], like)
-    return client_tasks.result_of(state, told["report"])
+    return client_tasks.parse_result(state, told["report"])
 
 
 def _numbers(told: Mapping[str, Any], task: CountRight | Measure) -> Reply:
@@ -221,9 +221,9 @@ def _is_real(value: object) -> bool:
     return value is None or type(value) in (int, float)
 
 
-def _asked(message: Message) -> Asked:
+def _asked(message: Message) -> TaskHeader:
     try:
-        return Asked.model_validate(_json(message, _TASK))
+        return TaskHeader.model_validate(_json(message, _TASK))
     except ValidationError as error:
         raise GuardError(f"a question that is none: {describe_errors(error)}") from None
 

@@ -17,7 +17,7 @@ from secede.erasure.types import is_name
 from secede.errors import ConfigError
 from secede.flower._flwr import NodeInfo
 
-KINDS = ("name", "key", "node")
+SELECTORS = ("name", "key", "node")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +50,14 @@ class Node:
         return f"name:{self.name}, node:{self.node}{key}"
 
 
-def online(grid: Grid) -> tuple[Node, ...]:
+def online_nodes(grid: Grid) -> tuple[Node, ...]:
     """Return the nodes that are there now, by name; two with one name are refused."""
-    found = sorted((of(info) for info in grid.get_nodes()), key=lambda node: node.name)
+    found = sorted((node_of(info) for info in grid.get_nodes()), key=lambda node: node.name)
     check_names(found)
     return tuple(found)
 
 
-def of(info: NodeInfo) -> Node:
+def node_of(info: NodeInfo) -> Node:
     """Return a node as the grid tells of it."""
     told = str(getattr(info, "name", "") or "")
     public = bytes(getattr(info, "public_key", b"") or b"")
@@ -90,7 +90,7 @@ def select(selector: str, nodes: Sequence[Node]) -> Node:
     """Return the one client that `selector` names: `name:NAME`, `key:SHA-256` or `node:ID`."""
     kind, mark, value = selector.partition(":")
     listed = "; ".join(node.words() for node in nodes) or "none"
-    if not mark or kind not in KINDS or not value:
+    if not mark or kind not in SELECTORS or not value:
         meant = selector in {node.name for node in nodes}
         hint = f"did you mean name:{selector}? " if meant else ""
         raise ConfigError(

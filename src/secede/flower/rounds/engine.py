@@ -22,9 +22,10 @@ from secede.federation.engine import ClientSide, ReplyT, RoundReply, Update
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node
 from secede.flower.rounds import supported_strategies
-from secede.flower.rounds.grid import DeadlineGrid, Exchange, SubsetGrid
-from secede.flower.rounds.questions import Answers, OwnTask, Question, Questions
-from secede.flower.rounds.recording import to_config
+from secede.flower.rounds.grid import DeadlineGrid, SubsetGrid
+from secede.flower.rounds.recording import config_from_json
+from secede.flower.rounds.task_requests import RecordedUpdate, TaskReplies, TaskRequest, TaskSender
+from secede.flower.rounds.transport import Transport
 from secede.flower.storage.round_log import Contribution
 from secede.state import State
 from secede.unlearning import client_tasks
@@ -35,11 +36,11 @@ logger = logging.getLogger(__name__)
 
 _PAUSES = (1, 10, 100, 600)  # before a client that broke off is asked again, in pauses of a look
 
-Note = Callable[[str, Sequence[Contribution], Sequence[Update]], None]
+OnRound = Callable[[str, Sequence[Contribution], Sequence[Update]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Came:
+class RoundResult:
     """What came of a round: updates, their digests by client, and why others sent none, by node."""
 
     updates: Sequence[Update] = ()
@@ -53,12 +54,12 @@ class Came:
 class LiveEngine(ABC):
     """An engine over the nodes of a grid; `clients` gives each its number."""
 
-    exchange: Exchange
+    exchange: Transport
     clients: Mapping[int, Node]
     like: State  # names, shapes and dtypes of every state
     home: str = ""  # what the server calls itself to clients
     config: Mapping[str, object] = field(default_factory=dict)  # for the user's own training
-    own: dict[int, OwnTask] = field(default_factory=dict)
+    own: dict[int, RecordedUpdate] = field(default_factory=dict)
     remembers: bool = True  # False: rounds leave `own` as it is
     hidden: frozenset[int] = frozenset()  # clients that take part in no round
     answer_seconds: Mapping[int, float] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class LiveEngine(ABC):
     passes: int = 1  # over its samples that a client makes in a round
     heaviest: Mapping[int, float] = field(default_factory=dict)  # weight that passes as honest
     enough: Callable[[Sequence[str]], None] = lambda _names: None  # raises, before a sum is opened
-    note: Note = lambda _start, _clients, _updates: None
+    note: OnRound = lambda _start, _clients, _updates: None
     phases: dict[int, str] = field(default_factory=dict)
 
     def train_round(
@@ -86,7 +87,9 @@ class LiveEngine(ABC):
             if node.name in there
         }
         names = {node: self.clients[client].name for node, client in at.items()}
-        came = self._exchanged(state, at, names, phase=phase, number=number) if at else Came()
+        came = (
+            self._exchanged(state, at, names, phase=phase, number=number) if at else RoundResult()
+        )
         self._tell_missing(wanted, names, came)
         updates = sorted(came.updates, key=lambda update: clients.index(update.client))
         if not updates:
@@ -114,13 +117,13 @@ class LiveEngine(ABC):
         One that goes away while it works is asked again when it is back, as long as time is left;
         one whose app breaks off, for want of memory say, some times with longer and longer pauses.
         """
-        form, node = client_tasks.sent(task), self._known(client)
+        form, node = client_tasks.to_message(task), self._known(client)
         seconds = self.answer_seconds.get(client, self.round_seconds)
         cost, crash, pauses = Cost(), None, list(_PAUSES)
         for left in seconds_left(seconds, self.exchange.pause):
             if left <= 0:
                 break
-            question = Question(cast("Task", task), form, global_state, number)
+            question = TaskRequest(cast("Task", task), form, global_state, number)
             found = self._questions.ask([client], question, seconds=left, gather=left)
             cost += found.cost
             if client in found.replies:
@@ -135,9 +138,9 @@ class LiveEngine(ABC):
 
     def ask_all(
         self, clients: Sequence[int], task: Task, *, global_state: State, number: int = 0
-    ) -> Answers:
+    ) -> TaskReplies:
         """Ask several clients at once; those that do not answer are left out and named."""
-        question = Question(task, client_tasks.sent(task), global_state, number)
+        question = TaskRequest(task, client_tasks.to_message(task), global_state, number)
         found = self._questions.ask(
             clients, question, seconds=self.round_seconds, gather=self.gather_seconds
         )
@@ -149,8 +152,8 @@ class LiveEngine(ABC):
         return found
 
     @property
-    def _questions(self) -> Questions:
-        return Questions(
+    def _questions(self) -> TaskSender:
+        return TaskSender(
             exchange=self.exchange,
             clients=self.clients,
             own=self.own,
@@ -167,7 +170,7 @@ class LiveEngine(ABC):
         *,
         phase: str,
         number: int,
-    ) -> Came:
+    ) -> RoundResult:
         """Let the clients `at` some nodes train, and return what came."""
 
     def _remember(
@@ -189,13 +192,15 @@ class LiveEngine(ABC):
             return
         for client, own in self.own.items():
             if self.phases.get(client) == phase:
-                self.own[client] = OwnTask(0.0, own.digest)
+                self.own[client] = RecordedUpdate(0.0, own.digest)
         total = sum(update.samples for update in updates)
         for update, told in zip(updates, contributions, strict=True):
-            self.own[update.client] = OwnTask(update.samples / total, told.digest)
+            self.own[update.client] = RecordedUpdate(update.samples / total, told.digest)
             self.phases[update.client] = phase
 
-    def _tell_missing(self, wanted: Sequence[Node], names: Mapping[int, str], came: Came) -> None:
+    def _tell_missing(
+        self, wanted: Sequence[Node], names: Mapping[int, str], came: RoundResult
+    ) -> None:
         said = {names[node]: reason for node, reason in came.faults.items()}
         there = {self.clients[update.client].name for update in came.updates}
         for node in wanted:
@@ -223,19 +228,19 @@ class FlowerEngine(LiveEngine):
         *,
         phase: str,
         number: int,
-    ) -> Came:
+    ) -> RoundResult:
         # The strategy's own sampling would wait for ever if all of them went away by now.
         grid = DeadlineGrid(SubsetGrid(self.exchange.grid, at), self.gather_seconds)
         # In the model's order, as while training: clients and mods may go by place.
         record = arrays.to_record({name: state[name] for name in self.like})
-        config = to_config(self.config)
-        made = supported_strategies.messages(
+        config = config_from_json(self.config)
+        made = supported_strategies.train_messages(
             self.strategy, record, config, grid, self.first_round + number
         )
         for message in made:
             serving = self.own.get(at[message.metadata.dst_node_id])
             message.metadata.group_id = messages.round_group(phase, number)
-            messages.tell_home(message, self.home, serving.digest if serving else None)
+            messages.add_home(message, self.home, serving.digest if serving else None)
             message.metadata.ttl = self.round_seconds
         replies = self.exchange.send(made, names, self.round_seconds)
         updates, faults = list[Update](), {**replies.failed, **replies.lost}
@@ -244,7 +249,7 @@ class FlowerEngine(LiveEngine):
                 updates.append(self._update(at[node], reply))
             except GuardError as error:
                 faults[node] = str(error)
-        return Came(
+        return RoundResult(
             updates=updates,
             digests={update.client: update.digest for update in updates},
             faults=faults,

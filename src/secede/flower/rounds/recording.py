@@ -26,7 +26,7 @@ from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node, Roster
 from secede.flower.rounds import supported_strategies
 from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, with_fast_polls
-from secede.flower.rounds.grid import reply_error as reason
+from secede.flower.rounds.transport import reply_error as reason
 from secede.flower.storage.round_log import Contribution
 from secede.flower.storage.store import Store
 from secede.state import State
@@ -34,7 +34,7 @@ from secede.state import State
 logger = logging.getLogger(__name__)
 
 
-def vetted_update(reply: Message, found: FedAvg, like: State) -> tuple[dict[str, Tensor], float]:
+def check_update(reply: Message, found: FedAvg, like: State) -> tuple[dict[str, Tensor], float]:
     """Return a reply's state and its weight in the mean; GuardError if it cannot be in one."""
     record = supported_strategies.update_of(reply)
     if record is None or len(reply.content.metric_records) != 1:
@@ -50,7 +50,7 @@ def vetted_update(reply: Message, found: FedAvg, like: State) -> tuple[dict[str,
     return state, weight
 
 
-def odd_ones(replies: Mapping[int, Message]) -> set[int]:
+def differing_replies(replies: Mapping[int, Message]) -> set[int]:
     """Return who names its records and metrics otherwise than most: they cannot be averaged."""
     forms = {node: _form(reply) for node, reply in replies.items()}
     if not forms:
@@ -100,7 +100,7 @@ def recording(
             )
         return strategy
     return Recording(
-        supported_strategies.check(strategy),
+        supported_strategies.check_strategy(strategy),
         store,
         wait_seconds=wait_seconds,
         from_scratch=from_scratch,
@@ -108,7 +108,7 @@ def recording(
 
 
 @dataclass(frozen=True)
-class Hashed:
+class HashedUpdate:
     """An update, while its round lasts."""
 
     state: states.State
@@ -182,8 +182,8 @@ class Recording(Strategy):
         self._asked = {node: shown.seen[node] for node in chosen}
         for message in made:
             who = self._asked[message.metadata.dst_node_id].identity
-            messages.tell_home(message, self.store.identity, self._digests.get(who))
-        self._config = told(config)
+            messages.add_home(message, self.store.identity, self._digests.get(who))
+        self._config = config_to_json(config)
         self._run = str(made[0].metadata.run_id) if made else ""
         return made
 
@@ -192,7 +192,7 @@ class Recording(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the strategy average, and write down whom."""
         found = [r for r in replies if r.has_error() or r.metadata.src_node_id in self._asked]
-        supported_strategies.check_plain(found)
+        supported_strategies.check_in_the_open(found)
         for reply in found:
             if reply.has_error() and (node := self._asked.get(reply.metadata.src_node_id)):
                 line = reason(reply)
@@ -250,7 +250,7 @@ class Recording(Strategy):
         """Let the strategy average what can be averaged."""
         found = list(replies)
         sound = {r.metadata.src_node_id: r for r in found if not r.has_error()}
-        odd = odd_ones(sound)
+        odd = differing_replies(sound)
         for node in sorted(odd):
             logger.info(f"left out of the evaluation: node {node}: its metrics are other ones")
         found = [r for r in found if r.has_error() or r.metadata.src_node_id not in odd]
@@ -286,7 +286,7 @@ class Recording(Strategy):
 
     def _waiting(self, shown: AdmissionGrid, phase: Literal["train", "evaluate"]) -> DeadlineGrid:
         """Return a grid that waits for as many clients as the strategy does, and not for ever."""
-        enough = supported_strategies.least(self.inner, phase)
+        enough = supported_strategies.min_clients(self.inner, phase)
         return DeadlineGrid(shown, self._wait_seconds, enough=enough, hopeless=shown.hopeless)
 
     def _tell_refused(self, node: Node, reason: str) -> None:
@@ -299,14 +299,14 @@ class Recording(Strategy):
     ) -> list[tuple[Message, states.State, float]]:
         """Return the replies that a mean can be made of; the others are left out and named."""
         like = self.store.like
-        looking = [pool.submit(vetted_update, r, self.inner, like) for r in replies]
+        looking = [pool.submit(check_update, r, self.inner, like) for r in replies]
         faults, sound = dict[int, str](), list[tuple[Message, states.State, float]]()
         for reply, looked in zip(replies, looking, strict=True):
             try:
                 sound.append((reply, *looked.result()))
             except GuardError as error:
                 faults[reply.metadata.src_node_id] = str(error)
-        odd = odd_ones({r.metadata.src_node_id: r for r, _, _ in sound})
+        odd = differing_replies({r.metadata.src_node_id: r for r, _, _ in sound})
         faults |= dict.fromkeys(odd, "its records or metrics are named otherwise than others'")
         for node, fault in faults.items():
             logger.info(f"left out of the round: client {self._asked[node].name!r}: {fault}")
@@ -315,12 +315,12 @@ class Recording(Strategy):
         return [each for each in sound if each[0].metadata.src_node_id not in odd]
 
 
-def _hashed(state: states.State) -> Hashed:
-    return Hashed(state, states.digest(state))
+def _hashed(state: states.State) -> HashedUpdate:
+    return HashedUpdate(state, states.digest(state))
 
 
 def _contribution(
-    node: Node, weight: float, update: Hashed, distance: float | None
+    node: Node, weight: float, update: HashedUpdate, distance: float | None
 ) -> Contribution:
     return Contribution(
         client=node.name,
@@ -343,7 +343,7 @@ def _model(record: ArrayRecord, store: Store) -> dict[str, Any]:
         raise GuardError(f"the strategy's arrays are not those of load_model(): {error}") from error
 
 
-def told(config: Mapping[str, Any]) -> dict[str, Any]:
+def config_to_json(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what clients were told, as JSON holds it; the round's number is told anew."""
     return {
         name: _BYTES + base64.b64encode(value).decode() if isinstance(value, bytes) else value
@@ -352,7 +352,7 @@ def told(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def to_config(found: Mapping[str, Any]) -> ConfigRecord:
+def config_from_json(found: Mapping[str, Any]) -> ConfigRecord:
     """Return what `told` wrote down."""
     return ConfigRecord(
         {

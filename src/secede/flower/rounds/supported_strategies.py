@@ -20,7 +20,7 @@ from secede.flower._flwr import is_legacy_strategy
 from secede.flower.protocol import arrays
 from secede.state import State, mean
 
-WORK = ("FedAvg", "FedProx")
+SUPPORTED = ("FedAvg", "FedProx")
 _REASONS = {
     "Bulyan": "it picks among the updates",
     "DifferentialPrivacyClientSideAdaptiveClipping": "it adds noise after the mean",
@@ -50,24 +50,24 @@ _LOOKED_AT = 4096  # values of an entry
 _TOLERANCE = 1e-5  # of the values' size: float32 sums of some in another order differ by far less
 
 
-def check(found: object) -> FedAvg:
+def check_strategy(found: object) -> FedAvg:
     """Return the strategy if it is a weighted mean."""
     for kind, name in REFUSED:
         if isinstance(found, kind):
             raise ConfigError(
                 f"strategy {type(found).__name__!r} cannot be erased from: {_REASONS[name]}, and "
-                f"the mean of the others cannot be had from it; use {' or '.join(WORK)}"
+                f"the mean of the others cannot be had from it; use {' or '.join(SUPPORTED)}"
             )
     if is_legacy_strategy(found):
         raise ConfigError(
             f"strategy {type(found).__name__!r} is of Flower's legacy stack, which runs under "
             "SecAgg+ alone: train with secure_recording, erase with secure= (docs/flower.md), or "
-            f"take {' or '.join(WORK)} of flwr.serverapp.strategy"
+            f"take {' or '.join(SUPPORTED)} of flwr.serverapp.strategy"
         )
     if not isinstance(found, FedAvg):
         raise ConfigError(
             f"strategy {type(found).__name__!r} is not known to be a weighted mean; use "
-            f"{' or '.join(WORK)}, or one of your own that inherits from them"
+            f"{' or '.join(SUPPORTED)}, or one of your own that inherits from them"
         )
     if type(found).start is not Strategy.start:
         raise ConfigError(
@@ -77,7 +77,7 @@ def check(found: object) -> FedAvg:
     return found
 
 
-def refusal(kind: type) -> str | None:
+def refusal_reason(kind: type) -> str | None:
     """Return why strategies of a kind, or called as it is, are refused; None: they are not."""
     return next((_REASONS[c.__name__] for c in kind.__mro__ if c.__name__ in _REASONS), None)
 
@@ -125,7 +125,7 @@ def _some(state: State, places: Mapping[str, torch.Tensor]) -> State:
     return {name: state[name].flatten()[chosen] for name, chosen in places.items()}
 
 
-def messages(
+def train_messages(
     found: FedAvg, record: ArrayRecord, config: ConfigRecord, grid: Grid, number: int
 ) -> list[Message]:
     """Return one `train` message for each node of `grid`, as the strategy writes them.
@@ -140,7 +140,7 @@ def messages(
     return made
 
 
-def least(found: FedAvg, phase: Literal["train", "evaluate"]) -> int:
+def min_clients(found: FedAvg, phase: Literal["train", "evaluate"]) -> int:
     """Return how many clients Flower's own sampling waits for; 1 where it is not Flower's."""
     sampling = getattr(type(found), f"configure_{phase}")
     if sampling not in [getattr(kind, f"configure_{phase}") for kind in (FedAvg, FedProx)]:
@@ -149,7 +149,7 @@ def least(found: FedAvg, phase: Literal["train", "evaluate"]) -> int:
     return max(1, found.min_available_nodes, sampled)
 
 
-def check_plain(replies: Iterable[Message]) -> None:
+def check_in_the_open(replies: Iterable[Message]) -> None:
     """Raise if clients hide their updates: they refuse plain rounds, and none has sent any."""
     found = list(replies)
     if not all(reply.has_error() for reply in found):

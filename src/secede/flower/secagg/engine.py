@@ -34,9 +34,9 @@ from secede.flower._flwr import (
     parameters_to_arrayrecord,
 )
 from secede.flower.protocol.messages import round_group
-from secede.flower.rounds.engine import Came, LiveEngine
+from secede.flower.rounds.engine import LiveEngine, RoundResult
 from secede.flower.secagg import legacy_api
-from secede.flower.secagg.grid import Carried, Configured, SecAggGrid
+from secede.flower.secagg.grid import FitMessages, SecAggGrid, SecAggRound
 from secede.flower.secagg.legacy_api import SecAggSettings
 from secede.flower.secagg.opened_sums import OpenedSums
 from secede.state import State
@@ -47,7 +47,7 @@ Results = list[tuple[ClientProxy, FitRes]]
 Failures = list[tuple[ClientProxy, FitRes] | BaseException]
 
 
-class Hearing(LegacyStrategy):
+class CapturingStrategy(LegacyStrategy):
     """A strategy that configures a round as another does, and keeps what came of it."""
 
     def __init__(self, masked: SecAggSettings, grid: SecAggGrid) -> None:
@@ -56,7 +56,7 @@ class Hearing(LegacyStrategy):
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
-    ) -> Configured:
+    ) -> FitMessages:
         """Let the other do it, for all who are still in the round."""
         made = self.inner.configure_fit(server_round, parameters, client_manager)
         return self._grid.left(made)
@@ -69,7 +69,7 @@ class Hearing(LegacyStrategy):
         here.opening = False
         weights = [int(found.num_examples) for _, found in results]
         try:
-            self.mean = legacy_api.opened(self._workflow, results[0][1].parameters, weights)
+            self.mean = legacy_api.unmasked_mean(self._workflow, results[0][1].parameters, weights)
             self.results = results
         except GuardError as error:
             here.spoilt = str(error)
@@ -116,13 +116,13 @@ class SecureEngine(LiveEngine):
         *,
         phase: str,
         number: int,
-    ) -> Came:
+    ) -> RoundResult:
         begin = {name: state[name] for name in self.like}
         start = states.digest(begin)
         agreed = self.opened.agreed(start, [*names.values()])
         faults = dict.fromkeys(names, "a sum from this model was opened without it")
         at = {node: client for node, client in at.items() if names[node] in agreed}
-        legacy_api.check_room(self.masked.workflow, len(at))
+        legacy_api.check_modulus(self.masked.workflow, len(at))
         grid = SecAggGrid(
             self.exchange,
             self.opened,
@@ -132,7 +132,7 @@ class SecureEngine(LiveEngine):
             seconds=self.round_seconds,
         )
         own = {node: self.own.get(client) for node, client in at.items()}
-        grid.round = here = Carried(
+        grid.round = here = SecAggRound(
             names=names,
             start=start,
             check=self.enough,
@@ -141,7 +141,7 @@ class SecureEngine(LiveEngine):
             group=round_group(phase, number),
             faults={node: why for node, why in faults.items() if node not in at},
         )
-        heard, manager = Hearing(self.masked, grid), SimpleClientManager()
+        heard, manager = CapturingStrategy(self.masked, grid), SimpleClientManager()
         for node in at:
             manager.register(GridClientProxy(node, grid, run_id=0))
         context = LegacyContext(
@@ -163,12 +163,12 @@ class SecureEngine(LiveEngine):
         if not heard.results:
             why = here.spoilt or "too few clients stayed in it"
             logger.info(f"secure aggregation came to no end: {why}")
-            return Came(faults=here.faults, up=here.up, down=here.down)
+            return RoundResult(faults=here.faults, up=here.up, down=here.down)
         mean = legacy_api.to_state(heard.mean, self.like)
         weights = {at[int(p.cid)]: int(found.num_examples) for p, found in heard.results}
         for line in legacy_api.warnings(self.masked.workflow, [*weights.values()]):
             logger.info(line)
-        return Came(
+        return RoundResult(
             updates=[Update(client, mean, weight) for client, weight in weights.items()],
             digests={at[node]: digest for node, digest in here.digests.items()},
             faults=here.faults,

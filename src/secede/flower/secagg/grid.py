@@ -34,14 +34,15 @@ from secede.flower._flwr import (
 )
 from secede.flower.protocol import arrays
 from secede.flower.protocol import messages as wire
-from secede.flower.rounds.grid import Exchange, ForwardingGrid
+from secede.flower.rounds.grid import ForwardingGrid
+from secede.flower.rounds.transport import Transport
 from secede.flower.secagg.opened_sums import OpenedSums
 from secede.state import State
 from secede.text import describe_exception
 
 logger = logging.getLogger(__name__)
 
-Configured = list[tuple[ClientProxy, FitIns]]
+FitMessages = list[tuple[ClientProxy, FitIns]]
 _BEFORE = (Stage.SETUP, Stage.SHARE_KEYS)
 # Of the time that is left to a round, what a stage may take; the others are quick.
 _SHARES = {Stage.SETUP: 0.25, Stage.SHARE_KEYS: 0.25, Stage.COLLECT_MASKED_VECTORS: 0.75}
@@ -57,7 +58,7 @@ class _ClosedError(Exception):
 
 
 @dataclass(kw_only=True)
-class Carried:
+class SecAggRound:
     """One round: who is in it, and what came of it by node."""
 
     names: Mapping[int, str]
@@ -84,7 +85,7 @@ class SecAggGrid(ForwardingGrid):
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: Transport,
         opened: OpenedSums,
         *,
         like: State,
@@ -93,7 +94,7 @@ class SecAggGrid(ForwardingGrid):
         seconds: float,
     ) -> None:
         super().__init__(exchange.grid)
-        self.exchange, self.opened, self.round = exchange, opened, Carried(names={})
+        self.exchange, self.opened, self.round = exchange, opened, SecAggRound(names={})
         self._like, self._home, self._most, self.seconds = like, home, most, seconds
 
     def send_and_receive(
@@ -154,7 +155,7 @@ class SecAggGrid(ForwardingGrid):
                 self.round.spoilt = f"false shares of keys came, or none fit ({_line(error)})"
                 return
 
-    def left(self, made: Configured) -> Configured:
+    def left(self, made: FitMessages) -> FitMessages:
         """Return a round's messages without those to clients that dropped out of it."""
         here = self.round
         stay = [(proxy, ins) for proxy, ins in made if int(proxy.cid) not in here.dropped]
@@ -185,7 +186,7 @@ class SecAggGrid(ForwardingGrid):
             message.metadata.group_id = here.group
         message.metadata.ttl = seconds
         if _stage(message) == Stage.COLLECT_MASKED_VECTORS:
-            wire.tell_home(message, self._home, here.serving.get(node))
+            wire.add_home(message, self._home, here.serving.get(node))
 
     def _look_at(self, node: int, reply: Message, stage: str) -> None:
         configs = reply.content.config_records.get(SECAGG_CONFIGS)
@@ -207,7 +208,7 @@ class SecAggGrid(ForwardingGrid):
         self.round.keys |= {*shown}
 
     def _look_at_masked(self, node: int, reply: Message, masked: Sequence[bytes]) -> None:
-        here, digest = self.round, wire.take_update(reply)
+        here, digest = self.round, wire.pop_update_digest(reply)
         for record in reply.content.array_records.values():
             if any(len(array.data) for array in record.values()):
                 raise GuardError("its update came in the open beside the masked one")

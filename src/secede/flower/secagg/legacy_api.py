@@ -58,7 +58,7 @@ class SecAggSettings:
                 "one client alone cannot hide its update: SecAgg+ needs two or more beside the "
                 "leaver"
             )
-        check_room(self.workflow, clients)
+        check_modulus(self.workflow, clients)
         shares, threshold = _protocol(self.workflow, clients)
         near = min(clients, 2 * (shares // 2) + 1)  # clients that have a share of one's keys
         if threshold > near:
@@ -68,24 +68,24 @@ class SecAggSettings:
             )
 
 
-def check(strategy: object, workflow: object) -> SecAggSettings:
+def check_secagg(strategy: object, workflow: object) -> SecAggSettings:
     """Return both if they are a weighted mean under SecAgg+."""
     if not isinstance(workflow, SecAggPlusWorkflow):
         raise ConfigError(
             f"secure= is a {type(workflow).__name__!r}, expected flwr.server.workflow's "
             "SecAggPlusWorkflow, or what secure_recording gave"
         )
-    name, reason = type(strategy).__name__, supported_strategies.refusal(type(strategy))
+    name, reason = type(strategy).__name__, supported_strategies.refusal_reason(type(strategy))
     if reason is not None:
         raise ConfigError(
             f"strategy {name!r} cannot be erased from: {reason}, and the mean of the others cannot "
-            f"be had from it; use {' or '.join(supported_strategies.WORK)}"
+            f"be had from it; use {' or '.join(supported_strategies.SUPPORTED)}"
         )
     if not isinstance(strategy, LegacyFedAvg):
         raise ConfigError(
             f"strategy {name!r} of {type(strategy).__module__.partition('.strategy')[0]} cannot "
             "run under SecAgg+: give the one that LegacyContext has, flwr.server.strategy's "
-            f"{' or '.join(supported_strategies.WORK)}, or your own that inherits from them"
+            f"{' or '.join(supported_strategies.SUPPORTED)}, or your own that inherits from them"
         )
     return SecAggSettings(workflow, strategy)
 
@@ -138,7 +138,9 @@ def warnings(workflow: SecAggPlusWorkflow, weights: Sequence[int]) -> tuple[str,
     return tuple(found)
 
 
-def opened(workflow: SecAggPlusWorkflow, mean: Parameters, weights: Sequence[int]) -> Parameters:
+def unmasked_mean(
+    workflow: SecAggPlusWorkflow, mean: Parameters, weights: Sequence[int]
+) -> Parameters:
     """Return the mean that was opened; GuardError if it is no sum of whole steps by these weights.
 
     Flower leaves arrays of no dimension as they were added up: here they become means.
@@ -164,7 +166,7 @@ def _is_whole(steps: np.ndarray) -> bool:
     return bool(np.all(np.abs(steps - np.round(steps)) <= _WHOLE))
 
 
-def check_room(workflow: SecAggPlusWorkflow, clients: int) -> None:
+def check_modulus(workflow: SecAggPlusWorkflow, clients: int) -> None:
     """Raise if the sum of so many could pass the modulus, and would begin again at 0."""
     if clients * workflow.quantization_range >= workflow.modulus_range:
         raise ConfigError(

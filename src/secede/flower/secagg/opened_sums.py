@@ -20,7 +20,7 @@ from secede.errors import GuardError, RecordError, SilentError, StorageError
 from secede.text import short_digest
 
 
-class Opening(Document):
+class OpenedSum(Document):
     """One sum."""
 
     start: Digest  # of the model that the clients trained from
@@ -56,7 +56,7 @@ class OpenedSums:
             )
         if before is not None:
             return
-        line = to_canonical(Opening(start=start, clients=tuple(sorted(clients))).model_dump())
+        line = to_canonical(OpenedSum(start=start, clients=tuple(sorted(clients))).model_dump())
         if not self._path.exists():
             files.write_bytes(self._path, line + b"\n")  # which waits for the folder, too
             return
@@ -73,7 +73,7 @@ class OpenedSums:
         *lines, _cut = self._path.read_bytes().split(b"\n")
         try:
             for line in lines:
-                found = Opening.model_validate(json.loads(line), strict=False)
+                found = OpenedSum.model_validate(json.loads(line), strict=False)
                 if found.start == start:
                     return frozenset(found.clients)
         except (ValueError, ValidationError) as error:

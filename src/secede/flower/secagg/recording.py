@@ -23,7 +23,7 @@ from secede.flower._flwr import (
 from secede.flower.rounds.recording import WAIT_SECONDS
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.legacy_api import SecAggSettings
-from secede.flower.secagg.strategy import Bounded, RecordingStrategy, Shown
+from secede.flower.secagg.strategy import RecordingStrategy, TimeoutClientManager, TrainingGrid
 from secede.flower.storage.store import Store
 from secede.state import State
 
@@ -77,7 +77,7 @@ class SecureRecording:
         """Train from where the last training ended, or was cut short, unless from scratch."""
         if not isinstance(context, LegacyContext):
             raise ConfigError(f"expected a LegacyContext, got a {type(context).__name__}")
-        masked = legacy_api.check(context.strategy, self.workflow)
+        masked = legacy_api.check_secagg(context.strategy, self.workflow)
         if type(context.client_manager) is not SimpleClientManager:
             raise ConfigError(
                 f"client manager {type(context.client_manager).__name__!r} may wait for ever: "
@@ -90,13 +90,13 @@ class SecureRecording:
             on = self.store.begin(config.num_rounds, given=begun, from_scratch=self._from_scratch)
             model = None if on is None else self.store.model()
             done = 0 if on is None else min(on.rounds, config.num_rounds)
-            shown = Shown(grid, self.store, self._round_seconds, masked.workflow.max_weight)
+            shown = TrainingGrid(grid, self.store, self._round_seconds, masked.workflow.max_weight)
             begin = given if model is None else model
             heard = RecordingStrategy(masked, self.store, shown, begin, self._wait_seconds)
             heard.run, heard.done = str(context.run_id), done
             context.strategy = heard
             context.config = replace(config, num_rounds=config.num_rounds - done)
-            context.client_manager = Bounded(self._wait_seconds)
+            context.client_manager = TimeoutClientManager(self._wait_seconds)
             try:
                 DefaultWorkflow(heard.round, self.inner.evaluate_workflow)(shown, context)
             finally:

@@ -31,11 +31,12 @@ from secede.flower._flwr import (
     WorkflowKey,
 )
 from secede.flower.protocol.nodes import Node, Roster
-from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, Exchange, with_fast_polls
-from secede.flower.rounds.recording import told
+from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, with_fast_polls
+from secede.flower.rounds.recording import config_to_json
+from secede.flower.rounds.transport import Transport
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.engine import Failures, Results
-from secede.flower.secagg.grid import Carried, Configured, SecAggGrid
+from secede.flower.secagg.grid import FitMessages, SecAggGrid, SecAggRound
 from secede.flower.secagg.legacy_api import SecAggSettings
 from secede.flower.secagg.opened_sums import OpenedSums
 from secede.flower.storage.round_log import Contribution
@@ -48,11 +49,11 @@ _PAUSE = 0.5  # seconds between two looks for replies
 _SAME = 1e-5  # of a value's size: rounding makes less of a mean of equal states
 
 
-class Shown(SecAggGrid):
+class TrainingGrid(SecAggGrid):
     """The grid of a training, on which those who were erased are not."""
 
     def __init__(self, grid: Grid, store: Store, seconds: float, most: float) -> None:
-        exchange = Exchange(grid=with_fast_polls(grid), pause=_PAUSE, now=store.clock)
+        exchange = Transport(grid=with_fast_polls(grid), pause=_PAUSE, now=store.clock)
         super().__init__(
             exchange,
             OpenedSums(store.path),
@@ -76,7 +77,7 @@ class Shown(SecAggGrid):
         return super().get_nodes()
 
 
-class Bounded(SimpleClientManager):
+class TimeoutClientManager(SimpleClientManager):
     """A manager that waits for clients for so long, and not for a day."""
 
     def __init__(self, seconds: float) -> None:
@@ -101,7 +102,12 @@ class RecordingStrategy(LegacyStrategy):
     run, done = "", 0  # rounds of this training before it was cut short
 
     def __init__(
-        self, masked: SecAggSettings, store: Store, shown: Shown, begin: State, wait_seconds: float
+        self,
+        masked: SecAggSettings,
+        store: Store,
+        shown: TrainingGrid,
+        begin: State,
+        wait_seconds: float,
     ) -> None:
         self._masked, self._inner, self._store, self._shown = masked, masked.strategy, store, shown
         self._wait_seconds = wait_seconds
@@ -110,7 +116,7 @@ class RecordingStrategy(LegacyStrategy):
         self._digests = store.digests()  # of their last recorded updates, by identity
         self._asked, self._config = dict[int, Node](), dict[str, Any]()
         self._in_mean: set[int] | None = None
-        self._made: Configured | None = None
+        self._made: FitMessages | None = None
         self._said = set[tuple[int, str]]()
         self._admit()
 
@@ -140,7 +146,7 @@ class RecordingStrategy(LegacyStrategy):
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
-    ) -> Configured:
+    ) -> FitMessages:
         """Let the strategy choose, once a round, among the clients that have not left."""
         if self._made is not None:  # it begins again without those who dropped out
             return self._shown.left(self._made)
@@ -163,9 +169,9 @@ class RecordingStrategy(LegacyStrategy):
         if made and self._shown.opened.before(self._start) is not None:
             made = self._again(made, shown)
         self._asked = {int(proxy.cid): shown.seen[int(proxy.cid)] for proxy, _ in made}
-        legacy_api.check_room(self._masked.workflow, len(made))
-        self._config = told(made[0][1].config) if made else {}
-        self._shown.round = Carried(
+        legacy_api.check_modulus(self._masked.workflow, len(made))
+        self._config = config_to_json(made[0][1].config) if made else {}
+        self._shown.round = SecAggRound(
             names={node: who.name for node, who in self._asked.items()},
             start=self._start,
             without_fail=not self._inner.accept_failures,
@@ -183,7 +189,9 @@ class RecordingStrategy(LegacyStrategy):
         weights = {int(proxy.cid): int(found.num_examples) for proxy, found in results}
         counts = [*weights.values()]
         try:
-            shown = legacy_api.opened(self._masked.workflow, results[0][1].parameters, counts)
+            shown = legacy_api.unmasked_mean(
+                self._masked.workflow, results[0][1].parameters, counts
+            )
         except GuardError as error:
             here.spoilt = str(error)
             return None, {}
@@ -262,7 +270,7 @@ class RecordingStrategy(LegacyStrategy):
         roster = Roster(self._known.values(), self._store.erased())
         return self._shown.admit(roster, self._tell_refused)
 
-    def _again(self, made: Configured, shown: AdmissionGrid) -> Configured:
+    def _again(self, made: FitMessages, shown: AdmissionGrid) -> FitMessages:
         """Return the messages of a round whose sum was opened before: to the same clients."""
         names = [node.name for node in shown.seen.values()]
         agreed = self._shown.opened.agreed(self._start, names)

@@ -25,7 +25,7 @@ from secede.flower.storage.store import Store
 from secede.text import short_digest
 
 
-def check(store: Store) -> None:
+def check_recorded(store: Store) -> None:
     """Raise if nothing was recorded that somebody could be erased from."""
     if store.last() is None:
         raise ConfigError(
@@ -36,7 +36,7 @@ def check(store: Store) -> None:
 
 def register_federation(store: Store) -> Home:
     """Set up, or bring up to date, the home of a recorded federation; whoever calls holds it."""
-    check(store)
+    check_recorded(store)
     store.trainings.check_finished()
     made = store.log.made()
     clients = _clients(store, made)

@@ -167,7 +167,7 @@ def _origins(rounds: Sequence[Round]) -> list[int | None]:
     return found
 
 
-class Notes:
+class PendingContributions:
     """Who took part in the rounds of an erasure, until one of them is settled on."""
 
     def __init__(self, folder: Path) -> None:

@@ -47,7 +47,7 @@ def write(state: State, path: Path) -> None:
         raise StorageError(f"cannot write in {path.parent}: {error}") from error
 
 
-def write_summed(state: State, path: Path) -> int:
+def write_with_checksum(state: State, path: Path) -> int:
     """Do as `write` does, and return the state's checksum."""
     with ThreadPoolExecutor(1) as pool:
         summing = pool.submit(checksum, state)

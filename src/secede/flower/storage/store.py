@@ -46,7 +46,7 @@ from secede.errors import (
 from secede.flower.protocol import arrays
 from secede.flower.protocol.nodes import Node
 from secede.flower.storage import state_writer
-from secede.flower.storage.round_log import Contribution, Notes, Round, RoundLog
+from secede.flower.storage.round_log import Contribution, PendingContributions, Round, RoundLog
 from secede.flower.storage.training_state import TrainingState
 from secede.state import State
 from secede.text import short_digest
@@ -63,7 +63,7 @@ class Identity(Document):
 
 
 @dataclass(frozen=True)
-class Resumed:
+class TrainingStart:
     """Where a training goes on: rounds of it that are done, and the model."""
 
     rounds: int
@@ -94,7 +94,7 @@ class Store:
         self.clock = clock
         logs.print_unless_handled()
         self.classes = classes  # that the network tells apart; None: its last layer's outputs
-        self.notes = Notes(self.path / "noted")
+        self.notes = PendingContributions(self.path / "noted")
 
     def _check_engine(self) -> None:
         """Raise if another engine founded this home: its model would be replaced by ours."""
@@ -135,7 +135,7 @@ class Store:
     @cached_property
     def like(self) -> dict[str, Tensor]:
         """What the users' records hold: names, shapes, dtypes."""
-        return arrays.schema(self.load_model())
+        return arrays.template_of(self.load_model())
 
     @cached_property
     def movable(self) -> frozenset[str]:
@@ -220,7 +220,7 @@ class Store:
 
     def begin(
         self, rounds: int, *, given: str | None = None, from_scratch: bool = False
-    ) -> Resumed | None:
+    ) -> TrainingStart | None:
         """Note that a training of so many rounds begins; return where, None: with what is given.
 
         `given` is the digest of the weights that it is started with.
@@ -233,12 +233,18 @@ class Store:
         state = None if here else self.model()
         found = self.trainings.begin(rounds, given=given, from_scratch=from_scratch)
         logger.info(found.words)
-        return None if state is None else Resumed(found.done, arrays.to_record(state), found.model)
+        return (
+            None
+            if state is None
+            else TrainingStart(found.done, arrays.to_record(state), found.model)
+        )
 
-    def resume(self) -> Resumed | None:
+    def resume(self) -> TrainingStart | None:
         """Return where the training that was cut short goes on; None if there is none."""
         cut, state = self.trainings.cut(), self.model()
-        return None if cut is None or state is None else Resumed(cut[1], arrays.to_record(state))
+        return (
+            None if cut is None or state is None else TrainingStart(cut[1], arrays.to_record(state))
+        )
 
     def finish(self) -> None:
         """Note that the training has come to its end."""

@@ -17,6 +17,8 @@ from secede.errors import ConfigError
 from secede.flower.storage.round_log import Round, RoundLog
 from secede.text import plural, short_digest
 
+_MAX_BYTES = 1 << 20
+
 
 _MAX_BYTES = 1 << 20
 
@@ -32,7 +34,7 @@ class Training(Document):
 
 
 @dataclass(frozen=True)
-class Beginning:
+class StartPoint:
     """Where a training begins: after how many of its rounds, and with which model."""
 
     done: int = 0
@@ -85,7 +87,7 @@ class TrainingState:
 
     def foresee(
         self, rounds: int, *, given: str | None = None, from_scratch: bool = False
-    ) -> Beginning:
+    ) -> StartPoint:
         """Return where a training of so many rounds would begin.
 
         `given` is the digest of the weights that it is started with; a model of the log among them
@@ -93,7 +95,7 @@ class TrainingState:
         """
         last, cut = self._log.last(), self.cut()
         if last is None:
-            return Beginning(words="training begins from fresh weights, the first of this home")
+            return StartPoint(words="training begins from fresh weights, the first of this home")
         if from_scratch or self._waits():
             if given is not None and self._log.knows(given):
                 raise ConfigError(
@@ -101,18 +103,18 @@ class TrainingState:
                     f"{short_digest(given)} of an earlier one: give it fresh weights"
                 )
             back = "" if from_scratch else "; --go-on, in an app store.go_on(), takes that back"
-            return Beginning(
+            return StartPoint(
                 words="FROM SCRATCH: training begins from fresh weights and takes nothing of model "
                 f"{short_digest(last.model)}, which it replaces{back}"
             )
         if cut is not None:
             return self._again(*cut, last, rounds)
         if given is not None and given != last.model and self._log.knows(given):
-            return Beginning(
+            return StartPoint(
                 words=f"training begins from model {short_digest(given)}, as it was told to"
             )
         made = self._log.made()
-        return Beginning(
+        return StartPoint(
             model=last.model,
             words=f"training goes on from the serving model {short_digest(last.model)}, which "
             f"{_count(made)} made; --from-scratch, in an app recording(from_scratch=True), begins "
@@ -121,7 +123,7 @@ class TrainingState:
 
     def begin(
         self, rounds: int, *, given: str | None = None, from_scratch: bool = False
-    ) -> Beginning:
+    ) -> StartPoint:
         """Write down that a training of so many rounds begins, and return where."""
         found = self.foresee(rounds, given=given, from_scratch=from_scratch)
         known, cut = self._now()
@@ -180,7 +182,7 @@ class TrainingState:
         cut = self.cut()
         return self.last(), None if cut is None else cut[0].model_copy(update={"left": None})
 
-    def _again(self, known: Training, done: int, last: Round, rounds: int) -> Beginning:
+    def _again(self, known: Training, done: int, last: Round, rounds: int) -> StartPoint:
         """Go on with a training that was cut short; one of another length is not that training."""
         if known.rounds != rounds:
             raise ConfigError(
@@ -189,7 +191,7 @@ class TrainingState:
                 "or begin anew (--from-scratch, in an app recording(from_scratch=True))"
             )
         words = f"training goes on after round {done} of {rounds}"
-        return Beginning(done, last.model, words)
+        return StartPoint(done, last.model, words)
 
 
 def _count(made: Sequence[Round]) -> str:

@@ -32,7 +32,7 @@ WEIGHT = FLMetaKey.NUM_STEPS_CURRENT_ROUND  # where NVFlare's own mean looks, to
 _MESSAGE, _ANSWER = "secede.message", "secede.answer"
 
 
-def outgoing(message: Message) -> tuple[str, FLModel]:
+def task_of(message: Message) -> tuple[str, FLModel]:
     """Return a message to a client as the name of a task and its model."""
     if message.metadata.message_type != MessageType.TRAIN:
         data = np.frombuffer(message_to_bytes(message), dtype=np.uint8)
@@ -46,7 +46,7 @@ def outgoing(message: Message) -> tuple[str, FLModel]:
     )
 
 
-def incoming(model: FLModel) -> tuple[str, Message] | None:
+def message_of(model: FLModel) -> tuple[str, Message] | None:
     """Return the task and the message that came to a client; None if it is not one of ours."""
     params = model.params if isinstance(model.params, dict) else {}
     if _MESSAGE in params:
@@ -55,14 +55,14 @@ def incoming(model: FLModel) -> tuple[str, Message] | None:
     return (TRAIN, _message(told)) if told else None
 
 
-def answer(reply: Message, question: FLModel) -> FLModel:
+def reply_model(reply: Message, question: FLModel) -> FLModel:
     """Return a client's answer, as an array of the kind in which the question came."""
     data = np.frombuffer(records_to_bytes(reply.content), dtype=np.uint8)
     whole = isinstance(question.params[_MESSAGE], Tensor)
     return FLModel(params={_ANSWER: torch.from_numpy(data.copy()) if whole else data})
 
 
-def reply(message: Message, model: FLModel) -> Message:
+def reply_of(message: Message, model: FLModel) -> Message:
     """Return what a client sends back as the reply to `message`; GuardError if it is none."""
     if message.metadata.message_type == MessageType.TRAIN:
         return _update(message, model)

@@ -15,10 +15,10 @@ from secede.federation.cost import Cost
 from secede.federation.engine import ClientSide, ReplyT, RoundReply
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node
-from secede.flower.rounds.grid import Exchange
+from secede.flower.rounds.transport import Transport
 from secede.state import State
 from secede.unlearning import client_tasks
-from secede.unlearning.client_tasks import Sent, Task
+from secede.unlearning.client_tasks import Task, TaskMessage
 from secede.unlearning.local_step import LocalResult
 from secede.unlearning.method import Reply
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class OwnTask:
+class RecordedUpdate:
     """What the server knows of a client's last update: its share in the last mean, its digest."""
 
     weight: float
@@ -34,17 +34,17 @@ class OwnTask:
 
 
 @dataclass(frozen=True)
-class Question:
+class TaskRequest:
     """A task, the form in which it travels, and the state to do it with."""
 
     task: Task
-    form: Sent
+    form: TaskMessage
     state: State
     number: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
+class TaskReplies:
     """Replies and failures by client; whoever is in neither was silent."""
 
     replies: Mapping[int, LocalResult | Reply]
@@ -54,18 +54,18 @@ class Answers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Questions:
+class TaskSender:
     """Whom to ask, and what the server knows of them."""
 
-    exchange: Exchange
+    exchange: Transport
     clients: Mapping[int, Node]
-    own: Mapping[int, OwnTask]
+    own: Mapping[int, RecordedUpdate]
     like: State
     home: str = ""
 
     def ask(
-        self, clients: Sequence[int], question: Question, *, seconds: float, gather: float
-    ) -> Answers:
+        self, clients: Sequence[int], question: TaskRequest, *, seconds: float, gather: float
+    ) -> TaskReplies:
         """Ask those who are there, or come within `gather` seconds; all of it ends in `seconds`."""
         started = time.monotonic()
         there = self.exchange.gather([self.clients[client] for client in clients], gather)
@@ -81,7 +81,7 @@ class Questions:
         replies, failures = dict[int, LocalResult | Reply](), dict[int, SecedeError]()
         for node, message in came.sound.items():
             try:
-                found = messages.read_answer(message, question.task, self.like, names[node])
+                found = messages.read_reply(message, question.task, self.like, names[node])
                 replies[at[node]] = found
             except SecedeError as error:
                 logger.info(str(error))
@@ -98,12 +98,12 @@ class Questions:
             seconds=time.monotonic() - started,
         )
         crashed = frozenset(at[node] for node in came.failed)
-        return Answers(replies=replies, failures=failures, crashed=crashed, cost=cost)
+        return TaskReplies(replies=replies, failures=failures, crashed=crashed, cost=cost)
 
-    def _message(self, node: int, client: int, question: Question, ttl: float) -> Message:
+    def _message(self, node: int, client: int, question: TaskRequest, ttl: float) -> Message:
         form = question.form
         own = self.own.get(client) if form.name == client_tasks.LOCAL_STEP else None
-        asked = messages.Asked(
+        asked = messages.TaskHeader(
             task=form.name,
             method=form.method,
             settings=dict(form.settings),
@@ -113,7 +113,7 @@ class Questions:
             own=own.digest if own else None,
             home=self.home,
         )
-        return messages.question(node, asked, question.state, ttl=ttl)
+        return messages.task_message(node, asked, question.state, ttl=ttl)
 
 
 def _unsaid(error: SecedeError, who: str) -> SecedeError:
@@ -123,10 +123,10 @@ def _unsaid(error: SecedeError, who: str) -> SecedeError:
 
 
 @dataclass(frozen=True)
-class Given:
+class CollectedReplies:
     """An engine whose clients have answered already."""
 
-    answers: Answers
+    answers: TaskReplies
 
     def train_round(
         self, state: State, clients: Sequence[int], *, phase: str, number: int

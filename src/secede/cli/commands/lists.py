@@ -1,29 +1,49 @@
-"""What there is: methods, data sets, scenarios, executors, presets. Torch stays out."""
+"""`secede methods`, `datasets`, `scenarios`, `executors` and `presets`: what there is."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from secede import scenarios as scenario_table
+from secede.cli.options import Json
+from secede.cli.output import print_json
 from secede.data import catalog
 from secede.data.entry import Entry
-from secede.errors import ConfigError
 from secede.experiments import presets as preset_files
 from secede.federation import executors as executor_table
 from secede.unlearning.registry import METHODS
 from secede.unlearning.registry import Entry as Method
 
 
-def methods(*, as_json: bool) -> None:
-    """Print the methods and their needs: a table that fits a terminal, or JSON that says more."""
+def methods(
+    method: Annotated[
+        str | None, typer.Argument(help="Describe this method and its settings instead.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the unlearning methods and their needs.
+
+    With a name, show what that method does, where it runs, and its settings with their defaults.
+
+    Example: secede methods
+
+    Another: secede methods second-choice
+    """
+    if method is not None:
+        _describe(method, as_json=json)
+        return
+    if json:
+        print_json([_summary(entry) for entry in METHODS.values()])
+        return
     rows = [
         {
             "method": entry.name,
@@ -35,7 +55,6 @@ def methods(*, as_json: bool) -> None:
         }
         for entry in METHODS.values()
     ]
-    told = [_told(entry) for entry in METHODS.values()]
     compared = [entry.name for entry in METHODS.values() if not entry.erases]
     note = (
         "leaver: online. history: stored while training. data: unlabelled, at the server.\n"
@@ -43,24 +62,24 @@ def methods(*, as_json: bool) -> None:
         "its settings: secede methods NAME. In the order in which we would try them;\n"
         f"to compare with only: {', '.join(compared)}."
     )
-    _show("Methods and what they need", told if as_json else rows, as_json=as_json, note=note)
+    _show("Methods and what they need", rows, as_json=False, note=note)
 
 
-def settings(method: str, *, as_json: bool) -> None:
+def _describe(method: str, *, as_json: bool) -> None:
     """Print what a method does and needs, and its settings with their defaults."""
-    from secede.unlearning.create import described
+    from secede.unlearning.create import describe
 
-    entry, found = described(method, search=Path.cwd())
+    entry, settings = describe(method, search=Path.cwd())
     rows = [
         {
             "setting": name,
             "default": _default(value, as_json=as_json),
             "may be": _kind(kind, unset=value is None),
         }
-        for name, (kind, value) in found.items()
+        for name, (kind, value) in settings.items()
     ]
     if as_json:
-        print(json.dumps({**_told(entry), "settings": rows}, indent=2))
+        print_json({**_summary(entry), "settings": rows})
         return
     needs = ", ".join(entry.needs.words()) or "nothing"
     where = {"everyone": "all clients"}.get(entry.runs_at, f"the {entry.runs_at}")
@@ -75,15 +94,15 @@ def settings(method: str, *, as_json: bool) -> None:
     print(f"In a config: settings.{key}.{rows[0]['setting']} = ...")
 
 
-def _told(entry: Method) -> dict[str, object]:
+def _summary(entry: Method) -> dict[str, object]:
     return {
         "method": entry.name,
-        "runs at": entry.runs_at,
+        "runs_at": entry.runs_at,
         "needs": list(entry.needs.words()),
-        "under secure aggregation": not entry.needs.single_updates,
+        "secure_aggregation": not entry.needs.single_updates,
         "scenarios": "all" if entry.scenarios is None else list(entry.scenarios),
         "erases": entry.erases,
-        "what it does": f"{entry.summary} ({entry.source})",
+        "summary": f"{entry.summary} ({entry.source})",
     }
 
 
@@ -111,8 +130,11 @@ def _default(value: object, *, as_json: bool) -> object:
     return value if as_json and isinstance(value, int | float) else str(value)
 
 
-def datasets(*, as_json: bool) -> None:
-    """Print the data sets."""
+def datasets(json: Json = False) -> None:
+    """List the data sets, their sizes and sources.
+
+    Example: secede datasets
+    """
     rows = [
         {
             "data set": entry.name,
@@ -128,11 +150,16 @@ def datasets(*, as_json: bool) -> None:
         "SECEDE_DATA names a folder that is looked into before anything is downloaded.\n"
         'Your own: data = "file.npz" with x_train, y_train, x_test, y_test.'
     )
-    _show("Data sets", rows, as_json=as_json, note=note)
+    _show("Data sets", rows, as_json=json, note=note)
 
 
-def scenarios(*, as_json: bool) -> None:
-    """Print the scenarios."""
+def scenarios(json: Json = False) -> None:
+    """List what a leaver's data can be like.
+
+    Each scenario has its probes: held-out samples that show whether the leaver was forgotten.
+
+    Example: secede scenarios
+    """
     rows = [
         {
             "scenario": name,
@@ -142,21 +169,29 @@ def scenarios(*, as_json: bool) -> None:
         }
         for name, entry in scenario_table.SCENARIOS.items()
     ]
-    _show("Scenarios", rows, as_json=as_json)
+    _show("Scenarios", rows, as_json=json)
 
 
-def executors(*, as_json: bool) -> None:
-    """Print the executors."""
+def executors(json: Json = False) -> None:
+    """List the ways to compute a round's clients.
+
+    `auto` picks one by device, network and number of clients; the records say which.
+
+    Example: secede executors
+    """
     rows = [
         {"executor": name, "a round's clients": summary}
         for name, summary in executor_table.NAMES.items()
     ]
     note = "auto picks by device, network and number of clients; each is tried beside `loop` first."
-    _show("Executors", rows, as_json=as_json, note=note)
+    _show("Executors", rows, as_json=json, note=note)
 
 
-def presets(*, as_json: bool) -> None:
-    """Print the presets."""
+def presets(json: Json = False) -> None:
+    """List the ready experiments for `secede run`.
+
+    Example: secede presets
+    """
     configs = {name: preset_files.load(name) for name in preset_files.NAMES}
     rows = [
         {
@@ -168,17 +203,7 @@ def presets(*, as_json: bool) -> None:
         }
         for name, config in configs.items()
     ]
-    _show("Presets", rows, as_json=as_json, note="Run one: secede run NAME")
-
-
-def paper_cells(wanted: Sequence[str] | None, suite: str) -> tuple[str, ...]:
-    """Return preset names for the cells that were asked for, all if none was."""
-    known = preset_files.cells(suite)
-    cells = tuple(cell.removeprefix(f"{suite}/") for cell in wanted or known)
-    unknown = [cell for cell in cells if cell not in known]
-    if unknown:
-        raise ConfigError(f"no cell {unknown[0]!r}; the cells are: {', '.join(known)}")
-    return tuple(f"{suite}/{cell}" for cell in cells)
+    _show("Presets", rows, as_json=json, note="Run one: secede run NAME")
 
 
 def _origin(entry: Entry) -> str:
@@ -198,7 +223,7 @@ def _show(
 ) -> None:
     """Print `rows`, as JSON or as a table."""
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print_json([{key.replace(" ", "_"): row[key] for key in row} for row in rows])
         return
     table = Table(
         title=title, title_justify="left", caption=note, caption_justify="left", box=box.SIMPLE

@@ -34,7 +34,7 @@ from secede.errors import (
 )
 
 # The options of a step that moves little: what is tested is the way, not the method.
-SMALL = {
+SMALL: dict[str, Any] = {
     "method": ["projected-ascent"],
     "set_": [f"projected-ascent.{key}={value}" for key, value in small.STEP.items()],
 }

@@ -16,13 +16,13 @@ from harness import tiny
 from harness.commands import secede
 from harness.paths import ROOT
 from secede.reports import build
-from secede.reports.figures.catalogue import plots
+from secede.reports.figures.catalogue import make_plots
 
 
 @pytest.fixture
 def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures: what is read is the terminal's part."""
-    monkeypatch.setattr(build, "plots", lambda _: [])
+    monkeypatch.setattr(build, "make_plots", lambda _: [])
 
 
 def test_a_report_on_many_runs_is_a_line_each(
@@ -30,7 +30,7 @@ def test_a_report_on_many_runs_is_a_line_each(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     # All thirty are drawn in tests/reports/test_build.py.
-    monkeypatch.setattr(build, "plots", lambda runs: plots(runs)[:1])
+    monkeypatch.setattr(build, "make_plots", lambda runs: make_plots(runs)[:1])
     with tarfile.open(ROOT / "docs" / "records" / "natural.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     told = secede("report", "natural", cwd=tmp_path).stdout

@@ -27,7 +27,7 @@ from secede.text import short_digest
 
 def check_recorded(store: Store) -> None:
     """Raise if nothing was recorded that somebody could be erased from."""
-    if store.last() is None:
+    if store.last_round() is None:
         raise ConfigError(
             f"{store.path} holds no completed round: train first, with "
             f"secede.{store.engine} recording it (docs/{store.engine}.md)"
@@ -38,7 +38,7 @@ def register_federation(store: Store) -> Home:
     """Set up, or bring up to date, the home of a recorded federation; whoever calls holds it."""
     check_recorded(store)
     store.trainings.check_finished()
-    made = store.log.made()
+    made = store.log.lineage()
     clients = _clients(store, made)
     if len(clients) < 2:
         raise ConfigError(f"only {clients[0].name!r} ever contributed: nobody would be left")
@@ -63,7 +63,7 @@ def register_federation(store: Store) -> Home:
 
 def scope(store: Store, client: str) -> Scope:
     """Say what a client put in by training, before and after erasures; their rounds come later."""
-    made = store.log.made()
+    made = store.log.lineage()
     trained = [r for r in made if not r.erased]
     return _scope(made, client, trained[-1].share(client) if trained else 0.0)
 

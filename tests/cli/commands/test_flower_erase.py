@@ -191,7 +191,7 @@ def test_a_mistake_leaves_a_training_that_was_cut_as_it_was(
     if mistake == "older":
         config.write_text(config.read_text().replace(', trigger = "", options = ""', ""))
     before = {p: p.read_bytes() for p in project.home.rglob("*") if p.is_file()}
-    cut = TrainingState(project.home).cut()
+    cut = TrainingState(project.home).unfinished()
     assert cut is not None
     options = {"trigger": [], "request": ["--request", str(config)], "plan": ["--dry-run"]}
     more = options.get(mistake, ["--trigger", "other"])
@@ -200,7 +200,7 @@ def test_a_mistake_leaves_a_training_that_was_cut_as_it_was(
     assert isinstance(shown.exception, SecedeError)
     assert words in str(shown.exception)
     assert {p: p.read_bytes() for p in project.home.rglob("*") if p.is_file()} == before
-    assert TrainingState(project.home).cut() == cut
+    assert TrainingState(project.home).unfinished() == cut
 
 
 def test_erasing_again_says_when_it_was_done_and_where_the_receipt_is(

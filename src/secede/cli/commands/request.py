@@ -74,7 +74,7 @@ def read_request_file(path: Path) -> bytes:
 
     A damaged request is returned: verifying it says what is wrong.
     """
-    from secede.erasure.canonical_json import parse, read
+    from secede.erasure.canonical_json import parse, read_file
     from secede.erasure.documents.request import MAX_REQUEST_BYTES
     from secede.erasure.signing import dsse
 
@@ -86,7 +86,7 @@ def read_request_file(path: Path) -> bytes:
     if path.is_dir():
         raise other
     try:
-        data = read(path, MAX_REQUEST_BYTES)
+        data = read_file(path, MAX_REQUEST_BYTES)
     except TrustError as error:  # longer than any request
         raise other from error
     if not data.startswith(b"{"):
@@ -120,7 +120,7 @@ def _check_accepted(folder: Path, client: str, key: Path) -> None:
     home = Home(folder)
     home.federation.client(client)
     with ModelRegistry(home.registry, read_only=True) as registry:
-        if client in registry.erased():
+        if client in registry.erased_clients():
             raise RequestError(f"{client!r} was erased already: there is nothing to ask for")
     ring, identity = home.keyring(), key_id(load_private(key).public_key)
     if client not in ring or key_id(ring[client]) == identity:

@@ -51,7 +51,7 @@ class CapturingStrategy(LegacyStrategy):
     """A strategy that configures a round as another does, and keeps what came of it."""
 
     def __init__(self, masked: SecAggSettings, grid: SecAggGrid) -> None:
-        self.inner, self.results, self._grid = masked.whole(), Results(), grid
+        self.inner, self.results, self._grid = masked.sampling_all(), Results(), grid
         self.mean, self._workflow = Parameters([], ""), masked.workflow
 
     def configure_fit(
@@ -119,17 +119,17 @@ class SecureEngine(LiveEngine):
     ) -> RoundResult:
         begin = {name: state[name] for name in self.like}
         start = states.digest(begin)
-        agreed = self.opened.agreed(start, [*names.values()])
+        agreed = self.opened.allowed_clients(start, [*names.values()])
         faults = dict.fromkeys(names, "a sum from this model was opened without it")
         at = {node: client for node, client in at.items() if names[node] in agreed}
         legacy_api.check_modulus(self.masked.workflow, len(at))
         grid = SecAggGrid(
-            self.exchange,
+            self.transport,
             self.opened,
             like=self.like,
             home=self.home,
             most=self.masked.workflow.max_weight,
-            seconds=self.round_seconds,
+            seconds=self.round_timeout,
         )
         own = {node: self.own.get(client) for node, client in at.items()}
         grid.round = here = SecAggRound(
@@ -137,7 +137,7 @@ class SecureEngine(LiveEngine):
             start=start,
             check=self.enough,
             serving={node: known.digest for node, known in own.items() if known},
-            heaviest={n: self.heaviest[c] for n, c in at.items() if c in self.heaviest},
+            max_weights={n: self.max_weights[c] for n, c in at.items() if c in self.max_weights},
             group=round_group(phase, number),
             faults={node: why for node, why in faults.items() if node not in at},
         )

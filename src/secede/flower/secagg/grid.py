@@ -66,7 +66,7 @@ class SecAggRound:
     check: Callable[[Sequence[str]], None] = lambda _names: None  # raises if so many do not do
     without_fail: bool = False  # no sum is opened if somebody fails
     serving: Mapping[int, str | None] = field(default_factory=dict)  # updates that must stay
-    heaviest: Mapping[int, float] = field(default_factory=dict)  # weight that passes as honest
+    max_weights: Mapping[int, float] = field(default_factory=dict)  # weight that passes as honest
     group: str = ""  # of its messages; "": as the workflow calls it
     digests: dict[int, str] = field(default_factory=dict)  # as clients tell them
     faults: dict[int, str] = field(default_factory=dict)  # why somebody is not in the mean
@@ -85,7 +85,7 @@ class SecAggGrid(ForwardingGrid):
 
     def __init__(
         self,
-        exchange: Transport,
+        transport: Transport,
         opened: OpenedSums,
         *,
         like: State,
@@ -93,8 +93,8 @@ class SecAggGrid(ForwardingGrid):
         most: float,
         seconds: float,
     ) -> None:
-        super().__init__(exchange.grid)
-        self.exchange, self.opened, self.round = exchange, opened, SecAggRound(names={})
+        super().__init__(transport.grid)
+        self.transport, self.opened, self.round = transport, opened, SecAggRound(names={})
         self._like, self._home, self._most, self.seconds = like, home, most, seconds
 
     def send_and_receive(
@@ -116,7 +116,7 @@ class SecAggGrid(ForwardingGrid):
             self._address(message, seconds)
         here.keys.clear()
         here.down += sum(arrays.size_bytes(message) for message in made)
-        replies = self.exchange.send(made, here.names, seconds)
+        replies = self.transport.send(made, here.names, seconds)
         sound = list[Message]()
         for node, reply in replies.sound.items():
             here.up += arrays.size_bytes(reply)
@@ -159,7 +159,7 @@ class SecAggGrid(ForwardingGrid):
         """Return a round's messages without those to clients that dropped out of it."""
         here = self.round
         stay = [(proxy, ins) for proxy, ins in made if int(proxy.cid) not in here.dropped]
-        self.opened.agreed(here.start, [here.names[int(proxy.cid)] for proxy, _ in stay])
+        self.opened.allowed_clients(here.start, [here.names[int(proxy.cid)] for proxy, _ in stay])
         return stay
 
     def _open(self, nodes: Sequence[int]) -> None:
@@ -223,7 +223,7 @@ class SecAggGrid(ForwardingGrid):
                 f"its {weight:,} samples are more than SecAgg+ was told of: give "
                 f"SecAggPlusWorkflow a max_weight of {weight:,} or more, now {self._most:g}"
             )
-        if weight > here.heaviest.get(node, weight):
+        if weight > here.max_weights.get(node, weight):
             raise GuardError(f"its weight {weight:g} is far beyond what was recorded of it")
         self._check_shapes(masked)
         if digest is not None:

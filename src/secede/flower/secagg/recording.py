@@ -20,28 +20,28 @@ from secede.flower._flwr import (
     SecAggPlusWorkflow,
     SimpleClientManager,
 )
-from secede.flower.rounds.recording import WAIT_SECONDS
+from secede.flower.rounds.recording import ONLINE_TIMEOUT
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.legacy_api import SecAggSettings
 from secede.flower.secagg.strategy import RecordingStrategy, TimeoutClientManager, TrainingGrid
 from secede.flower.storage.store import Store
 from secede.state import State
 
-ROUND_SECONDS = 3600.0
+ROUND_TIMEOUT = 3600.0
 
 
 def secure_recording(
     workflow: DefaultWorkflow,
     store: Store,
     *,
-    wait_seconds: float = WAIT_SECONDS,
-    round_seconds: float = ROUND_SECONDS,
+    online_timeout: float = ONLINE_TIMEOUT,
+    round_timeout: float = ROUND_TIMEOUT,
     from_scratch: bool = False,
 ) -> SecureRecording:
     """Return a workflow that does what `workflow` does and lets clients be erased later.
 
-    It must be a DefaultWorkflow whose fit workflow is SecAgg+'s. `wait_seconds` is how long it
-    waits for clients before each round, `round_seconds` how long for answers in it. Where a
+    It must be a DefaultWorkflow whose fit workflow is SecAgg+'s. `online_timeout` is how long it
+    waits for clients before each round, `round_timeout` how long for answers in it. Where a
     training begins, and when it goes on, is as with `recording`.
     """
     if isinstance(workflow, SecureRecording):
@@ -54,7 +54,7 @@ def secure_recording(
             "DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(...)), or record rounds in the open "
             "with recording(FedAvg(), store)"
         )
-    return SecureRecording(workflow, store, wait_seconds, round_seconds, from_scratch)
+    return SecureRecording(workflow, store, online_timeout, round_timeout, from_scratch)
 
 
 class SecureRecording:
@@ -64,13 +64,13 @@ class SecureRecording:
         self,
         inner: DefaultWorkflow,
         store: Store,
-        wait_seconds: float,
-        round_seconds: float,
+        online_timeout: float,
+        round_timeout: float,
         from_scratch: bool,
     ) -> None:
         assert isinstance(inner.fit_workflow, SecAggPlusWorkflow)  # that was checked
         self.inner, self.store, self.workflow = inner, store, inner.fit_workflow
-        self._wait_seconds, self._round_seconds = wait_seconds, round_seconds
+        self._wait_seconds, self._round_seconds = online_timeout, round_timeout
         self._from_scratch = from_scratch
 
     def __call__(self, grid: Grid, context: Context) -> None:
@@ -84,11 +84,13 @@ class SecureRecording:
                 "leave Flower's own, SimpleClientManager, in the LegacyContext"
             )
         usual, manager, config = context.strategy, context.client_manager, context.config
-        with self.store.held():
+        with self.store.lock():
             given = self._given(masked, manager)
             begun = states.digest(given)
-            on = self.store.begin(config.num_rounds, given=begun, from_scratch=self._from_scratch)
-            model = None if on is None else self.store.model()
+            on = self.store.start_training(
+                config.num_rounds, given=begun, from_scratch=self._from_scratch
+            )
+            model = None if on is None else self.store.last_model()
             done = 0 if on is None else min(on.rounds, config.num_rounds)
             shown = TrainingGrid(grid, self.store, self._round_seconds, masked.workflow.max_weight)
             begin = given if model is None else model
@@ -103,14 +105,14 @@ class SecureRecording:
                 shown.ended = True
                 context.strategy, context.client_manager = usual, manager
                 context.config = config
-            self.store.finish()
+            self.store.finish_training()
 
     def _given(self, masked: SecAggSettings, manager: ClientManager) -> State:
         """Return the weights that the training is started with."""
         found = masked.strategy.initialize_parameters(manager)
         if found is not None:
-            return legacy_api.to_state(found, self.store.like)
-        last = None if self._from_scratch else self.store.model()
+            return legacy_api.to_state(found, self.store.template)
+        last = None if self._from_scratch else self.store.last_model()
         if last is None:
             raise ConfigError(
                 "the strategy has no initial_parameters: give it those of load_model(), so that it "

@@ -53,21 +53,21 @@ class TrainingGrid(SecAggGrid):
     """The grid of a training, on which those who were erased are not."""
 
     def __init__(self, grid: Grid, store: Store, seconds: float, most: float) -> None:
-        exchange = Transport(grid=with_fast_polls(grid), pause=_PAUSE, now=store.clock)
+        transport = Transport(grid=with_fast_polls(grid), pause=_PAUSE, now=store.clock)
         super().__init__(
-            exchange,
+            transport,
             OpenedSums(store.path),
-            like=store.like,
+            like=store.template,
             home=store.identity,
             most=most,
             seconds=seconds,
         )
-        self.ended, self._grid, self._thread = False, exchange.grid, threading.get_ident()
+        self.ended, self._grid, self._thread = False, transport.grid, threading.get_ident()
 
     def admit(self, roster: Roster, refused: Callable[[Node, str], None]) -> AdmissionGrid:
         """Show those whom the roster admits."""
         self.inner = shown = AdmissionGrid(self._grid, roster, refused)
-        self.exchange = replace(self.exchange, grid=shown)
+        self.transport = replace(self.transport, grid=shown)
         return shown
 
     def get_nodes(self) -> Iterable[NodeInfo]:
@@ -107,13 +107,13 @@ class RecordingStrategy(LegacyStrategy):
         store: Store,
         shown: TrainingGrid,
         begin: State,
-        wait_seconds: float,
+        online_timeout: float,
     ) -> None:
         self._masked, self._inner, self._store, self._shown = masked, masked.strategy, store, shown
-        self._wait_seconds = wait_seconds
+        self._wait_seconds = online_timeout
         self._begin, self._start = begin, states.digest(begin)
         self._known = {node.identity: node for node in store.clients()}
-        self._digests = store.digests()  # of their last recorded updates, by identity
+        self._digests = store.update_digests()  # of their last recorded updates, by identity
         self._asked, self._config = dict[int, Node](), dict[str, Any]()
         self._in_mean: set[int] | None = None
         self._made: FitMessages | None = None
@@ -150,25 +150,27 @@ class RecordingStrategy(LegacyStrategy):
         """Let the strategy choose, once a round, among the clients that have not left."""
         if self._made is not None:  # it begins again without those who dropped out
             return self._shown.left(self._made)
-        self._start = states.digest(legacy_api.to_state(parameters, self._store.like))
+        self._start = states.digest(legacy_api.to_state(parameters, self._store.template))
         self._store.check_start(self._start)
         shown = self._admit()
         DeadlineGrid(
             shown,
             self._wait_seconds,
-            enough=max(self._masked.least(), len(self._shown.opened.before(self._start) or ())),
-            hopeless=shown.hopeless,
+            enough=max(
+                self._masked.min_clients(), len(self._shown.opened.opened_with(self._start) or ())
+            ),
+            why_too_few=shown.why_too_few,
         ).get_nodes()
         made = self._inner.configure_fit(server_round, parameters, client_manager)
         chosen = [int(proxy.cid) for proxy, _ in made]
-        if strangers := {*chosen} - shown.seen.keys():
+        if strangers := {*chosen} - shown.admitted.keys():
             raise ConfigError(
                 f"strategy {type(self._inner).__name__!r} chose node {min(strangers)}, which takes "
                 "no part: choose among the client manager's"
             )
-        if made and self._shown.opened.before(self._start) is not None:
+        if made and self._shown.opened.opened_with(self._start) is not None:
             made = self._again(made, shown)
-        self._asked = {int(proxy.cid): shown.seen[int(proxy.cid)] for proxy, _ in made}
+        self._asked = {int(proxy.cid): shown.admitted[int(proxy.cid)] for proxy, _ in made}
         legacy_api.check_modulus(self._masked.workflow, len(made))
         self._config = config_to_json(made[0][1].config) if made else {}
         self._shown.round = SecAggRound(
@@ -199,13 +201,13 @@ class RecordingStrategy(LegacyStrategy):
             found.parameters = shown
         lost = [n for n in here.faults if n not in weights]
         failed = [*failures, *(RuntimeError(here.faults[n]) for n in lost)]
-        mean = legacy_api.to_state(shown, self._store.like)
+        mean = legacy_api.to_state(shown, self._store.template)
         parameters, metrics = self._inner.aggregate_fit(server_round, results, failed)
         self._in_mean = set(weights)
         if parameters is None:
             logger.info(f"round {server_round}: the strategy took no mean, all stays")
             return parameters, metrics
-        state = legacy_api.to_state(parameters, self._store.like)
+        state = legacy_api.to_state(parameters, self._store.template)
         _check_same(state, mean, type(self._inner).__name__)
         for line in legacy_api.warnings(self._masked.workflow, counts):
             self._tell_once(0, line.partition(" ")[0], line)
@@ -227,7 +229,7 @@ class RecordingStrategy(LegacyStrategy):
             )
             for node, weight in sorted(weights.items(), key=lambda pair: self._asked[pair[0]].name)
         ]
-        self._store.keep(
+        self._store.record_round(
             state,
             run=self.run,
             strategy=type(self._inner).__name__,
@@ -267,13 +269,13 @@ class RecordingStrategy(LegacyStrategy):
         return self._inner.evaluate(server_round, parameters)
 
     def _admit(self) -> AdmissionGrid:
-        roster = Roster(self._known.values(), self._store.erased())
+        roster = Roster(self._known.values(), self._store.erased_clients())
         return self._shown.admit(roster, self._tell_refused)
 
     def _again(self, made: FitMessages, shown: AdmissionGrid) -> FitMessages:
         """Return the messages of a round whose sum was opened before: to the same clients."""
-        names = [node.name for node in shown.seen.values()]
-        agreed = self._shown.opened.agreed(self._start, names)
+        names = [node.name for node in shown.admitted.values()]
+        agreed = self._shown.opened.allowed_clients(self._start, names)
         logger.info(
             f"a sum from this model was opened before: the round is taken again with the same "
             f"clients, {', '.join(sorted(agreed))}"
@@ -281,7 +283,7 @@ class RecordingStrategy(LegacyStrategy):
         given = {int(proxy.cid): ins for proxy, ins in made}
         return [
             (GridClientProxy(node, self._shown, run_id=0), given.get(node, made[0][1]))
-            for node, who in shown.seen.items()
+            for node, who in shown.admitted.items()
             if who.name in agreed
         ]
 

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from secede import files
 from secede.erasure.canonical_json import to_canonical
-from secede.erasure.documents.ledger_rows import DeliveredBody, ModelBody
+from secede.erasure.documents.ledger_rows import ModelBody
 from secede.erasure.documents.receipt import Scope
 from secede.erasure.storage.home import Client, Federation, Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import Candidate, Model, ModelRegistry
 from secede.erasure.types import parse_time
-from secede.erasure.workflow.session import NAMES
+from secede.erasure.workflow.session import delivered_rows
 from secede.errors import ConfigError, RecordError
 from secede.flower.storage.round_log import Round
 from secede.flower.storage.store import Store
@@ -27,7 +27,7 @@ from secede.text import short_digest
 
 def check_recorded(store: Store) -> None:
     """Raise if nothing was recorded that somebody could be erased from."""
-    if store.last() is None:
+    if store.last_round() is None:
         raise ConfigError(
             f"{store.path} holds no completed round: train first, with "
             f"secede.{store.engine} recording it (docs/{store.engine}.md)"
@@ -38,7 +38,7 @@ def register_federation(store: Store) -> Home:
     """Set up, or bring up to date, the home of a recorded federation; whoever calls holds it."""
     check_recorded(store)
     store.trainings.check_finished()
-    made = store.log.made()
+    made = store.log.lineage()
     clients = _clients(store, made)
     if len(clients) < 2:
         raise ConfigError(f"only {clients[0].name!r} ever contributed: nobody would be left")
@@ -63,7 +63,7 @@ def register_federation(store: Store) -> Home:
 
 def scope(store: Store, client: str) -> Scope:
     """Say what a client put in by training, before and after erasures; their rounds come later."""
-    made = store.log.made()
+    made = store.log.lineage()
     trained = [r for r in made if not r.erased]
     return _scope(made, client, trained[-1].share(client) if trained else 0.0)
 
@@ -127,8 +127,7 @@ def _register(store: Store, made: Sequence[Round]) -> None:
         )
         at = parse_time(last.at)
         ledger.append_once("model", body, at)
-        for start in range(0, len(model.clients), NAMES):
-            part = DeliveredBody(model=last.model, clients=model.clients[start : start + NAMES])
+        for part in delivered_rows(last.model, model.clients):
             ledger.append_once("delivered", part, at)
 
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from secede import files, logs
 from secede import state as states
-from secede.erasure.canonical_json import parse, read
+from secede.erasure.canonical_json import parse, read_file
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.json_files import load_document, save_document
@@ -102,7 +102,7 @@ class Store:
         if not path.exists():
             return
         try:
-            engine = parse(read(path, _LIMIT), _LIMIT).get("engine")
+            engine = parse(read_file(path, _LIMIT), _LIMIT).get("engine")
         except TrustError as error:
             raise RecordError(f"{path}: damaged; restore it from a backup") from error
         if engine != self.engine:
@@ -209,7 +209,7 @@ class Store:
             erased, last = frozenset(registry.erased_clients()), self.last()
         if not retired and erased and (last is None or last.model != digest):
             # The registry knows what served, and not the rounds that led there.
-            retired = not erased.isdisjoint(self.log.carried().get(digest, ()))
+            retired = not erased.isdisjoint(self.log.contributors().get(digest, ()))
         if retired:
             raise GuardError(
                 f"the training starts from model {short_digest(digest)}, which is retired because "
@@ -225,13 +225,13 @@ class Store:
 
         `given` is the digest of the weights that it is started with.
         """
-        found = self.trainings.foresee(rounds, given=given, from_scratch=from_scratch)
+        found = self.trainings.plan_start(rounds, given=given, from_scratch=from_scratch)
         begin = found.model or given
         if begin is not None:
             self.check_start(begin)
         here = found.model is None or (found.model == given and not found.done)
         state = None if here else self.model()
-        found = self.trainings.begin(rounds, given=given, from_scratch=from_scratch)
+        found = self.trainings.start(rounds, given=given, from_scratch=from_scratch)
         logger.info(found.words)
         return (
             None
@@ -241,7 +241,7 @@ class Store:
 
     def resume(self) -> TrainingStart | None:
         """Return where the training that was cut short goes on; None if there is none."""
-        cut, state = self.trainings.cut(), self.model()
+        cut, state = self.trainings.unfinished(), self.model()
         return (
             None if cut is None or state is None else TrainingStart(cut[1], arrays.to_record(state))
         )

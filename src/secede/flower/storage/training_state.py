@@ -97,7 +97,7 @@ class TrainingState:
         if last is None:
             return StartPoint(words="training begins from fresh weights, the first of this home")
         if from_scratch or self._waits():
-            if given is not None and self._log.knows(given):
+            if given is not None and self._log.has_model(given):
                 raise ConfigError(
                     f"a training from scratch was asked for, and it is started with model "
                     f"{short_digest(given)} of an earlier one: give it fresh weights"
@@ -109,11 +109,11 @@ class TrainingState:
             )
         if cut is not None:
             return self._again(*cut, last, rounds)
-        if given is not None and given != last.model and self._log.knows(given):
+        if given is not None and given != last.model and self._log.has_model(given):
             return StartPoint(
                 words=f"training begins from model {short_digest(given)}, as it was told to"
             )
-        made = self._log.made()
+        made = self._log.lineage()
         return StartPoint(
             model=last.model,
             words=f"training goes on from the serving model {short_digest(last.model)}, which "

@@ -178,7 +178,7 @@ def _log_if_offline(transport: Transport, store: Store, client: Node) -> None:
     if client.name not in transport.wait_for_nodes([client], 0.0):
         logger.info(
             f"{client.name} is not online: it is waited for until its deadline; if it is gone for "
-            "good, say so (--gone), and the next rung is taken at once"
+            "good, say so (--leaver-gone), and the next rung is taken at once"
         )
 
 

@@ -92,7 +92,7 @@ def test_a_training_from_scratch_can_be_taken_back(federation: Federation, times
         wish(federation)
     waiting = preflight.plan_training(home(federation), 2, from_scratch=False)
     assert waiting.words.startswith("FROM SCRATCH")
-    assert "--go-on" in waiting.words
+    assert "--resume" in waiting.words
     told = Lines()
     asked = preflight.plan_training(home(federation), 2, from_scratch=False, go_on=True)
     assert "goes on from the serving model" in asked.words

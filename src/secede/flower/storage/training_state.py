@@ -82,7 +82,7 @@ class TrainingState:
             raise ConfigError(
                 f"a training of {known.rounds} rounds was cut short after round {done}: start it "
                 "again to finish it (secede flower train), or say that its model is to be taken as "
-                "it is (secede flower erase --as-it-is, in an app store.take_as_it_is())"
+                "it is (secede flower erase --accept-unfinished, in an app store.take_as_it_is())"
             )
 
     def foresee(
@@ -102,7 +102,7 @@ class TrainingState:
                     f"a training from scratch was asked for, and it is started with model "
                     f"{short_digest(given)} of an earlier one: give it fresh weights"
                 )
-            back = "" if from_scratch else "; --go-on, in an app store.go_on(), takes that back"
+            back = "" if from_scratch else "; --resume, in an app store.go_on(), takes that back"
             return StartPoint(
                 words="FROM SCRATCH: training begins from fresh weights and takes nothing of model "
                 f"{short_digest(last.model)}, which it replaces{back}"

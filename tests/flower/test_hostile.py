@@ -154,7 +154,7 @@ def test_killed_while_it_settles_the_rounds_are_not_lost(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(FlowerBackend, "settle", die)
+        patch.setattr(FlowerBackend, "commit", die)
         with pytest.raises(KeyboardInterrupt):
             federation.erase("name:site-1")
     cut = federation.store.last_round()

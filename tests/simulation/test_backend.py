@@ -73,7 +73,7 @@ def test_each_client_can_show_later_what_it_was_trained_on(home: Home) -> None:
 def test_the_ground_is_the_same_on_every_start(home: Home) -> None:
     one, other = SimulatedBackend(home), SimulatedBackend(home)
     for name in one.clients:
-        mine, theirs = one.last(name), other.last(name)
+        mine, theirs = one.last_update(name), other.last_update(name)
         assert mine is not None
         assert theirs is not None
         assert states.digest(mine.state) == states.digest(theirs.state)

@@ -287,7 +287,7 @@ class FlowerBackend(FederationBackend):
 
 def _outputs(model: nn.Module) -> int:
     """Return how many classes a network tells apart: the outputs of its last linear layer."""
-    found = weight_layout.last(model)
+    found = weight_layout.last_layer(model)
     if not isinstance(found, nn.Linear):
         raise ConfigError(
             f"{type(model).__name__} has no linear layer to tell the number of classes from: give "

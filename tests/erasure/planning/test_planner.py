@@ -18,7 +18,7 @@ from secede.erasure.documents.plan import GuardLimits, Plan
 from secede.erasure.documents.request import unverified_request
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.planning.plan_table import MEAN_LIMITS, plan_table, plan_text
-from secede.erasure.planning.planner import parameters, planned, rung_of
+from secede.erasure.planning.planner import method_of, parameters, rung_of
 from secede.erasure.storage.home import Home
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError
@@ -120,10 +120,10 @@ def test_every_method_has_a_rung_and_tells_its_parameters(name: str) -> None:
 
 def test_a_rung_is_taken_as_it_was_planned_though_defaults_have_changed(home: Home) -> None:
     step = plan(home, settings={"second-choice": {"epochs": 3}}).ladder[0]
-    assert parameters(planned(step)) == step.parameters
+    assert parameters(method_of(step)) == step.parameters
     before = {"labels": "own", "floor": False, "hold_first": 0.75, "hold_by": "model"}
     older = step.model_copy(update={"parameters": step.parameters | before})
-    assert parameters(planned(older)) == older.parameters != step.parameters
+    assert parameters(method_of(older)) == older.parameters != step.parameters
     assert older.parameters["epochs"] == 3
 
 
@@ -133,10 +133,10 @@ def test_what_this_version_cannot_do_as_planned_is_refused(
 ) -> None:
     step = plan(home).ladder[0]
     with pytest.raises(ConfigError, match=next(iter(change))):
-        planned(step.model_copy(update={"parameters": step.parameters | change}))
+        method_of(step.model_copy(update={"parameters": step.parameters | change}))
     fewer = {key: value for key, value in step.parameters.items() if key != "floor"}
     with pytest.raises(ConfigError, match=r"\(floor\): go on with the version that planned it"):
-        planned(step.model_copy(update={"parameters": fewer}))
+        method_of(step.model_copy(update={"parameters": fewer}))
 
 
 def test_robust_means_state_their_limits_and_their_needs(home: Home, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_under_secure_aggregation_there_is_no_robust_mean(tmp_path: Path) -> Non
     home = small.make(tmp_path, CONFIG + "situation.secure_aggregation = true\n")
     with pytest.raises(ConfigError, match="secure aggregation hides"):
         plan(home, mean="median")
-    assert SimulatedBackend(home).last("site-0") is None
+    assert SimulatedBackend(home).last_update("site-0") is None
     outcome = small.erase(home, small.receive(home).id)
     assert outcome.state == "promoted"
 

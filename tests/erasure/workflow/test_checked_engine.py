@@ -20,8 +20,10 @@ from secede.erasure.documents.plan import GuardLimits
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.transition_details import EscalationDetails, Exchange
 from secede.erasure.workflow.measurement import STALE
 from secede.errors import DataError, SilentError
+from secede.federation.cost import Cost
 from secede.federation.engine import Update
 from secede.federation.simulator import Simulator
 from secede.simulation.backend import SimulatedBackend
@@ -291,8 +293,18 @@ def test_no_claimed_number_of_gradients_stops_an_erasure(
 
 def test_costs_beyond_all_numbers_are_cut_in_the_receipt_s_sum(home: Home) -> None:
     course = small.course(home, small.receive(home).id)
-    first = replace(course.last, details={"cost": {"gradient_samples": 2**53 - 1}})
-    assert replace(course, way=(first, first)).cost.gradient_samples == 2**53 - 1
+    exchange = Exchange(cost=Cost(gradient_samples=2**53 - 1))
+    details = EscalationDetails(
+        plan="a" * 64,
+        rung="local-step",
+        method="projected-ascent",
+        outcome="broken",
+        reason="it broke",
+        next_rung=1,
+        exchange=exchange,
+    )
+    first = replace(course.last, details=details)
+    assert replace(course, transitions=(first, first)).cost.gradient_samples == 2**53 - 1
 
 
 def test_with_everybody_there_no_limit_tells_of_updates_from_before(home: Home) -> None:

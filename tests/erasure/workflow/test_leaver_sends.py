@@ -16,6 +16,7 @@ from secede import state as states
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.transition_details import LocalStepDetails
 from secede.errors import DataError
 from secede.unlearning.methods.projected_ascent import ProjectedAscent
 
@@ -50,16 +51,18 @@ def test_a_refused_state_was_paid_for(home: Home) -> None:
     ground = Liars(home, leaver=lambda s: {n: v * float("nan") for n, v in s.items()})
     small.erase(home, small.receive(home).id, ground=ground)
     size = states.size_bytes(model(home))
-    (given_up,) = [t for t in small.course(home).transitions if t.state == "escalated"]
-    assert given_up.details["cost"]["upload_bytes"] == size
-    assert given_up.details["scalars"]["upload_bytes"] == size
+    (given_up,) = small.course(home).failures
+    assert given_up.exchange is not None
+    assert given_up.exchange.cost.upload_bytes == size
+    assert given_up.scalars()["upload_bytes"] == size
 
 
 def test_a_leavers_words_do_not_get_into_journal_or_ledger(home: Home) -> None:
     ground = Liars(home, report=lambda r: replace(r, ended_by="Jane Doe, born 1970-01-01"))
     assert small.erase(home, small.receive(home).id, ground=ground).rung == "local-step"
     (step,) = [t for t in small.course(home).transitions if t.state == "local-step"]
-    assert step.details["report"]["ended_by"] == "other"
+    assert isinstance(step.details, LocalStepDetails)
+    assert step.details.report["ended_by"] == "other"
     with Ledger(home.ledger, read_only=True) as ledger:
         assert not any("Jane" in str(row.body) for row in ledger.rows())
 
@@ -93,7 +96,8 @@ def test_where_something_failed_is_told_and_never_the_words(
 
     monkeypatch.setattr(ProjectedAscent, "unlearn", broken)
     small.erase(home, small.receive(home).id)
-    (given_up,) = [t for t in small.course(home).transitions if t.state == "escalated"]
+    (given_up,) = small.course(home).failures
     place = f"{__name__}, line {broken.__code__.co_firstlineno + 1}"
-    assert given_up.details["reason"].startswith(f"RuntimeError in {place}: what clients sent")
-    assert "size" not in given_up.details["reason"]
+    assert given_up.outcome == "broken"
+    assert given_up.reason.startswith(f"RuntimeError in {place}: the method cannot compute")
+    assert "size" not in given_up.reason

@@ -182,9 +182,9 @@ def test_the_receipt_holds_every_parameter(home: Home) -> None:
     )
     assert said["backups_until"] == "2026-11-24T12:00:00Z"
     assert method["training"].keys() == {*Training.model_fields, "seed"} - {"rounds"}
-    guarded = next(t for t in course.transitions if t.state == "guarded")
-    assert method["guard"] == guarded.details["scalars"]
-    assert {"distance", "farthest", "nearest"} <= method["guard"].keys()
+    assert course.guard is not None
+    assert method["guard"] == course.guard.scalars()
+    assert {"distance", "max_distance", "min_distance"} <= method["guard"].keys()
 
 
 def test_a_rung_without_the_leaver_has_no_guard_to_tell_of(home: Home) -> None:

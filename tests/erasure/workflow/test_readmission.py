@@ -61,7 +61,7 @@ def test_a_round_asks_the_registry_about_every_update(
     outcome = small.erase(home, small.receive(home).id, how=small.options(max_rounds=1))
     assert outcome.rung == "local-step"
     (guarded,) = [t for t in small.course(home).transitions if t.state == "guarded"]
-    assert asked == [(f"site-{n}", guarded.details["model"]) for n in (1, 2, 3)]
+    assert asked == [(f"site-{n}", guarded.details.ledger_model) for n in (1, 2, 3)]
     assert left_out(home) == {("site-2", "refused")}
 
 

@@ -383,6 +383,7 @@ def _erased_at(result: ErasureResult) -> str:
 def _print_plan(project: Project, config: Config, timeout: float, *, as_json: bool) -> None:
     """Let the app plan, and print the plan that it logs."""
     from secede.erasure.documents.plan import Plan
+    from secede.erasure.planning.plan_table import plan_table
     from secede.flower.deploy import runs
     from secede.flower.deploy.project import SUPERLINK
 
@@ -400,7 +401,7 @@ def _print_plan(project: Project, config: Config, timeout: float, *, as_json: bo
     if as_json:
         print(plans[-1].model_dump_json(indent=2))
     else:
-        Console().print(plans[-1].show())
+        Console().print(plan_table(plans[-1]))
 
 
 def _count_rounds(project: Project) -> int:

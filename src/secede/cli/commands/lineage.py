@@ -34,7 +34,7 @@ def lineage(
     path = Home(home).registry if home.is_dir() else home
     with ModelRegistry(path, read_only=True) as registry:
         models = registry.models() if client is None else registry.carriers(client)
-        erased, clients = registry.erased(), registry.clients()
+        erased, clients = registry.erased_clients(), registry.clients()
     if client is not None and client not in clients:
         raise ConfigError(
             f"no model ever carried {client!r}: {did_you_mean(client, clients)}"

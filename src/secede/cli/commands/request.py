@@ -120,7 +120,7 @@ def _check_accepted(folder: Path, client: str, key: Path) -> None:
     home = Home(folder)
     home.federation.client(client)
     with ModelRegistry(home.registry, read_only=True) as registry:
-        if client in registry.erased():
+        if client in registry.erased_clients():
             raise RequestError(f"{client!r} was erased already: there is nothing to ask for")
     ring, identity = home.keyring(), key_id(load_private(key).public_key)
     if client not in ring or key_id(ring[client]) == identity:

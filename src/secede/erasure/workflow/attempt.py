@@ -65,7 +65,7 @@ def start_rung(session: ErasureSession) -> None:
     participants = Participants.of(session)
 
     def start(server: Server) -> Start:
-        start = run_method(lambda: _checked_start(method, server, step.method))
+        start = run_method(lambda: _start(method, server, step.method))
         if is_local:
             return start
         return replace(start, state=states.tied(start.state, session.parameter_aliases))
@@ -94,7 +94,7 @@ def start_rung(session: ErasureSession) -> None:
     )
 
 
-def _checked_start(method: Method, server: Server, name: str) -> Start:
+def _start(method: Method, server: Server, name: str) -> Start:
     start = checked_start(method, server)
     states.check_schema(start.state, server.global_state)
     states.check_finite(start.state, f"the start of {name}")
@@ -177,7 +177,7 @@ def record_fingerprints(session: ErasureSession) -> None:
         if not session.home.model(model.digest).exists():
             continue
         state = session.load_model(model.digest)
-        fingerprints.keep(model.digest, state, session.trainable & state.keys())
+        fingerprints.save(model.digest, state, session.trainable & state.keys())
 
 
 def guard(session: ErasureSession) -> None:
@@ -191,11 +191,11 @@ def guard(session: ErasureSession) -> None:
         trace=session.backend.update_trace(plan.client),
         radius=_radius(method_of(step)),
         ball=plan.guard.radius,
-        farthest=plan.guard.max_distance,
-        nearest=plan.guard.min_distance,
-        nearest_line=plan.guard.min_line_distance,
+        max_distance=plan.guard.max_distance,
+        min_distance=plan.guard.min_distance,
+        min_line_distance=plan.guard.min_line_distance,
         registered={model.digest for model in session.registry.models()},
-        sketches=_fingerprints(session),
+        fingerprints=_fingerprints(session),
     )
     try:
         safe_state, report = guard.check(state)

@@ -1,4 +1,5 @@
-"""What docs/architecture.md promises: its paths exist, and the code is walked as easily as it says."""
+"""What docs/architecture.md promises: its paths exist, and the code is walked as easily as it "
+"says."""
 
 from __future__ import annotations
 

@@ -57,4 +57,4 @@ class _Again:
     here: State
 
     def unlearn(self, task: LocalTask) -> LocalResult:
-        return self.how.unlearn_again(task, self.here, most_steps=self.how.again)
+        return self.how.unlearn_again(task, self.here, max_steps=self.how.again)

@@ -90,16 +90,17 @@ def write_text(path: Path, content: str) -> None:
 
 def create(path: Path, content: bytes, mode: int) -> None:
     """Write a new file in one step; raise FileExistsError and change nothing if it is there."""
-    try:
-        with temporary_file(path, mode) as temporary:
-            temporary.write_bytes(content)
-            sync(temporary)
+    existing: FileExistsError | None = None
+    with _storage_errors(path), temporary_file(path, mode) as temporary:
+        temporary.write_bytes(content)
+        sync(temporary)
+        try:
             os.link(temporary, path)  # unlike a rename, it fails where there is a file already
+        except FileExistsError as error:
+            existing = error
         sync(path.parent)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+    if existing is not None:
+        raise existing
 
 
 def append_line(path: Path, line: str) -> None:

@@ -70,7 +70,7 @@ def test_a_round_follows_from_where_the_second_step_ends_and_holds_what_leads_ba
 
     class Again:
         def unlearn(self, task: LocalTask) -> LocalResult:
-            return plain.unlearn_again(task, first.state, most_steps=3)
+            return plain.unlearn_again(task, first.state, max_steps=3)
 
     asked = TakeStep(Again())
     step, _ = server.engine.ask(0, asked, global_state=server.global_state, number=2)

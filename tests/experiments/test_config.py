@@ -100,12 +100,13 @@ def test_a_refused_method_names_those_that_would_work_and_what_to_try_first() ->
         parse("situation.leaver_online = false", name="x")
     assert str(caught.value) == (
         "method 'second-choice' needs the leaver online, which this federation does not have "
-        "(situation.leaver_online in a config); these would work, in the order we would try them: "
-        "weight-negation, rapid-retrain; to compare with: retrain, which is always run, fine-tune"
+        "(situation.leaver_online in a config); methods that work here, best first: "
+        "weight-negation, rapid-retrain; baselines: retrain, which is always run, fine-tune"
     )
-    with pytest.raises(ConfigError, match="try them: distillation, federaser, weight-negation, "):
+    with pytest.raises(ConfigError, match="best first: distillation, federaser, weight-negation, "):
         parse("situation = {leaver_online = false, history = true, server_data = 9}", name="x")
-    with pytest.raises(ConfigError, match=r"try them: federaser, .*rapid-retrain, distillation; "):
+    best_first = r"best first: federaser, .*rapid-retrain, distillation; "
+    with pytest.raises(ConfigError, match=best_first):
         parse(
             "situation = {leaver_online = false, history = true, server_data = 9}\n"
             "scenario.name = 'exclusive'",

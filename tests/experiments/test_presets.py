@@ -6,7 +6,7 @@ import pytest
 
 from secede.errors import ConfigError
 from secede.experiments import presets
-from secede.unlearning.registry import METHODS, plain
+from secede.unlearning.registry import METHODS, base_name
 
 
 @pytest.mark.parametrize("name", presets.NAMES)
@@ -85,7 +85,7 @@ def test_suites_joined_by_a_plus_train_a_cell_once_for_all_their_methods(
 
 def test_every_method_is_in_a_suite_over_the_papers_cells() -> None:
     run = {
-        plain(method)
+        base_name(method)
         for suite in ("paper", "compare", "history")
         for method in presets.load(f"{suite}/mnist-backdoor-5").methods
     }
@@ -96,7 +96,7 @@ def test_every_method_is_in_a_suite_over_the_papers_cells() -> None:
 @pytest.mark.parametrize("cell", ["mnist-exclusive-5", "mnist-nearly-5"])
 def test_every_method_but_class_pruning_meets_a_leaver_with_classes_of_its_own(cell: str) -> None:
     run = {
-        plain(method)
+        base_name(method)
         for suite in ("natural", "history")
         for method in presets.load(f"{suite}/{cell}").methods
     }
@@ -106,7 +106,7 @@ def test_every_method_but_class_pruning_meets_a_leaver_with_classes_of_its_own(c
 def test_ablations_are_ours_without_one_part_each() -> None:
     for cell in (*presets.PAPER, *presets.UNEVEN):
         config = presets.load(f"ablation/{cell}")
-        assert {plain(method) for method in config.methods} == {"second-choice"}
+        assert {base_name(method) for method in config.methods} == {"second-choice"}
         assert set(config.settings) == set(config.methods)
         assert [len(config.settings[method]) for method in config.methods] == [1, 1, 1, 1, 2, 1, 1]
     assert all(("half" in c) or ("small" in c) or ("skewed" in c) for c in presets.UNEVEN)

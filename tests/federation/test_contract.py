@@ -32,9 +32,9 @@ from secede.flower.protocol.nodes import online_nodes
 from secede.flower.rounds.transport import Transport
 from secede.unlearning.client_tasks import LIVE, CountRight, Measure
 from secede.unlearning.create import create
-from secede.unlearning.method import AtLeaver, Server, TakeStep
+from secede.unlearning.method import LocalStepMethod, Server, TakeStep
 from secede.unlearning.methods.reference import Reference
-from secede.unlearning.post_training_hold import FIFTH, FIRST
+from secede.unlearning.post_training_hold import FIRST_ROUND_SHARE, LIGHT_WEIGHT
 
 EVERYONE = tuple(range(len(SIZES)))
 Make = Callable[[], Engine]
@@ -167,10 +167,10 @@ def erased(engine: Engine, leaver: int, **settings: Any) -> str:
 
 
 def test_a_heavy_leavers_erasure_ends_at_the_simulators_digest(make: Make) -> None:
-    assert SIZES[2] / sum(SIZES) > FIFTH  # so its first round holds more than another one's
+    assert SIZES[2] / sum(SIZES) > LIGHT_WEIGHT  # so its first round holds more than another one's
     found = erased(make(), 2)
     assert found == erased(simulator(), 2)
-    assert found != erased(simulator(), 2, hold_first=FIRST)
+    assert found != erased(simulator(), 2, hold_first=FIRST_ROUND_SHARE)
 
 
 def test_the_reference_is_the_mean_of_the_others(make: Make) -> None:
@@ -231,7 +231,7 @@ def test_what_cannot_be_sent_is_refused_and_what_can_is_named(tmp_path: Path) ->
     def closure(side: ClientSide) -> Any:
         raise AssertionError("never run")
 
-    for task in (closure, TakeStep(AtLeaver(Mine())), TakeStep(Mine())):
+    for task in (closure, TakeStep(LocalStepMethod(Mine())), TakeStep(Mine())):
         with pytest.raises(ConfigError, match="cannot be sent to a live client") as caught:
             engine.ask(0, task, global_state=initial())
         assert all(name in str(caught.value) for name in LIVE)

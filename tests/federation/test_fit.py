@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import secede
 from secede.data.samples import Samples
 from secede.errors import DataError
-from secede.federation.fit import explained
+from secede.federation.fit import explain_mismatch
 from secede.federation.training import LocalTraining
 
 
@@ -20,8 +20,8 @@ def network() -> nn.Module:
 X, Y = torch.rand(8, 4), torch.arange(8) % 3
 WRONG: list[tuple[Tensor, Tensor, str]] = [
     (X, Y.float(), r"cannot take labels of shape \(8,\), float32"),
-    (X[:, :3], Y, r"the network cannot take inputs of shape \(8, 3\), float32"),
-    (X.double(), Y, "the network cannot take inputs of .*float64"),
+    (X[:, :3], Y, r"the model cannot take inputs of shape \(8, 3\), float32"),
+    (X.double(), Y, "the model cannot take inputs of .*float64"),
 ]
 
 
@@ -41,7 +41,7 @@ def test_a_round_of_training_says_whose_inputs_do_not_fit() -> None:
         [(X, Y), (X[:, :3], Y)], network, training=LocalTraining(), seed=0, executor="loop"
     )
     state = engine.initial_state("initial")
-    with pytest.raises(DataError, match=r"the network cannot take inputs of shape \(1, 3\)"):
+    with pytest.raises(DataError, match=r"the model cannot take inputs of shape \(1, 3\)"):
         engine.train_round(state, [0, 1], phase="training", number=1)
 
 
@@ -53,6 +53,6 @@ def test_labels_are_whole_numbers() -> None:
 def test_other_failures_stay_as_they_are() -> None:
     with (
         pytest.raises(RuntimeError, match="mine"),
-        explained(network(), nn.functional.cross_entropy, [(X, Y)]),
+        explain_mismatch(network(), nn.functional.cross_entropy, [(X, Y)]),
     ):
         raise RuntimeError("mine")

@@ -246,7 +246,7 @@ def test_a_leaver_that_does_not_answer_leads_to_the_next_rung(
     outcome = federation.erase("name:site-1", options=replace(OPTIONS, max_server_rounds=8))
     assert outcome.state == "promoted"
     assert outcome.rung != "local-step"
-    assert outcome.failures[0]["outcome"] == "silent"
+    assert outcome.failures[0].outcome == "silent"
     assert federation.told.has("waiting for site-1 until") or fault == "vanishes"
 
 
@@ -273,8 +273,8 @@ def test_a_leaver_that_lost_its_update_leads_to_the_next_rung(federation: Federa
     federation.train(3)
     KeptUpdates(federation.folder / "disk-1" / "partition-1").forget()
     outcome = federation.erase("name:site-1", options=replace(OPTIONS, max_server_rounds=8))
-    assert outcome.failures[0]["outcome"] == "unable"
-    assert "client 'site-1'" in str(outcome.failures[0]["reason"])
+    assert outcome.failures[0].outcome == "unable"
+    assert "client 'site-1'" in outcome.failures[0].reason
 
 
 def test_late_clients_are_waited_for_and_dropped_ones_left_out(federation: Federation) -> None:

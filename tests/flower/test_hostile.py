@@ -46,7 +46,7 @@ def test_a_hostile_leavers_state_is_refused_and_the_ladder_goes_on(
     federation.train(3)
     federation.site("site-1").answer = other_state(change)
     outcome = federation.erase("name:site-1", options=replace(OPTIONS, max_server_rounds=8))
-    assert outcome.failures[0]["outcome"] == "refused"
+    assert outcome.failures[0].outcome == "refused"
     assert outcome.state == "promoted"
 
 
@@ -66,7 +66,7 @@ def test_a_hostile_leavers_report_ends_its_rung_and_nothing_else(
 
     federation.site("site-1").answer = answer
     outcome = federation.erase("name:site-1", options=replace(OPTIONS, max_server_rounds=8))
-    assert outcome.failures[0]["rung"] == "local-step"
+    assert outcome.failures[0].rung == "local-step"
     assert outcome.state == "promoted"
 
 
@@ -154,7 +154,7 @@ def test_killed_while_it_settles_the_rounds_are_not_lost(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(FlowerBackend, "settle", die)
+        patch.setattr(FlowerBackend, "commit", die)
         with pytest.raises(KeyboardInterrupt):
             federation.erase("name:site-1")
     cut = federation.store.last_round()

@@ -27,9 +27,9 @@ from secede.unlearning.client_tasks import (
     MEASURE,
     CountRight,
     Measure,
-    Sent,
-    received,
-    sent,
+    TaskMessage,
+    from_message,
+    to_message,
 )
 from secede.unlearning.create import create
 from secede.unlearning.method import TakeStep
@@ -38,17 +38,17 @@ from secede.unlearning.method import TakeStep
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_local_step_travels_as_name_and_json(name: str) -> None:
     method: Any = create(name, STEP if name == "projected-ascent" else {})[1]
-    form = sent(TakeStep(method))
+    form = to_message(TakeStep(method))
     assert form.method == name
-    again = received(Sent(form.name, form.method, json.loads(json.dumps(form.settings))))
+    again = from_message(TaskMessage(form.name, form.method, json.loads(json.dumps(form.settings))))
     assert again == TakeStep(method)
 
 
 def test_counting_and_measuring_travel_by_name_alone() -> None:
-    assert [sent(task).name for task in (CountRight(), Measure())] == [COUNT, MEASURE]
-    assert received(Sent(COUNT, "", {})) == CountRight()
+    assert [to_message(task).name for task in (CountRight(), Measure())] == [COUNT, MEASURE]
+    assert from_message(TaskMessage(COUNT, "", {})) == CountRight()
     with pytest.raises(ConfigError, match="unknown task 'exec'"):
-        received(Sent("exec", "", {}))
+        from_message(TaskMessage("exec", "", {}))
 
 
 def test_a_hidden_node_is_neither_seen_nor_sent_to(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ class PlainClimb:
     def distance(self, state: states.State) -> float:
         found = states.distance(self.here(), {name: state[name] for name in self.parameters})
         if not math.isfinite(found):
-            raise StateError(f"the ascent left the finite numbers at step {self.steps}")
+            raise StateError(f"the ascent gave values that are not finite at step {self.steps}")
         return found
 
     def evaluate(self) -> tuple[float, float, int]:

@@ -53,14 +53,14 @@ def server(
         training=LocalTraining(learning_rate=0.1, batch_size=8),
         seed=seed,
     )
-    kept = None if history is None else UpdateHistory(history)
+    recorded_history = None if history is None else UpdateHistory(history)
     state: State = engine.initial_state("initial")
     for number in range(1, rounds + 1):
         reply = engine.train_round(
             state, range(len(engine.clients)), phase="training", number=number
         )
-        if kept is not None:
-            kept.keep(number, state, reply.updates)
+        if recorded_history is not None:
+            recorded_history.record(number, state, reply.updates)
         state = aggregate(reply.updates)
     return Server(
         engine=engine,
@@ -69,7 +69,7 @@ def server(
         retained=tuple(range(1, len(engine.clients))),
         fresh_state=lambda: engine.initial_state("retraining"),
         fresh_model=lambda: engine.fresh_model("template"),
-        history=kept,
+        history=recorded_history,
         unlabelled=unlabelled,
     )
 

@@ -1,11 +1,13 @@
 import csv
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from harness.paths import ROOT
 from secede.errors import RecordError, StorageError
 from secede.reports import build
 from secede.reports.build import Report, write_report
@@ -71,6 +73,16 @@ def test_several_processes_draw_the_same_figures(
         (report.page, *report.figures), (again.page, *again.figures), strict=True
     ):
         assert one.read_bytes() == other.read_bytes(), one.name
+
+
+@pytest.mark.slow
+def test_every_figure_of_a_suites_records_is_drawn(tmp_path: Path) -> None:
+    with tarfile.open(ROOT / "docs" / "records" / "natural.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    written = write_report([tmp_path / "natural"], tmp_path / "out", processes=2)
+    assert len(written.figures) == 2 * 30
+    assert all(path.stat().st_size > 5000 for path in written.figures)
+    assert written.page.read_text().count("<figure") == 30
 
 
 def test_methods_are_compared_in_csv_and_in_markdown(report: Report) -> None:

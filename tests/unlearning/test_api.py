@@ -121,7 +121,7 @@ def test_any_loss_is_climbed() -> None:
     outputs = nn.functional.linear(torch.ones(1, 2), *result.state.values()).square().item()
     assert outputs > model(torch.ones(1, 2)).square().item()
     assert result.report.accuracy is None
-    with pytest.raises(ConfigError, match="accuracy cannot be measured"):
+    with pytest.raises(ConfigError, match="cannot measure accuracy"):
         erase(model, batches=batches, loss=squared, step=ProjectedAscent(radius=1.0))
 
 
@@ -169,7 +169,7 @@ def test_frozen_parameters_do_not_move() -> None:
 
 def test_a_model_without_anything_to_train_is_refused() -> None:
     model = plain().requires_grad_(False)
-    with pytest.raises(StateError, match="every parameter is frozen"):
+    with pytest.raises(StateError, match="every parameter of the model is frozen"):
         erase(model)
     with pytest.raises(ConfigError, match="has no parameters"):
         secede.unlearn(nn.Flatten(), images(), reference={}, own_state={})

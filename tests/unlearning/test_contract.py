@@ -147,7 +147,7 @@ def test_a_leaver_that_missed_the_last_round_starts_from_the_others_mean(name: s
     ("name", "told"),
     [
         ("reference", "the leaver missed the last round, .* nothing would be forgotten"),
-        ("negated-update", "missed the last round and has none; give scale"),
+        ("negated-update", "missed the last round, .*; give scale"),
     ],
 )
 def test_what_cannot_work_for_a_leaver_that_missed_the_last_round_says_so(

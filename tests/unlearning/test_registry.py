@@ -14,12 +14,12 @@ from secede.unlearning.methods.fine_tune import FineTune
 from secede.unlearning.methods.reference import Reference
 from secede.unlearning.methods.retrain import Retrain
 
-HOME = Path(registry.__file__).parent
+METHODS_FOLDER = Path(registry.__file__).parent / "methods"
 
 
 @pytest.mark.parametrize("name", registry.METHODS)
 def test_a_methods_name_is_its_files_name_with_dashes(name: str) -> None:
-    assert (HOME / f"{name.replace('-', '_')}.py").is_file()
+    assert (METHODS_FOLDER / f"{name.replace('-', '_')}.py").is_file()
     entry = registry.METHODS[name]
     assert entry.summary
     assert entry.source

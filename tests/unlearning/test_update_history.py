@@ -25,15 +25,15 @@ def teach(history: UpdateHistory, first: int, last: int, *, start: float = 0.0) 
     before = start
     for number in range(first, last + 1):
         updates = [Update(0, one(before + 4), 1), Update(1, one(before - 4), 3)]
-        history.keep(number, one(before), updates)
+        history.record(number, one(before), updates)
         before += 4 * 0.25 - 4 * 0.75
     return before
 
 
 def checkpoint(history: UpdateHistory) -> None:
     """Do what training does around its own checkpoint."""
-    history.write(history.sums)
-    history.settle(history.sums.round)
+    history.save_sums(history.sums)
+    history.delete_other_sums(history.sums.round)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -65,8 +65,8 @@ def test_sums_are_weighted_and_run_over_all_rounds_kept_or_not(tmp_path: Path) -
     history = UpdateHistory(tmp_path, interval=4)
     end = teach(history, 1, 3)
     # Client 0: 3 rounds of 4 / 4; client 1: 3 rounds of -4 * 3 / 4.
-    assert history.accumulated(0)["w"].item() == 3.0
-    assert history.accumulated(1)["w"].item() == -9.0
+    assert history.update_sum(0)["w"].item() == 3.0
+    assert history.update_sum(1)["w"].item() == -9.0
     assert end == 3.0 - 9.0  # together they are all that training did
 
 
@@ -75,10 +75,10 @@ def test_a_round_kept_twice_is_kept_once(tmp_path: Path) -> None:
     teach(history, 1, 2)
     checkpoint(history)
     teach(history, 3, 3, start=-4.0)
-    before, summed = files(tmp_path), history.accumulated(0)["w"].item()
+    before, summed = files(tmp_path), history.update_sum(0)["w"].item()
     teach(history, 3, 3, start=-4.0)
     assert files(tmp_path) == before
-    assert history.accumulated(0)["w"].item() == summed == 3.0
+    assert history.update_sum(0)["w"].item() == summed == 3.0
 
 
 def test_a_round_costs_one_file_where_due_and_the_sums_cost_none(tmp_path: Path) -> None:
@@ -87,9 +87,9 @@ def test_a_round_costs_one_file_where_due_and_the_sums_cost_none(tmp_path: Path)
     assert sorted(files(tmp_path)) == ["updates-00001.safetensors", "updates-00003.safetensors"]
     kept = history.sums
     teach(history, 5, 5, start=-8.0)
-    history.write(kept)  # a thread behind writes the sums as they were
-    assert UpdateHistory(tmp_path).accumulated(1)["w"].item() == -12.0
-    assert history.accumulated(1)["w"].item() == -15.0
+    history.save_sums(kept)  # a thread behind writes the sums as they were
+    assert UpdateHistory(tmp_path).update_sum(1)["w"].item() == -12.0
+    assert history.update_sum(1)["w"].item() == -15.0
 
 
 def test_a_kept_round_is_written_by_whoever_is_told_to(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_killed_training_goes_on_from_what_was_settled_to_the_same_bytes(tmp_p
     teach(killed, 1, 2)
     checkpoint(killed)
     teach(killed, 3, 4, start=-4.0)
-    killed.write(killed.sums)  # but the checkpoint did not come: rounds 3 and 4 come again
+    killed.save_sums(killed.sums)  # but the checkpoint did not come: rounds 3 and 4 come again
     again = UpdateHistory(tmp_path / "killed")
     teach(again, 3, 3, start=-4.0)
     assert len(list((tmp_path / "killed").glob("sums-*"))) == 1
@@ -125,7 +125,7 @@ def test_a_training_killed_before_its_first_checkpoint_leaves_no_sums_behind(
 ) -> None:
     killed = UpdateHistory(tmp_path)
     teach(killed, 1, 4)
-    killed.write(killed.sums)
+    killed.save_sums(killed.sums)
     again = UpdateHistory(tmp_path)
     teach(again, 1, 3)
     checkpoint(again)
@@ -136,12 +136,12 @@ def test_settling_leaves_the_sums_it_names_and_every_kept_round(tmp_path: Path) 
     history = UpdateHistory(tmp_path, interval=1)
     for number in range(1, 5):
         teach(history, number, number)
-        history.write(history.sums)
-    history.settle(3)
+        history.save_sums(history.sums)
+    history.delete_other_sums(3)
     assert [path.name for path in tmp_path.glob("sums-*")] == ["sums-00003.safetensors"]
     assert history.rounds == (1, 2, 3, 4)
-    assert history.accumulated(0)["w"].item() == 4.0
-    assert UpdateHistory(tmp_path, interval=1).accumulated(0)["w"].item() == 3.0
+    assert history.update_sum(0)["w"].item() == 4.0
+    assert UpdateHistory(tmp_path, interval=1).update_sum(0)["w"].item() == 3.0
 
 
 def test_going_on_without_the_round_before_is_refused_and_writes_nothing(tmp_path: Path) -> None:
@@ -154,16 +154,16 @@ def test_going_on_without_the_round_before_is_refused_and_writes_nothing(tmp_pat
 
 def test_a_client_that_missed_rounds_keeps_its_sum_and_is_in_no_such_round(tmp_path: Path) -> None:
     history = UpdateHistory(tmp_path, interval=1)
-    history.keep(1, one(0), [Update(0, one(2), 5), Update(1, one(4), 5)])
-    history.keep(2, one(3), [Update(1, one(7), 5)])  # alone, so with weight 1
-    history.keep(3, one(7), [Update(0, one(9), 5), Update(2, one(7), 15)])
+    history.record(1, one(0), [Update(0, one(2), 5), Update(1, one(4), 5)])
+    history.record(2, one(3), [Update(1, one(7), 5)])  # alone, so with weight 1
+    history.record(3, one(7), [Update(0, one(9), 5), Update(2, one(7), 15)])
     assert set(history.round(2).updates) == {1}
     assert history.round(2).weights == {1: 1.0}
-    assert history.accumulated(0)["w"].item() == 2 / 2 + 2 / 4
-    assert history.accumulated(1)["w"].item() == 4 / 2 + 4
-    assert history.accumulated(2)["w"].item() == 0.0
-    with pytest.raises(RecordError, match="holds nothing of client 3"):
-        history.accumulated(3)
+    assert history.update_sum(0)["w"].item() == 2 / 2 + 2 / 4
+    assert history.update_sum(1)["w"].item() == 4 / 2 + 4
+    assert history.update_sum(2)["w"].item() == 0.0
+    with pytest.raises(RecordError, match="holds no update of client 3"):
+        history.update_sum(3)
 
 
 def test_integer_buffers_are_neither_scaled_nor_summed(tmp_path: Path) -> None:
@@ -173,10 +173,10 @@ def test_integer_buffers_are_neither_scaled_nor_summed(tmp_path: Path) -> None:
     for number in (1, 2):
         model.train()
         model(torch.randn(4, 2, generator=torch.Generator().manual_seed(number)))
-        history.keep(number, before, [Update(0, states.of(model), 3), Update(1, before, 1)])
+        history.record(number, before, [Update(0, states.of(model), 3), Update(1, before, 1)])
     counter = "1.num_batches_tracked"
     assert history.round(2).updates[0][counter].item() == 2
-    total = history.accumulated(0)
+    total = history.update_sum(0)
     assert total[counter].dtype == torch.int64
     states.check_schema(total, before)
     mean = history.round(1).updates[0]["1.running_mean"]
@@ -203,7 +203,7 @@ def test_what_is_kept_takes_no_more_than_was_checked(tmp_path: Path) -> None:
     state = {"w": torch.zeros(5000)}
     history = UpdateHistory(tmp_path, interval=2)
     for number in range(1, 6):
-        history.keep(number, state, [Update(client, state, 1) for client in range(3)])
+        history.record(number, state, [Update(client, state, 1) for client in range(3)])
         checkpoint(history)
     checked = (3 * 4 + 2 * 3) * states.size_bytes(state)
     assert 0 < history.size_bytes <= checked
@@ -213,26 +213,26 @@ def test_what_is_kept_takes_no_more_than_was_checked(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes | None) -> None:
     history = UpdateHistory(tmp_path, interval=1)
     teach(history, 1, 2)
-    history.write(history.sums)
+    history.save_sums(history.sums)
     for name in ("updates-00002.safetensors", "sums-00002.safetensors"):
         path = tmp_path / name
         path.write_bytes(path.read_bytes()[:-3] if content is None else content)
     with pytest.raises(RecordError, match=r"history is damaged: .*updates-00002.*train again"):
         history.round(2)
     with pytest.raises(RecordError, match=r"history is damaged: .*sums-00002.*train again"):
-        UpdateHistory(tmp_path, interval=1).accumulated(0)
+        UpdateHistory(tmp_path, interval=1).update_sum(0)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     states.save(one(1), tmp_path / "updates-00001.safetensors")
-    with pytest.raises(RecordError, match="not a round of a history"):
+    with pytest.raises(RecordError, match="holds no round of a history"):
         UpdateHistory(tmp_path).round(1)
     states.save(one(1), tmp_path / "updates-last.safetensors")
-    with pytest.raises(RecordError, match="not a file of a history"):
+    with pytest.raises(RecordError, match="is no file of a history"):
         _ = UpdateHistory(tmp_path).rounds
     states.save({"x/w": torch.zeros(1)}, tmp_path / "sums-00001.safetensors")
-    with pytest.raises(RecordError, match="not sums of a history"):
-        UpdateHistory(tmp_path).accumulated(0)
+    with pytest.raises(RecordError, match="holds no sums of a history"):
+        UpdateHistory(tmp_path).update_sum(0)
 
 
 def test_a_round_that_was_not_kept_is_refused(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_round_that_was_not_kept_is_refused(tmp_path: Path) -> None:
 
 def test_another_interval_and_missing_rounds_are_noticed(tmp_path: Path) -> None:
     teach(UpdateHistory(tmp_path, interval=2), 1, 5)
-    with pytest.raises(RecordError, match="holds rounds 1, 3, 5, not round 1 and every 4"):
+    with pytest.raises(RecordError, match="holds rounds 1, 3, 5, expected round 1 and every 4"):
         _ = UpdateHistory(tmp_path, interval=4).rounds
     (tmp_path / "updates-00001.safetensors").unlink()
     with pytest.raises(RecordError, match="holds rounds 3, 5"):
@@ -260,8 +260,8 @@ def test_deleting_leaves_nothing_not_even_half_a_file(tmp_path: Path) -> None:
     assert not folder.exists()
     history.delete()
     assert (history.rounds, history.size_bytes) == ((), 0)
-    with pytest.raises(RecordError, match="holds nothing of client 0"):
-        history.accumulated(0)
+    with pytest.raises(RecordError, match="holds no update of client 0"):
+        history.update_sum(0)
 
 
 def test_deleting_spares_what_is_not_a_histories(tmp_path: Path) -> None:

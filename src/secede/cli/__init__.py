@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from secede.errors import SecedeError
 
+logger = logging.getLogger(__name__)
+
 
 def main() -> None:
-    """Run the command line; errors that are the user's to mend are one line and an exit code."""
+    """Run the command line; an error that the user can mend is one line and an exit code."""
     from secede.cli.app import app
 
     try:
         app()
     except SecedeError as error:
+        logger.debug("stopped by %s", type(error).__name__, exc_info=error)
         print(f"secede: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output left; nothing more to say
+        sys.stderr.close()  # whoever read our output has closed it
         sys.exit(141)

@@ -1,42 +1,100 @@
-"""All commands and their options; each calls the library and prints what came back."""
+"""The command `secede`: global options, and where each command is."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import click
 import typer
-from typer import core
+from typer import core, main
 
-from secede.cli import asking, erasure, flower, lists
-from secede.cli import federation as federations
-from secede.cli.options import (
-    Device,
-    Executor,
-    Json,
-    Lanes,
-    Limit,
-    Methods,
-    Out,
-    Precision,
-    Rounds,
-    Seeds,
+from secede.cli.commands import (
+    commitment,
+    erase,
+    federation,
+    flower,
+    keygen,
+    ledger,
+    lineage,
+    lists,
+    request,
+    requests,
+    run,
+    verify,
 )
-from secede.cli.output import show_log_lines
-from secede.experiments import presets
-from secede.experiments.config import override
+from secede.cli.output import show_log
 
 EXIT_CODES = """
 Exit codes: 0 done; 1 other error; 2 bad config or arguments; 3 data missing or corrupt; 4 model
 state corrupt or not finite; 5 run records damaged or in use; 6 disk full or not writable; 7 request
-refused; 8 signature, ledger or receipt does not verify; 9 returned state refused; 10 client silent;
-11 erasure rolled back, the old model stays; 130 interrupted (run the same command again to go on).
+refused; 8 signature, ledger or receipt not valid; 9 returned state refused; 10 client silent; 11
+erasure rolled back, the old model stays; 130 interrupted (run the same command again to continue).
 """
 
-core.HAS_RICH = False  # help is plain here; for rich, typer would put a backslash before every [
+
+class _Argument(core.TyperArgument):
+    """Shows its help: typer 0.20 sets it too early for click 8.5, which clears it."""
+
+    def __init__(self, *, help: str | None = None, **settings: Any) -> None:
+        super().__init__(help=help, **settings)
+        self._text = help
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        """Return name and help."""
+        name, text = super().get_help_record(ctx) or ("", "")
+        return name, text if self.help else f"{self._text or ''}  {text}".strip()
+
+
+main.TyperArgument = _Argument  # type: ignore[attr-defined]
+core.HAS_RICH = False  # help is plain; for rich, typer would put a backslash before every [
+
+PANELS: dict[str, tuple[typer.Typer | Callable[..., None], ...]] = {
+    "Experiments": (run.demo, run.run, run.reproduce, run.report),
+    "Lists": (lists.methods, lists.datasets, lists.scenarios, lists.executors, lists.presets),
+    "Erasure": (
+        federation.group,
+        keygen.keygen,
+        request.request,
+        requests.group,
+        erase.erase,
+        flower.group,
+    ),
+    "Evidence": (
+        verify.verify,
+        verify.countersign,
+        ledger.group,
+        lineage.lineage,
+        commitment.group,
+    ),
+}
+
+
+def _name(command: typer.Typer | Callable[..., None]) -> str:
+    return str(command.info.name) if isinstance(command, typer.Typer) else command.__name__
+
+
+class _Panels(core.TyperGroup):
+    """Lists the commands under headings."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands of each panel, with the first sentence of their help."""
+        width = max(map(len, self.commands))
+        for panel, commands in PANELS.items():
+            shown = [(name, self.commands[name]) for name in map(_name, commands)]
+            with formatter.section(panel):
+                formatter.write_dl(
+                    [
+                        (name.ljust(width), command.get_short_help_str(formatter.width))
+                        for name, command in shown
+                    ]
+                )
+
 
 app = typer.Typer(
     name="secede",
+    cls=_Panels,
     help="Erase one client from a trained federated model, and see how close it comes to "
     "retraining.\n\nExamples:\n\n  secede demo\n\n  secede run paper/mnist-backdoor-5 --seeds 3"
     "\n\n  secede run my.toml\n\n  secede report runs/",
@@ -45,29 +103,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _changes(
-    method: list[str] | None,
-    rounds: int | None,
-    device: str | None,
-    executor: str | None,
-    precision: str | None,
-    limit: int | None,
-) -> dict[str, int | str | list[str] | None]:
-    """Return what the options change in a config, by its keys."""
-    return {
-        "methods": method,
-        "training.rounds": rounds,
-        "device": device,
-        "executor": executor,
-        "precision": precision,
-        "limit": limit,
-    }
-
-
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from secede import __version__
 
@@ -76,199 +116,26 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def global_options(
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print debug lines too, and tracebacks.")
+    ] = False,
+    log_file: Annotated[
+        Path | None, typer.Option(help="Append all log lines to this file, with time and source.")
+    ] = None,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
-    """Hold the options that stand before a command."""
-    show_log_lines()
+    """Take the options that come before a command."""
+    show_log(verbose=verbose, file=log_file)
 
 
-@app.command()
-def demo(
-    seeds: Seeds = 1, device: Device = None, out: Out = Path("runs"), json: Json = False
-) -> None:
-    """Train, erase, compare with retraining; embedded data.
-
-    It takes about ninety seconds on two idle cores and needs no network. Five clients train on
-    8,000 digits; one of them planted a backdoor and leaves. The demo erases it, retrains without it
-    for comparison, and writes an HTML page.
-
-    Example: secede demo
-    """
-    from secede.cli.experiment import run_one
-
-    run_one(override(presets.load("demo"), {"device": device}), seeds, out, as_json=json)
-
-
-@app.command()
-def run(
-    experiment: Annotated[
-        str, typer.Argument(metavar="PRESET|FILE.toml", help="See `secede presets`.")
-    ],
-    method: Methods = None,
-    seeds: Seeds = 1,
-    rounds: Rounds = None,
-    device: Device = None,
-    executor: Executor = None,
-    precision: Precision = None,
-    limit: Limit = None,
-    lanes: Lanes = None,
-    out: Out = Path("runs"),
-    json: Json = False,
-) -> None:
-    """Run one experiment: a preset or your own TOML file.
-
-    A run that was killed goes on where it was; one that is finished is recognised and not computed
-    again. Records, figures and the HTML page lie in the run's folder below --out.
-
-    Example: secede run paper/mnist-backdoor-5 --seeds 3
-
-    Another: secede run demo --method second-choice --method weight-negation
-    """
-    from secede.cli.experiment import run_one
-
-    changes = _changes(method, rounds, device, executor, precision, limit)
-    search = Path(experiment).resolve().parent if experiment.endswith(".toml") else Path.cwd()
-    config = override(presets.load(experiment, methods_follow=bool(method)), changes)
-    run_one(config, seeds, out, search=search, lanes=lanes, as_json=json)
-
-
-@app.command()
-def reproduce(
-    cells: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cells", help="Cells of the paper, such as mnist-backdoor-5; all if absent."
-        ),
-    ] = None,
-    suite: Annotated[
-        str,
-        typer.Option(
-            help="paper: its own method. compare: ours and others. controls: our hold on others' "
-            "steps. ablation: ours without one of its parts. history: those that keep updates, or "
-            "cost like retraining. natural: other leavers, ours and others. Joined by +, as in "
-            "compare+controls, they train each cell once; the first one's first method is judged."
-        ),
-    ] = "paper",
-    method: Methods = None,
-    seeds: Seeds = 5,
-    rounds: Rounds = None,
-    device: Device = None,
-    executor: Executor = None,
-    precision: Precision = None,
-    limit: Limit = None,
-    lanes: Lanes = None,
-    out: Out = Path("runs"),
-    report: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("report"),
-    json: Json = False,
-) -> None:
-    """Run the whole paper and draw its figures.
-
-    The report puts the numbers that the paper's text states beside the measured ones.
-    Needs MNIST, EMNIST (47 classes) and CIFAR-10: see `secede datasets`. Hours on two CPU cores,
-    minutes on a GPU; it can be stopped and started again.
-
-    Example: secede reproduce --cells mnist-backdoor-5 --cells mnist-flipped-10 --seeds 3
-
-    Another: secede reproduce --suite compare --device cuda --precision tf32
-    """
-    from secede.cli.experiment import run_many
-
-    changes = _changes(method, rounds, device, executor, precision, limit)
-    run_many(
-        lists.paper_cells(cells, suite), changes, seeds, out, report, lanes=lanes, as_json=json
-    )
-
-
-@app.command()
-def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
-    out: Annotated[Path, typer.Option(help="Folder for page, figures and tables.")] = Path(
-        "report"
-    ),
-    json: Json = False,
-) -> None:
-    """Turn records into an HTML page, figures and tables.
-
-    The page is self-contained; figures are SVG and PNG, tables CSV.
-
-    Example: secede report runs/ --out report
-    """
-    from secede.cli.experiment import write_pages
-
-    write_pages(runs, out, as_json=json)
-
-
-@app.command()
-def methods(
-    method: Annotated[
-        str | None, typer.Argument(help="A method to describe, with its settings, instead.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """List the unlearning methods and what each needs; or what one does, and its settings.
-
-    Example: secede methods
-
-    Another: secede methods second-choice
-    """
-    if method is None:
-        lists.methods(as_json=json)
+for _command in (command for commands in PANELS.values() for command in commands):
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command)
     else:
-        lists.settings(method, as_json=json)
-
-
-@app.command()
-def datasets(json: Json = False) -> None:
-    """List the data sets, their sizes and where they come from.
-
-    Example: secede datasets
-    """
-    lists.datasets(as_json=json)
-
-
-@app.command()
-def scenarios(json: Json = False) -> None:
-    """List what a leaver's data can be like, and the probes.
-
-    Example: secede scenarios
-    """
-    lists.scenarios(as_json=json)
-
-
-@app.command()
-def executors(json: Json = False) -> None:
-    """List the ways to compute a round's clients.
-
-    `auto` picks one by device, network and number of clients; the records say which.
-
-    Example: secede executors
-    """
-    lists.executors(as_json=json)
-
-
-@app.command(name="presets")
-def list_presets(json: Json = False) -> None:
-    """List the ready experiments for `secede run`.
-
-    Example: secede presets
-    """
-    lists.presets(as_json=json)
-
-
-for command in (
-    erasure.keygen,
-    erasure.request,
-    federations.erase,
-    erasure.verify,
-    federations.countersign,
-    erasure.lineage,
-):
-    app.command()(command)
-app.add_typer(asking.group, name="requests")
-app.add_typer(asking.commitment_group, name="commitment")
-app.add_typer(erasure.ledger_group, name="ledger")
-app.add_typer(federations.group, name="federation")
-app.add_typer(flower.group, name="flower")
+        app.command()(_command)

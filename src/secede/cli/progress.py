@@ -1,11 +1,11 @@
-"""How runs go: bars on a terminal, plain lines elsewhere, always on standard error.
+"""Progress of runs: bars on a terminal, log lines elsewhere.
 
-Seeds that run side by side report from threads of their own.
+Seeds that run at once report from threads of their own.
 """
 
 from __future__ import annotations
 
-import sys
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +24,8 @@ from rich.progress import (
 from secede import logs
 from secede.experiments.config import Config
 
+logger = logging.getLogger(__name__)
+
 _ARMS = {
     "fedavg": "training with everybody",
     "retrain": "retraining without the leaver",
@@ -32,7 +34,7 @@ _ARMS = {
 QUIET_SECONDS = 10.0
 
 
-def _doing(arm: str) -> str:
+def _activity(arm: str) -> str:
     return _ARMS.get(arm) or f"erasing by {arm}"
 
 
@@ -44,9 +46,9 @@ class _Bars:
         self._start = bars.add_task("starting", total=None, now="loading data")
         self._overall: TaskID | None = None
 
-    def expect(self, turns: int, lanes: int) -> None:
-        if turns > 1:
-            self._overall = self._bars.add_task("all seeds", total=turns, now="")
+    def expect(self, seeds: int, lanes: int) -> None:
+        if seeds > 1:
+            self._overall = self._bars.add_task("all seeds", total=seeds, now="")
 
     def begin(self, config: Config, seed: int, rounds: int) -> _Bar:
         self._bars.update(self._start, visible=False)
@@ -66,7 +68,7 @@ class _Bar:
         self._task = bars.add_task(name, total=rounds, now="")
 
     def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
-        self._bars.update(self._task, advance=1, now=f"{_doing(arm)}{_brief(row)}")
+        self._bars.update(self._task, advance=1, now=f"{_activity(arm)}{_brief(row)}")
 
     def end(self) -> None:
         if self._overall is not None:
@@ -80,16 +82,16 @@ class _Lines:
     def __init__(self) -> None:
         self._lanes = 1
 
-    def expect(self, turns: int, lanes: int) -> None:
+    def expect(self, seeds: int, lanes: int) -> None:
         self._lanes = lanes
 
     def begin(self, config: Config, seed: int, rounds: int) -> _SeedLines:
         name = _name(config, seed)
-        _say(f"{name}: {rounds} rounds in all")
+        logger.info(f"{name}: {rounds} rounds in all")
         return _SeedLines("  " if self._lanes == 1 else f"{name}: ")
 
     def reused(self, config: Config, seed: int) -> None:
-        _say(_reused(config, seed))
+        logger.info(_reused(config, seed))
 
 
 class _SeedLines:
@@ -97,13 +99,13 @@ class _SeedLines:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._said = time.monotonic()
+        self._logged = time.monotonic()
 
     def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
-        due = time.monotonic() - self._said > QUIET_SECONDS
+        due = time.monotonic() - self._logged > QUIET_SECONDS
         if row and (due or number == 1 or number % 5 == 0):
-            self._said = time.monotonic()
-            _say(f"{self._prefix}{_doing(arm)}, round {number}{_brief(row)}")
+            self._logged = time.monotonic()
+            logger.info(f"{self._prefix}{_activity(arm)}, round {number}{_brief(row)}")
 
     def end(self) -> None:
         pass
@@ -136,34 +138,45 @@ def drawing() -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
+class _LastLine(logging.Handler):
+    """Knows the last line that was logged, and for how long none has followed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.line, self.time, self.patience = "", time.monotonic(), QUIET_SECONDS
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line, unless it is a repetition."""
+        if record.name != logger.name:
+            self.line, self.time = self.format(record), time.monotonic()
+            self.patience = QUIET_SECONDS
+
+    def repeat_when_quiet(self) -> None:
+        """Log the last line again if none followed for long enough."""
+        quiet = time.monotonic() - self.time
+        if self.line and quiet >= self.patience:
+            self.patience *= 2
+            logger.info(f"still at it after {quiet:.0f} s: {self.line.splitlines()[-1]}")
+
+
 @contextmanager
-def repeating_when_quiet(say: Callable[[str], None]) -> Iterator[None]:
-    """Say again what was logged last while nothing follows.
+def repeating_when_quiet() -> Iterator[None]:
+    """Log the last line again while nothing follows: after ten seconds, twenty, forty."""
+    handler, ended = _LastLine(), threading.Event()
 
-    That comes ever more rarely: after ten seconds, twenty, forty.
-    """
-    ended, last, since, patience = threading.Event(), "", time.monotonic(), QUIET_SECONDS
-
-    def note(line: str) -> None:
-        nonlocal last, since, patience
-        last, since, patience = line, time.monotonic(), QUIET_SECONDS
-
-    def go_on() -> None:
-        nonlocal patience
+    def watch() -> None:
         while not ended.wait(QUIET_SECONDS / 4):
-            quiet = time.monotonic() - since
-            if last and quiet >= patience:
-                patience *= 2
-                say(f"still at it after {quiet:.0f} s: {last.splitlines()[-1]}")
+            handler.repeat_when_quiet()
 
-    beside = threading.Thread(target=go_on, daemon=True)
-    beside.start()
+    thread = threading.Thread(target=watch, daemon=True)
+    logs.add(handler)
+    thread.start()
     try:
-        with logs.passed_to(note):
-            yield
+        yield
     finally:
         ended.set()
-        beside.join()
+        thread.join()
+        logs.LOGGER.removeHandler(handler)
 
 
 def _brief(row: dict[str, dict[str, float]]) -> str:
@@ -186,10 +199,4 @@ def _name(config: Config, seed: int) -> str:
 
 
 def _reused(config: Config, seed: int) -> str:
-    return f"{_name(config, seed)}: found finished, not computed again"
-
-
-def _say(line: str) -> None:
-    # In one piece: print() would write the line's end on its own, after another thread's line.
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    return f"{_name(config, seed)}: finished already, not computed again"

@@ -1,4 +1,4 @@
-"""What an erasure stands on: the little that a workflow needs of a federation.
+"""What an erasure needs of a federation, in four parts that a backend implements together.
 
 The simulator implements it, and so does a live federation. Nothing here reaches into a client:
 what clients know comes through the engine, as a state and some scalars.
@@ -22,43 +22,50 @@ from secede.unlearning.method import Server
 from secede.unlearning.registry import Situation
 
 
-class FederationBackend(Protocol):
-    """A federation that can be erased from. Whatever is random in it hangs on a fixed seed."""
+class ClientEngine(Protocol):
+    """The engine that reaches the clients. Whatever is random in it hangs on a fixed seed."""
 
     engine: Engine
     device: torch.device  # where the engine takes states
     clients: Mapping[str, int]  # names, and their numbers in the engine
-    classes: int
-    classes_told: bool = True  # not guessed from the network
-    scenario: str  # what is known about the leaver's data, "" for nothing: some methods need it
     training_rounds: int  # that the model took, and retraining takes
 
-    def situation(self, client: str) -> Situation:
-        """Say what there is to erase `client` with."""
-        ...
-
-    def scope(self, client: str) -> Scope:
-        """Say what `client` has put in."""
-        ...
-
-    def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
+    def server(self, client: str, retained: Sequence[str], state: State, timeout: float) -> Server:
         """Return what a method finds; its engine raises SilentError if the leaver is silent."""
         ...
 
-    def last(self, client: str) -> OwnState | None:
-        """Return the client's last update, if the server has it: not under secure aggregation."""
-        ...
-
-    def trace(self, client: str) -> UpdateTrace | None:
-        """Return what the server knows of that update where it has it not; None: nothing."""
-        return None
-
-    def seen(self, client: str) -> tuple[str, ...]:
-        """Return the digests of the client's updates that were written down, the oldest first."""
-        return ()
-
     def fresh_model(self, number: int) -> nn.Module:
         """Return the n-th freshly initialised model, the same on every call."""
+        ...
+
+    def set_timeout(self, seconds: float) -> None:
+        """Set the time that each retained client has for one answer, where the engine can tell."""
+        return
+
+    def require_quorum(self, check: Callable[[Sequence[str]], None]) -> None:
+        """Let `check` raise for the clients of a round that hides updates, before its sum opens."""
+        return
+
+    def training(self) -> dict[str, Setting]:
+        """Return the settings of a round of training, and the seed of all that is random."""
+        return {}
+
+    def software(self) -> Software:
+        """Return versions and environment."""
+        ...
+
+
+class ClientRecords(Protocol):
+    """What the server knows and keeps of a client."""
+
+    scenario: str  # what is known about the leaver's data, "" for nothing: some methods need it
+
+    def situation(self, client: str) -> Situation:
+        """Return what there is to erase `client` with."""
+        ...
+
+    def scope(self, client: str) -> Scope:
+        """Return what `client` has contributed."""
         ...
 
     def samples(self, client: str) -> int | None:
@@ -66,13 +73,33 @@ class FederationBackend(Protocol):
         commitment = self.scope(client).commitment
         return None if commitment is None else commitment.samples
 
-    def hurry(self, seconds: float) -> None:
-        """Give every retained client so long for one answer, where the engine can tell."""
-        return
+    def last_update(self, client: str) -> OwnState | None:
+        """Return the client's last update, if the server has it: not under secure aggregation."""
+        ...
 
-    def require(self, enough: Callable[[Sequence[str]], None]) -> None:
-        """Hear what raises if no more than some clients take part in a round that hides updates."""
-        return
+    def update_trace(self, client: str) -> UpdateTrace | None:
+        """Return what the server knows of an update whose values it has not; None: nothing."""
+        return None
+
+    def recorded_digests(self, client: str) -> tuple[str, ...]:
+        """Return the digests of the client's updates that were recorded, the oldest first."""
+        return ()
+
+    def holdings(self, client: str) -> tuple[str, ...]:
+        """Return what the server keeps of `client` alone: keys of `documents.receipt.DESTROYED_KINDS`."""
+        ...
+
+    def limits(self, client: str) -> tuple[str, ...]:
+        """Return what else the receipt must say of this erasure, in sentences."""
+        return ()
+
+
+class ModelMeasurement(Protocol):
+    """What can be measured of a model, at the clients and at the server."""
+
+    engine: Engine
+    classes: int
+    classes_told: bool = True  # not guessed from the network
 
     def tally(self, clients: Sequence[int], state: State) -> Tally:
         """Let clients count their right answers by class, one by one."""
@@ -81,6 +108,14 @@ class FederationBackend(Protocol):
     def held_out(self, state: State) -> Counts | None:
         """Count right answers by class on the server's own samples, if it has any."""
         return None
+
+    def scores(self, client: str, before: State, after: State) -> tuple[Score, ...]:
+        """Return what else the server can measure: held-out samples, probes. It may be nothing."""
+        return ()
+
+
+class ErasureEvents(Protocol):
+    """What a backend hears of an erasure, so that it keeps what belongs to the serving model."""
 
     def aggregated(self, shares: Mapping[str, float]) -> None:
         """Hear whose updates went into a round's mean, and with which share.
@@ -93,34 +128,18 @@ class FederationBackend(Protocol):
         """Hear which model came of the round that began at the one with digest `start`."""
         return
 
-    def scores(self, client: str, before: State, after: State) -> tuple[Score, ...]:
-        """Return what else the server can measure: held-out samples, probes. It may be nothing."""
-        return ()
-
-    def training(self) -> dict[str, Setting]:
-        """Return what a round of training is made of, and the seed of all that is random."""
-        return {}
-
-    def limits(self, client: str) -> tuple[str, ...]:
-        """Return what else the receipt must say of this erasure, in sentences."""
-        return ()
-
-    def software(self) -> Software:
-        """Return versions and environment."""
-        ...
-
-    def holdings(self, client: str) -> tuple[str, ...]:
-        """Return what the server keeps of `client` alone: some of the keys of `gone.WORDS`."""
-        ...
-
     def roll_back(self) -> None:
         """Forget what rounds that led nowhere left at the clients, where they are told so."""
         return
 
-    def settle(self, client: str, trained_from: str | None) -> None:
+    def commit(self, client: str, trained_from: str | None) -> None:
         """Go on with the new model and without `client`; destroy all holdings of it.
 
         `trained_from` is the digest that the last round started from, None if there was none.
         Called again after a kill, it changes nothing.
         """
         ...
+
+
+class FederationBackend(ClientEngine, ClientRecords, ModelMeasurement, ErasureEvents, Protocol):
+    """A federation that clients can be erased from."""

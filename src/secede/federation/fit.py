@@ -1,6 +1,6 @@
-"""Says what is wrong with samples that a network cannot be run on, once it has failed.
+"""Explain a failed forward pass: name the inputs or labels that do not fit the model.
 
-Looking beforehand would draw batches, and change what is drawn after.
+This runs after the failure: a check beforehand would draw batches and change later draws.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from secede.federation.engine import Batch
 from secede.federation.training import Loss
 from secede.text import one_line
 
-_KINDS = (RuntimeError, LookupError, TypeError, ValueError)
+_MISMATCHES = (RuntimeError, LookupError, TypeError, ValueError)
 
 
 @contextmanager
-def explained(model: nn.Module, loss: Loss, batches: list[Batch]) -> Iterator[None]:
-    """Run the block; if it fails and one of `batches` is why, raise DataError instead."""
+def explain_mismatch(model: nn.Module, loss: Loss, batches: list[Batch]) -> Iterator[None]:
+    """Run the block; raise DataError if it fails because of one of `batches`."""
     try:
         yield
-    except _KINDS as error:
+    except _MISMATCHES as error:
         if not isinstance(error, torch.OutOfMemoryError):
             for batch in batches:
                 _check(model, loss, batch, error)
@@ -34,18 +34,20 @@ def explained(model: nn.Module, loss: Loss, batches: list[Batch]) -> Iterator[No
 
 def _check(model: nn.Module, loss: Loss, batch: Batch, error: Exception) -> None:
     x, y = batch
-    tried = copy.deepcopy(model).eval()
+    copied = copy.deepcopy(model).eval()
     try:
         with torch.no_grad():
-            outputs = tried(x.to(_device(tried)))
-    except _KINDS as why:
-        raise DataError(f"the network cannot take inputs of {_words(x)}: {_line(why)}") from error
-    try:
-        loss(outputs, y.to(_device(tried)))
-    except _KINDS as why:
+            outputs = copied(x.to(_device(copied)))
+    except _MISMATCHES as mismatch:
         raise DataError(
-            f"the loss cannot take labels of {_words(y)} for outputs of {_words(outputs)}, "
-            f"expected classes as whole numbers: {_line(why)}"
+            f"the model cannot take inputs of {_describe(x)}: {_one_line(mismatch)}"
+        ) from error
+    try:
+        loss(outputs, y.to(_device(copied)))
+    except _MISMATCHES as mismatch:
+        raise DataError(
+            f"the loss cannot take labels of {_describe(y)} for outputs of {_describe(outputs)}, "
+            f"expected classes as whole numbers: {_one_line(mismatch)}"
         ) from error
 
 
@@ -53,11 +55,11 @@ def _device(model: nn.Module) -> torch.device:
     return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
-def _words(value: object) -> str:
+def _describe(value: object) -> str:
     if not isinstance(value, Tensor):
         return f"type {type(value).__name__}"
     return f"shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}"
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return one_line(error)[:160] or type(error).__name__

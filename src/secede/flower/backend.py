@@ -131,7 +131,7 @@ class FlowerBackend(FederationBackend):
 
     def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
         """Return what a method finds."""
-        leaver, trace = self.clients[client], self.trace(client)
+        leaver, trace = self.clients[client], self.update_trace(client)
         # Two sums from one start would tell about single updates: each erasure has its own.
         name = ("retraining", client, self._last) if self._hidden else ("retraining",)
         return Server(
@@ -146,11 +146,11 @@ class FlowerBackend(FederationBackend):
             weight=None if trace is None else trace.weight,
         )
 
-    def last(self, client: str) -> OwnState | None:
+    def last_update(self, client: str) -> OwnState | None:
         """Return nothing: the server keeps no update."""
         return None
 
-    def trace(self, client: str) -> UpdateTrace | None:
+    def update_trace(self, client: str) -> UpdateTrace | None:
         """Return what was written down of the client's update in the last mean."""
         found = self._store.last_round()
         for each in found.clients if found else ():
@@ -159,7 +159,7 @@ class FlowerBackend(FederationBackend):
                 return UpdateTrace(weight=share, distance=each.distance, digest=each.digest)
         return None
 
-    def seen(self, client: str) -> tuple[str, ...]:
+    def recorded_digests(self, client: str) -> tuple[str, ...]:
         """Return the digests of the client's updates that were recorded."""
         every = (each for r in self._store.log.rounds() for each in r.clients)
         return tuple(each.digest for each in every if each.client == client and each.digest)
@@ -168,7 +168,7 @@ class FlowerBackend(FederationBackend):
         """Return the n-th fresh model."""
         return self._fresh("guard", number)
 
-    def hurry(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """Give every retained client at most so long for an answer or a round."""
         self.engine = replace(
             self.engine,
@@ -176,7 +176,7 @@ class FlowerBackend(FederationBackend):
             online_timeout=min(self._online_timeout, seconds),
         )
 
-    def require(self, enough: Callable[[Sequence[str]], None]) -> None:
+    def require_quorum(self, enough: Callable[[Sequence[str]], None]) -> None:
         """Let no sum be opened of those for whom `enough` raises."""
         self.engine = replace(self.engine, enough=enough)
 
@@ -257,7 +257,7 @@ class FlowerBackend(FederationBackend):
         """Forget the rounds that led nowhere; clients keep the update that the model holds."""
         self._store.pending.drop()
 
-    def settle(self, client: str, trained_from: str | None) -> None:
+    def commit(self, client: str, trained_from: str | None) -> None:
         """Go on from the model that serves now, with those who trained it last."""
         store = self._store
         last = store.last_round()

@@ -30,7 +30,7 @@ from secede.erasure.signing.keys import key_id
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
-from secede.erasure.storage.progress import PLANNED, PROMOTED, RECEIVED
+from secede.erasure.storage.transition_details import PLANNED, PROMOTED, RECEIVED
 from secede.erasure.types import Document, describe_errors, format_time
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome
@@ -293,7 +293,7 @@ def _open_request(
 
 def _existing_request(store: Store, journal: Journal, client: str) -> Entry | None:
     """Return the client's open request, or the one that it was erased for."""
-    known = [row.entry for row in journal.requests(store.clock()) if row.entry.client == client]
+    known = [entry for entry in journal.entries() if entry.client == client]
     fitting = [entry for entry in known if entry.open]
     if not fitting and client in store.erased_clients():
         fitting = [entry for entry in known if entry.state == PROMOTED]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from secede.unlearning.registry import METHODS, plain
+from secede.unlearning.registry import METHODS, base_name
 
 FEDAVG = "fedavg"
 RETRAIN = "retrain"
@@ -94,16 +94,16 @@ def method_words(method: str) -> str:
 
 def method_needs(method: str) -> str:
     """Return what a method needs, in the words of the table of methods."""
-    if plain(method) not in METHODS:
+    if base_name(method) not in METHODS:
         return "as its class says"
-    return ", ".join(METHODS[plain(method)].needs.words()) or "nothing"
+    return ", ".join(METHODS[base_name(method)].needs.words()) or "nothing"
 
 
 def method_line(method: str) -> str:
     """Return a method's name with its summary and source from the table of methods."""
-    if plain(method) not in METHODS:
+    if base_name(method) not in METHODS:
         return f"{method_words(method)}, a method of your own"
-    entry = METHODS[plain(method)]
+    entry = METHODS[base_name(method)]
     return f"{method_words(method)}: {entry.summary} ({entry.source})"
 
 

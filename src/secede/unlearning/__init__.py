@@ -1,1 +1,1 @@
-"""Unlearning methods, one file each; `methods` is the table of their names and needs."""
+"""Unlearning methods, one file each in `methods`; `registry` lists their names and needs."""

@@ -1,4 +1,4 @@
-"""A local step for people who have their own training loop: any model, loss and batches."""
+"""The public function `unlearn`: a local step for any model, loss and batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import Batch
-from secede.federation.fit import explained
+from secede.federation.fit import explain_mismatch
 from secede.federation.training import LocalTraining, Loss
 from secede.seeding import seeded
 from secede.state import State
@@ -36,24 +36,26 @@ def unlearn(
 ) -> LocalResult:
     """Run a local step, by default projected ascent with the paper's settings.
 
-    `model` gives architecture and device and is left as it was found. `batches` is any iterable
-    of (inputs, labels), in the paper 1024 samples each; a one-shot iterator is read into memory,
-    since several passes are made. `weight` is the share that `own_state` had in the last mean, for
-    steps that ask how far the leaver's influence reaches. `global_state` is for steps that start
-    from the global model; without it they start from the reference. `training` is how the leaver
-    trained, for steps that go on as it did; the paper's settings if absent. `fresh_model` builds a
-    newly initialised model for the radius rule; without it, copies of `model` are reset layer by
-    layer. The result's `state` has the names of `model.state_dict()`.
+    `model` gives the architecture and the device; its values do not change. `batches` is any
+    iterable of (inputs, labels), in the paper 1024 samples each; an iterator is read into memory,
+    since a step makes several passes. `weight` is the share that `own_state` had in the last mean;
+    steps scale the leaver's influence by it. `global_state` is for steps that start from the global
+    model; without it they start from the reference. `training` is how the leaver trained, by
+    default as in the paper. `fresh_model` builds a newly initialised model for the radius rule;
+    without it, copies of `model` are reset layer by layer. The result's `state` has the names of
+    `model.state_dict()`.
     """
     if weight is not None and not 0 <= weight < 1:
-        raise ConfigError(f"weight is a share of the last mean, from 0 to below 1, got {weight}")
+        raise ConfigError(
+            f"weight is {weight}, expected a share of the last mean from 0 to below 1"
+        )
     if step is not None and (
         isinstance(step, type) or not callable(getattr(step, "unlearn", None))
     ):
         raise ConfigError(f"step is {step!r}, expected a local step, such as secede.SecondChoice()")
     device = _device(model)
-    passes = list(batches) if isinstance(batches, Iterator) else batches
-    last = list[Batch]()  # that was drawn, to say what is wrong with it
+    batches = list(batches) if isinstance(batches, Iterator) else batches
+    last_batch = list[Batch]()  # an error is explained with it
     task = LocalTask(
         global_state=_on(device, reference if global_state is None else global_state),
         reference=_on(device, reference),
@@ -61,24 +63,24 @@ def unlearn(
         model=copy.deepcopy(model),
         fresh_model=reinitialised(model, seed)
         if fresh_model is None
-        else _named(fresh_model, seed),
-        batches=lambda _size, _number: _noted(passes, last),
+        else _seeded_models(fresh_model, seed),
+        batches=lambda _size, _number: _remember_last(batches, last_batch),
         loss=loss,
         training=training or LocalTraining(),
         own_weight=weight,
     )
-    with explained(model, loss, last), seeded(seed, "local step"):  # dropout and the like
+    with explain_mismatch(model, loss, last_batch), seeded(seed, "local step"):  # for dropout
         result = (step or ProjectedAscent()).unlearn(task)
     return LocalResult(states.with_aliases(result.state, model), result.report)
 
 
-def _noted(batches: Iterable[Batch], last: list[Batch]) -> Iterator[Batch]:
+def _remember_last(batches: Iterable[Batch], last_batch: list[Batch]) -> Iterator[Batch]:
     for batch in batches:
-        last[:] = [batch]
+        last_batch[:] = [batch]
         yield batch
 
 
-def _named(build: Callable[[], nn.Module], seed: int) -> Callable[[int], nn.Module]:
+def _seeded_models(build: Callable[[], nn.Module], seed: int) -> Callable[[int], nn.Module]:
     def fresh(number: int) -> nn.Module:
         with seeded(seed, "fresh", number):
             return build()
@@ -89,7 +91,7 @@ def _named(build: Callable[[], nn.Module], seed: int) -> Callable[[int], nn.Modu
 def _device(model: nn.Module) -> torch.device:
     for parameter in model.parameters():
         return parameter.device
-    raise ConfigError(f"{type(model).__name__} has no parameters: nothing can be unlearned")
+    raise ConfigError(f"{type(model).__name__} has no parameters, so nothing can be unlearned")
 
 
 def _on(device: torch.device, state: State) -> dict[str, Tensor]:

@@ -1,8 +1,8 @@
-"""Tasks that can travel: each is a value with a name and JSON settings, callable at a client.
+"""Client tasks that a live engine can send: each has a name and JSON settings.
 
-The simulator just calls them. A live engine sends name and settings, the client makes the task
-again from them and never runs code that came over the wire. A task with neither, such as a
-function of one's own, runs in the simulator alone.
+The simulator calls a task directly. A live engine sends its name and settings; the client creates
+the task from them and never runs code from the wire. Other tasks, such as a function of your own,
+run in the simulator only.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from secede.errors import ConfigError
 from secede.federation.engine import ClientSide
 from secede.unlearning.create import create
 from secede.unlearning.local_step import LocalReport, LocalResult
-from secede.unlearning.method import AtLeaver, LocalMethod, Reply, TakeStep
+from secede.unlearning.method import LocalMethod, LocalStepMethod, Reply, TakeStep
 from secede.unlearning.registry import METHODS
 from secede.unlearning.steps.leaver_metrics import evaluate
 
-BATCH = 256
+BATCH_SIZE = 256
 LOCAL_STEP, COUNT, MEASURE = "local-step", "count-right", "measure"
-# They ask clients for nothing but rounds and tasks that travel.
+# The methods that need no other client tasks than these.
 LOCAL = tuple(entry.name for entry in METHODS.values() if entry.runs_at == "leaver")
 LIVE = (*LOCAL, "weight-negation", "fine-tune", "retrain")
 
-Numbers = Mapping[str, torch.dtype]  # the entries of a reply that is no model, and their kinds
+Numbers = Mapping[str, torch.dtype]  # entries and dtypes of a reply that is no model
 
 
 @dataclass(frozen=True)
 class CountRight:
-    """Count samples, and right answers, by class; answers that are not finite are wrong."""
+    """Count samples and right predictions by class; outputs that are not finite are wrong."""
 
     numbers: ClassVar[Numbers] = {"right": torch.int64, "samples": torch.int64}
 
@@ -47,23 +47,26 @@ class CountRight:
         model.eval()
         device = next(iter(states.live(model).values())).device
         right, samples = list[Tensor](), list[Tensor]()
-        for inputs, labels in side.batches(BATCH, 0):
+        for inputs, labels in side.batches(BATCH_SIZE, 0):
             outputs, labels = model(inputs.to(device)), labels.to(device)
             if outputs.ndim != 2 or labels.ndim != 1 or labels.is_floating_point():
-                raise ConfigError("the gate counts right answers: it needs labels that are classes")
+                raise ConfigError(
+                    "the gate counts right predictions: expected outputs of shape (n, classes) and "
+                    "integer labels of shape (n,)"
+                )
             hits = (outputs.argmax(dim=1) == labels) & outputs.isfinite().all(dim=1)
             right.append(torch.bincount(labels[hits], minlength=outputs.shape[1]))
             samples.append(torch.bincount(labels, minlength=outputs.shape[1]))
-        counted = {
+        counts = {
             "right": torch.stack(right).sum(dim=0).cpu(),
             "samples": torch.stack(samples).sum(dim=0).cpu(),
         }
-        return Reply(state=counted, gradient_samples=0, samples=side.samples)
+        return Reply(state=counts, gradient_samples=0, samples=side.samples)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Measure the mean loss, and the accuracy where labels are classes (NaN where not)."""
+    """Measure the mean loss, and the accuracy if labels are classes (else NaN)."""
 
     numbers: ClassVar[Numbers] = {"loss": torch.float64, "accuracy": torch.float64}
 
@@ -72,72 +75,73 @@ class Measure:
         model = side.fresh_model(0)
         states.load_into(model, side.global_state)
         device = next(iter(states.live(model).values())).device
-        found = evaluate(model, side.batches(BATCH, 0), loss=side.loss, device=device)
-        accuracy = float("nan") if found.accuracy is None else found.accuracy
-        measured = {
-            "loss": torch.tensor([found.loss], dtype=torch.float64),
+        evaluation = evaluate(model, side.batches(BATCH_SIZE, 0), loss=side.loss, device=device)
+        accuracy = float("nan") if evaluation.accuracy is None else evaluation.accuracy
+        numbers = {
+            "loss": torch.tensor([evaluation.loss], dtype=torch.float64),
             "accuracy": torch.tensor([accuracy], dtype=torch.float64),
         }
-        return Reply(state=measured, gradient_samples=0, samples=side.samples)
+        return Reply(state=numbers, gradient_samples=0, samples=side.samples)
 
 
 Task = TakeStep | CountRight | Measure
 
 
 @dataclass(frozen=True)
-class Sent:
-    """A task as it travels; settings are what `create` takes."""
+class TaskMessage:
+    """A task as a live engine sends it; `settings` are those of `create`."""
 
     name: str
-    method: str  # of a local step, "" for others
+    method: str  # of a local step; "" for other tasks
     settings: Mapping[str, Any]
 
 
-def sent(task: object) -> Sent:
-    """Return the form in which `task` travels; what cannot travel is refused."""
+def to_message(task: object) -> TaskMessage:
+    """Return the message for `task`; raise if it cannot be sent."""
     if isinstance(task, CountRight):
-        return Sent(COUNT, "", {})
+        return TaskMessage(COUNT, "", {})
     if isinstance(task, Measure):
-        return Sent(MEASURE, "", {})
+        return TaskMessage(MEASURE, "", {})
     step = task.step if isinstance(task, TakeStep) else task
-    step = step.step if isinstance(step, AtLeaver) else step
-    kind = type(step)
+    step = step.step if isinstance(step, LocalStepMethod) else step
+    step_type = type(step)
     for name, entry in METHODS.items():
-        module, _, attribute = entry.made_by.partition(":")
-        if isinstance(task, TakeStep) and name in LOCAL and kind.__name__ == attribute:
-            if kind.__module__ != f"secede.unlearning.methods.{module}":
+        module, _, attribute = entry.class_path.partition(":")
+        if isinstance(task, TakeStep) and name in LOCAL and step_type.__name__ == attribute:
+            if step_type.__module__ != f"secede.unlearning.methods.{module}":
                 continue
-            settings = TypeAdapter(kind).dump_python(step, mode="json")
-            return Sent(LOCAL_STEP, name, cast("dict[str, Any]", settings))
+            settings = TypeAdapter(step_type).dump_python(step, mode="json")
+            return TaskMessage(LOCAL_STEP, name, cast("dict[str, Any]", settings))
     raise ConfigError(
-        f"{kind.__name__} cannot be sent to a live client, which runs none but secede's own "
-        f"tasks; methods that work live: {', '.join(LIVE)}"
+        f"{step_type.__name__} cannot be sent to a live client, which runs secede's own tasks "
+        f"only; methods that work live: {', '.join(LIVE)}"
     )
 
 
-def received(form: Sent, *, allowed: Collection[str] = LOCAL) -> Task:
-    """Return the task that `form` names; a method that is not in `allowed` is refused."""
-    if form.name == COUNT:
+def from_message(message: TaskMessage, *, allowed: Collection[str] = LOCAL) -> Task:
+    """Return the task that `message` names; raise if its method is not `allowed`."""
+    if message.name == COUNT:
         return CountRight()
-    if form.name == MEASURE:
+    if message.name == MEASURE:
         return Measure()
-    if form.name != LOCAL_STEP:
+    if message.name != LOCAL_STEP:
         raise ConfigError(
-            f"unknown task {form.name[:40]!r}, expected one of {LOCAL_STEP}, {COUNT}, {MEASURE}"
+            f"unknown task {message.name[:40]!r}, expected one of {LOCAL_STEP}, {COUNT}, {MEASURE}"
         )
-    if form.method not in allowed or form.method not in LOCAL:
+    if message.method not in allowed or message.method not in LOCAL:
         raise ConfigError(
-            f"method {form.method[:40]!r} is not allowed here, expected one of {', '.join(allowed)}"
+            f"method {message.method[:40]!r} is not allowed here, expected one of "
+            f"{', '.join(allowed)}"
         )
-    _, method = create(form.method, form.settings)
+    _, method = create(message.method, message.settings)
     return TakeStep(cast("LocalMethod", method))
 
 
-def result_of(state: states.State, report: Mapping[str, Any]) -> LocalResult:
-    """Return a local step's result from a report that came over the wire."""
+def parse_result(state: states.State, report: Mapping[str, Any]) -> LocalResult:
+    """Return a local step's result from a state and a report over the wire."""
     try:
         return LocalResult(state, TypeAdapter(LocalReport).validate_python(dict(report)))
     except ValidationError as error:
         raise ConfigError(
-            f"a report of {error.error_count()} wrong entries, expected a LocalReport"
+            f"the report has {error.error_count()} wrong entries, expected a LocalReport"
         ) from None

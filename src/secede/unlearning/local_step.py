@@ -1,4 +1,4 @@
-"""What a local step is given at the leaver and what it sends back."""
+"""A local step: unlearning at the leaver, with its task, result and report."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from secede.state import State
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTask:
-    """The leaver's side of an erasure: its data, its own last state and what it starts from."""
+    """What a local step is given: the leaver's data, its own last state and the start states."""
 
     reference: State
     own_state: State
-    model: nn.Module  # the architecture; its values are overwritten
+    model: nn.Module  # the architecture; a step overwrites its values
     fresh_model: Callable[[int], nn.Module]  # the n-th freshly initialised model
     batches: Callable[[int, int], Iterable[Batch]]  # by batch size and number of the pass
     loss: Loss
-    global_state: State = field(default_factory=dict)  # empty: a step that starts from it raises
+    global_state: State = field(default_factory=dict)  # if empty, steps that start from it raise
     training: LocalTraining = field(default_factory=LocalTraining)  # how the leaver trained
-    own_weight: float | None = None  # share of the own state in the global one; None: not told
+    own_weight: float | None = None  # share of the own state in the last mean; None: unknown
 
     @classmethod
     def of(cls, side: ClientSide) -> LocalTask:
-        """Compute the reference from what the leaver has (eq. before Algorithm 1).
+        """Return the task at a client; compute the reference (equation before Algorithm 1).
 
-        A leaver that missed the last round has no share in the global state, which then is the mean
-        of the others as it stands: the reference.
+        A leaver that missed the last round has no share in the global state: then the global state
+        is the mean of the others, so the reference.
         """
         if side.own is None:
             raise ConfigError("the leaver has no own state yet: train a round with it first")
         if side.own.weight >= 1:
             raise ConfigError(
-                "the leaver was alone in the last round: there is no mean of the others to start "
-                "from; choose a method that runs at the server"
+                "the leaver was alone in the last round, so there is no mean of the others to "
+                "start from; choose a method that runs at the server"
             )
         return cls(
             reference=states.reference(side.global_state, side.own.state, weight=side.own.weight),
@@ -58,7 +58,7 @@ class LocalTask:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One tau of a grid search: the step at which it was exceeded and the accuracy there."""
+    """One tau of a grid search: the step that exceeded it, and the accuracy there."""
 
     stop_distance: float
     steps: int
@@ -67,47 +67,45 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalReport:
-    """How a local step went: scalars only, fit for records and receipts."""
+    """The measurements of a local step: scalars only, fit for records and receipts."""
 
     steps: int
     ended_by: str  # "stop-distance", "stop-accuracy", "stop-loss", "epochs", or a method's own word
-    distance_to_own: float  # plain L2 over what can move, as all distances of a step
+    distance_to_own: float  # plain L2 over the trainable parameters, as all distances here
     distance_to_reference: float
     accuracy: float | None  # on the leaver's own samples, where labels are classes
     loss: float | None
     gradient_samples: int
     radius: float | None = None
-    projections: int = 0  # steps after which the ball pulled the state back
+    projections: int = 0  # steps after which the state was projected into the ball
     stop_distance: float | None = None
     stop_accuracy: float | None = None
-    reach: float | None = None  # second choice: how many times over the own state was taken back
-    own_share: float | None = None  # and how much of the labels' probability fell on that way
-    own_weight: float | None = (
-        None  # 0: it missed the last round, the reference is the global state
-    )
-    searched: tuple[Candidate, ...] = ()  # what a grid search for tau had to choose from
-    search_target: float | None = None  # the accuracy that the search aimed for
+    reach: float | None = None  # second choice: the factor k of the extrapolation
+    own_share: float | None = None  # second choice: the labels' probability that it took away
+    own_weight: float | None = None  # 0: the leaver missed the last round
+    searched: tuple[Candidate, ...] = ()  # the candidates of a grid search for tau
+    search_target: float | None = None  # the accuracy that the search looked for
 
     def as_dict(self) -> dict[str, object]:
-        """Return the report by name, as records hold it."""
+        """Return the report as a dict, for records."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class LocalResult:
-    """The state that post-training starts from, and the report that goes with it."""
+    """The state that post-training starts from, and its report."""
 
     state: State
     report: LocalReport
 
     @property
     def gradient_samples(self) -> int:
-        """Per-sample gradients computed at the leaver."""
+        """The number of per-sample gradients computed at the leaver."""
         return self.report.gradient_samples
 
 
 class LocalStep(Protocol):
-    """Unlearning that runs where the leaver's data is."""
+    """Unlearning at the leaver, with its data."""
 
     def unlearn(self, task: LocalTask) -> LocalResult:
         """Return the state that post-training starts from."""

@@ -1,8 +1,8 @@
-"""What a method is given and gives back: where post-training starts, and how its rounds go.
+"""The contract of a method: where post-training starts, and how its rounds run.
 
-A method may ask the leaver, ask the retained clients, or ask nobody; the engine counts what it
-asks for. Whatever its own rounds must remember it puts into `memory`, which is saved with every
-checkpoint: an erasure that is killed goes on to the same bits.
+A method may ask the leaver, the retained clients, or nobody; the engine counts the cost. What its
+own rounds must remember goes into `memory`, which every checkpoint saves: an erasure that is killed
+resumes to the same bits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from secede.unlearning.update_history import UpdateHistory
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What a client uploads from a task, how many gradients it took, and its sample count."""
+    """A client's reply to a task: the uploaded state, its gradients and samples."""
 
     state: State
     gradient_samples: int
@@ -41,22 +41,22 @@ def ask_each(
 ) -> tuple[list[Reply], Cost]:
     """Let every client run `task`; return the replies in order and the round's cost.
 
-    `number` names the round's randomness: a method that asks in several rounds gives each its own.
+    `number` seeds the round's draws: a method that asks in several rounds numbers them.
     """
     replies, cost = list[Reply](), Cost()
     for client in clients:
-        reply, one = engine.ask(client, task, global_state=global_state, number=number)
+        reply, reply_cost = engine.ask(client, task, global_state=global_state, number=number)
         replies.append(reply)
-        cost += one
+        cost += reply_cost
     return replies, replace(cost, rounds=1)
 
 
-POST_TRAINING = "post-training"  # names the batches of its rounds: the same for every method
+POST_TRAINING = "post-training"  # seeds the batches of its rounds: the same for every method
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """What a method finds at the server."""
+    """What a method is given: the engine, the global state and the clients."""
 
     engine: Engine
     global_state: State
@@ -64,15 +64,15 @@ class Server:
     retained: tuple[int, ...]
     fresh_state: Callable[[], State]  # freshly initialised, the same on every call
     fresh_model: Callable[[], nn.Module]  # the architecture, on the engine's device
-    history: UpdateHistory | None = None  # what the server kept while training, if anything
+    history: UpdateHistory | None = None  # of the training, if the server recorded one
     unlabelled: Tensor | None = None  # the server's own inputs, if it has any
     mean: Mean = aggregate  # of a plain round's updates
-    weight: float | None = None  # the leaver's share in the last mean, where the server knows it
+    weight: float | None = None  # the leaver's share in the last mean, if the server knows it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Where post-training starts, what it took to get there, and what later rounds need."""
+    """The state that post-training starts from, its cost, and the memory of later rounds."""
 
     state: State
     cost: Cost = field(default_factory=Cost)
@@ -90,40 +90,39 @@ class Recovered:
 
 
 class Method(Protocol):
-    """Unlearning as the server drives it."""
+    """An unlearning method, as the server runs it."""
 
     def start(self, server: Server) -> Start:
-        """Return the state that the retained clients train from."""
+        """Return the state that post-training starts from."""
         ...
 
     def check_history(self, history: UpdateHistory | None) -> None:
-        """Raise, before anything is trained, if the method could not work with this history."""
+        """Raise before any training if the method cannot use this history."""
         return
 
     def check_model(self, model: nn.Module) -> None:
-        """Raise, before anything is trained, if the method could not work with this network."""
+        """Raise before any training if the method cannot use this model."""
         return
 
     def recover(self, server: Server, state: State, memory: State, number: int) -> Recovered:
-        """Take round `number` of post-training: FedAvg of the retained clients, unless a method
-        has its own."""
+        """Take round `number` of post-training; by default FedAvg of the retained clients."""
         return average_round(server, state, memory, number)
 
 
 def average_round(server: Server, state: State, memory: State, number: int) -> Recovered:
-    """Let the retained clients train a round from `state` and average them."""
+    """Train a round of the retained clients from `state` and average their updates."""
     reply = server.engine.train_round(state, server.retained, phase=POST_TRAINING, number=number)
     return Recovered(state=server.mean(reply.updates), cost=reply.cost, memory=memory)
 
 
 @dataclass(frozen=True)
 class TakeStep:
-    """A local step as a task: a value, so that a live engine can send its name and settings."""
+    """A local step as a client task: a value, so a live engine can send its name and settings."""
 
     step: LocalStep
 
     def __call__(self, side: ClientSide) -> LocalResult:
-        """Take the step with what the client has."""
+        """Take the step at the client."""
         task = LocalTask.of(side)
         result = self.step.unlearn(task)
         return replace(result, report=replace(result.report, own_weight=task.own_weight))
@@ -144,27 +143,31 @@ class LocalMethod(Method, Protocol):
 
 
 @dataclass(frozen=True)
-class AtLeaver(LocalMethod):
-    """Any local step, then plain post-training."""
+class LocalStepMethod(LocalMethod):
+    """Any local step as a method, followed by plain post-training."""
 
     step: LocalStep
 
     def unlearn(self, task: LocalTask) -> LocalResult:
-        """Take the step."""
-        found: object = self.step.unlearn(task)
-        if not isinstance(found, LocalResult):
-            step = _kind(self.step)
-            raise ConfigError(f"{step}.unlearn returned {_kind(found)}, expected a LocalResult")
-        return found
+        """Take the step; raise if it returns no LocalResult."""
+        result: object = self.step.unlearn(task)
+        if not isinstance(result, LocalResult):
+            step = _type_name(self.step)
+            raise ConfigError(
+                f"{step}.unlearn returned {_type_name(result)}, expected a LocalResult"
+            )
+        return result
 
 
-def started(method: Method, server: Server) -> Start:
-    """Return a method's start; a user's own that is none is refused."""
-    found: object = method.start(server)
-    if not isinstance(found, Start):
-        raise ConfigError(f"{_kind(method)}.start returned {_kind(found)}, expected a Start")
-    return found
+def checked_start(method: Method, server: Server) -> Start:
+    """Return the method's start; raise if a user's method returns something else."""
+    start: object = method.start(server)
+    if not isinstance(start, Start):
+        raise ConfigError(
+            f"{_type_name(method)}.start returned {_type_name(start)}, expected a Start"
+        )
+    return start
 
 
-def _kind(value: object) -> str:
+def _type_name(value: object) -> str:
     return type(value).__name__

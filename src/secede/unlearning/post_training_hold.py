@@ -1,9 +1,9 @@
-"""Holding on: post-training may not lead back to the old model.
+"""A hold on post-training: averaged rounds may not lead back to the old model.
 
-Of each averaged round, the part that leads from where the leaver's step ended back towards the old
-model is left out: in the first one, which has most to repair, of all weights together, later of
-each neuron's if told so. In the first round a part of it may be let by, the less the heavier the
-leaver. That is done on the mean, so it works under secure aggregation, and after any local step.
+Of each round's mean, the part along the way from the local step's end back to the old model is
+removed. In the first round, which has most to repair, that is one direction over all weights, and a
+fraction may pass, smaller for a heavier leaver; later it may be each neuron's own direction. It
+works on the mean, so under secure aggregation, too, and after any local step.
 """
 
 from __future__ import annotations
@@ -20,94 +20,99 @@ from secede.errors import ConfigError
 from secede.state import State
 from secede.unlearning.method import LocalMethod, Recovered, Server, Start, average_round
 
-FREE, HELD = 0.02, 0.1  # weights of a leaver: nothing is held up to the one, all from the other
-FIFTH, HALF = 0.2, 0.5  # weights of a leaver between which it grows heavy
-FIRST = 0.75  # of the hold, in the first round, which has most to repair; all for half of the data
-SHORTEST = 16  # weights of a neuron that is held by itself
-_HELD, _HEAVY = "share that is held", "how heavy the leaver is"  # in memory, beside parameters
+NO_HOLD_WEIGHT, FULL_HOLD_WEIGHT = 0.02, 0.1  # of a leaver: the hold grows in between
+LIGHT_WEIGHT, HEAVY_WEIGHT = 0.2, 0.5  # of a leaver: heaviness grows in between
+FIRST_ROUND_SHARE = 0.75  # of the hold, for a light leaver; all of it for a heavy one
+MIN_NEURON_SIZE = 16  # entries; a weight with shorter rows has one direction as a whole
+_HOLD, _HEAVINESS = "hold fraction", "heaviness"  # in memory, beside parameters
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holding(LocalMethod):
-    """A local step whose post-training leaves out a share of what leads back."""
+class PostTrainingHold(LocalMethod):
+    """A local step whose post-training removes a share of the way back to the old model."""
 
-    hold: float = 0.0  # share of the way back to the old model that post-training may not go
-    # The share in its first round; weighed: most of hold, all for a heavy leaver; None: as hold.
+    hold: float = 0.0  # share of the way back to the old model that is removed
+    # The share in the first round; "weighed": 75 % of hold, all for a heavy leaver; None: hold.
     hold_first: float | Literal["weighed"] | None = None
-    hold_by: Literal["model", "neuron"] = "model"  # whose way back it is, after the first round
+    hold_by: Literal["model", "neuron"] = "model"  # whose way back, after the first round
 
     def check_hold(self) -> None:
-        """Raise unless shares are shares."""
+        """Raise unless the settings of the hold are in range."""
         if not 0 <= self.hold <= 1:
             raise ConfigError(f"hold must be within 0 and 1, got {self.hold}")
         first = self.hold_first
         if isinstance(first, str):
             if first != "weighed":
-                raise ConfigError(f"hold_first must be weighed or a share, got {first!r}")
+                raise ConfigError(f"hold_first must be 'weighed' or within 0 and 1, got {first!r}")
         elif first is not None and not 0 <= first <= 1:
             raise ConfigError(f"hold_first must be within 0 and 1, got {first}")
         if self.hold_by not in ("model", "neuron"):
-            raise ConfigError(f"hold_by must be model or neuron, got {self.hold_by!r}")
+            raise ConfigError(f"hold_by must be 'model' or 'neuron', got {self.hold_by!r}")
 
     def start(self, server: Server) -> Start:
-        """Ask the leaver, and remember the old model."""
+        """Ask the leaver for the step; remember the old model."""
         start = LocalMethod.start(self, server)
-        if not (self.hold or self._first(1.0)):
+        if not (self.hold or self._first_share(1.0)):
             return start
         weight = server.weight
-        if weight is None:  # then the leaver's word must do
-            weight = _share((start.report or {}).get("own_weight"))
-        kept = {_HELD: held_share(weight), _HEAVY: heaviness(weight)}
-        movable = {n for n, p in server.fresh_model().named_parameters() if p.requires_grad}
-        old = {n: value for n, value in server.global_state.items() if n in movable}
-        return replace(start, memory=old | {name: torch.tensor(kept[name]) for name in kept})
+        if weight is None:  # only the leaver can know it
+            weight = _reported_weight((start.report or {}).get("own_weight"))
+        numbers = {_HOLD: hold_fraction(weight), _HEAVINESS: heaviness(weight)}
+        trainable = {n for n, p in server.fresh_model().named_parameters() if p.requires_grad}
+        old = {n: value for n, value in server.global_state.items() if n in trainable}
+        return replace(start, memory=old | {n: torch.tensor(v) for n, v in numbers.items()})
 
     def recover(self, server: Server, state: State, memory: State, number: int) -> Recovered:
-        """Take a round of post-training without its way back to the old model."""
+        """Take a round of post-training; remove the way back to the old model."""
         if not memory:
             return average_round(server, state, memory, number)
-        heavy = float(memory[_HEAVY]) if _HEAVY in memory else 0.0  # absent: an older one began
-        share = float(memory[_HELD]) * (self._first(heavy) if number == 1 else self.hold)
-        back = {name: value for name, value in memory.items() if name not in (_HELD, _HEAVY)}
-        if number == 1:  # from where the step was let in: a guard may have moved it
+        share = self._first_share(float(memory[_HEAVINESS])) if number == 1 else self.hold
+        share *= float(memory[_HOLD])
+        back = {name: value for name, value in memory.items() if name not in (_HOLD, _HEAVINESS)}
+        if number == 1:  # from the state after the guard, which may have changed it
             back = states.difference(back, {name: state[name] for name in back})
             memory = {**memory, **back}
         after = average_round(server, state, memory, number)
-        held = without_return(
+        state = without_return(
             after.state,
             state,
             back=back,
             share=share,
             by="model" if number == 1 else self.hold_by,
         )
-        return replace(after, state=held)
+        return replace(after, state=state)
 
-    def _first(self, heavy: float) -> float:
-        """Return how much the first round may not go back.
+    def _first_share(self, heaviness: float) -> float:
+        """Return the share of the way back that is removed in the first round.
 
-        The heavier a leaver, the more of what the others would repair is the way back to it.
+        The heavier a leaver, the more of the others' repair leads back to it.
         """
         if self.hold_first == "weighed":
-            return self.hold * (FIRST + (1 - FIRST) * heavy)
+            return self.hold * (FIRST_ROUND_SHARE + (1 - FIRST_ROUND_SHARE) * heaviness)
         return self.hold if self.hold_first is None else self.hold_first
 
 
-def _share(told: object) -> float | None:
-    return float(told) if isinstance(told, int | float) and math.isfinite(told) else None
+def _reported_weight(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def heaviness(weight: float | None) -> float:
-    """Return 0 for a leaver that is one of several, or of unknown weight, 1 from half of all on."""
-    return min(1.0, max(0.0, ((weight or 0.0) - FIFTH) / (HALF - FIFTH)))
+    """Return 0 for a light leaver or an unknown weight, 1 for half of the weight or more."""
+    return _ramp(weight or 0.0, LIGHT_WEIGHT, HEAVY_WEIGHT)
 
 
-def held_share(weight: float | None) -> float:
-    """Return how much of the hold a leaver of this weight is worth; all, if that is not known.
+def hold_fraction(weight: float | None) -> float:
+    """Return the fraction of the hold for a leaver of this weight; 1 if it is unknown or 0.
 
-    A light one leaves little to return to, while its step costs the others as much: held, they
-    could not bring that back. Who missed the last round has no weight in it: that tells nothing.
+    There is little to return to from a light leaver, while its step takes as much from the others:
+    a full hold would keep them from repairing that. A leaver that missed the last round has weight
+    0, which does not tell how light it is.
     """
-    return min(1.0, max(0.0, (weight - FREE) / (HELD - FREE))) if weight else 1.0
+    return _ramp(weight, NO_HOLD_WEIGHT, FULL_HOLD_WEIGHT) if weight else 1.0
+
+
+def _ramp(value: float, zero_at: float, one_at: float) -> float:
+    return min(1.0, max(0.0, (value - zero_at) / (one_at - zero_at)))
 
 
 def without_return(
@@ -118,35 +123,37 @@ def without_return(
     share: float = 1.0,
     by: Literal["model", "neuron"] = "model",
 ) -> dict[str, Tensor]:
-    """Return `after` without `share` of the part of its step from `before` that goes `back`.
+    """Return `after` without `share` of the part of its step from `before` along `back`.
 
-    By model: that part of all weights together. By neuron: of each row of a weight, and each bias.
+    By "model", that is one direction over all weights; by "neuron", one for each row of a weight
+    and for each bias.
     """
     if not share:
         return dict(after)
     step = {name: after[name] - before[name] for name in back}
     along: dict[str, float | Tensor]
     if by == "neuron":
-        along = {name: _along(step[name], way) for name, way in back.items()}
+        along = {name: _fraction_along(step[name], value) for name, value in back.items()}
     else:
         length = states.inner(back, back)
-        whole = max(0.0, states.inner(step, back) / length) if length else 0.0
-        along = dict.fromkeys(back, whole)
+        fraction = max(0.0, states.inner(step, back) / length) if length else 0.0
+        along = dict.fromkeys(back, fraction)
     return {
         name: value - (share * along[name] * back[name]).to(value) if name in back else value
         for name, value in after.items()
     }
 
 
-def _along(step: Tensor, way: Tensor) -> Tensor:
-    """Return how much of each row's way is in its step, 0 if that leads away.
+def _fraction_along(step: Tensor, back: Tensor) -> Tensor:
+    """Return, for each row, the fraction of `back` that its step covers; 0 if it leads away.
 
-    A bias is one row, and so is a weight with short ones: of few weights one way is a large part.
+    A bias is one row, and so is a weight with short rows: one direction is a large part of few
+    entries.
     """
-    rows = len(way) if way.ndim > 1 and way.shape[1:].numel() >= SHORTEST else 1
-    steps, ways = (
-        value.double().reshape(rows, way.numel() // max(1, rows)) for value in (step, way)
+    rows = len(back) if back.ndim > 1 and back.shape[1:].numel() >= MIN_NEURON_SIZE else 1
+    step_rows, back_rows = (
+        value.double().reshape(rows, back.numel() // max(1, rows)) for value in (step, back)
     )
-    length = (ways * ways).sum(dim=1)
-    along = ((steps * ways).sum(dim=1) / length.where(length > 0, 1.0)).clamp(min=0)
-    return along.squeeze(0) if rows == 1 else along.reshape(rows, *[1] * (way.ndim - 1))
+    length = (back_rows * back_rows).sum(dim=1)
+    along = ((step_rows * back_rows).sum(dim=1) / length.where(length > 0, 1.0)).clamp(min=0)
+    return along.squeeze(0) if rows == 1 else along.reshape(rows, *[1] * (back.ndim - 1))

@@ -1,19 +1,21 @@
-"""How long post-training pays, by what the retained clients can measure. Imports no torch.
+"""When post-training may stop, by the retained clients' accuracy. Imports no torch.
 
-They compare their accuracy on their own samples with what the global model had before erasing.
-Where the start is already as good, no round is needed at all.
+The clients compare the accuracy on their own samples with that before the erasure. If the start is
+as good already, no round is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-ENOUGH = 0.005  # below the accuracy before erasing
+TOLERANCE = 0.005  # below the accuracy before the erasure
 
 
 def rounds_that_pay(before: float, after: Sequence[float]) -> int | None:
-    """Return after how many rounds to stop; `after` is the accuracy after 0, 1, 2, ... rounds.
+    """Return the number of rounds after which to stop, or None if no round is good enough.
 
-    Stop once it is within half a point of `before`; None if no round got there.
+    `after` is the accuracy after 0, 1, 2, ... rounds; good enough is half a point below `before`.
     """
-    return next((n for n, accuracy in enumerate(after) if accuracy >= before - ENOUGH), None)
+    return next(
+        (number for number, accuracy in enumerate(after) if accuracy >= before - TOLERANCE), None
+    )

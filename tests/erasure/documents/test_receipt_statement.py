@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import json
 import re
-from importlib.resources import files
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from harness.erasure import papers
+from harness.erasure.schema import FILE, schema_text
 from secede.erasure.documents.receipt import (
     STANDING_LIMITS,
     Models,
@@ -19,11 +19,9 @@ from secede.erasure.documents.receipt import (
     Score,
     Statement,
     Verification,
-    schema_text,
 )
 from secede.erasure.types import Document
 
-SCHEMA = files("secede.erasure") / "schemas" / "erasure-v1.json"
 KINDS: dict[str, Any] = {
     "object": dict,
     "array": list,
@@ -96,7 +94,7 @@ def _wrong_object(
 
 @pytest.fixture(scope="module")
 def schema() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return found
 
 
@@ -107,7 +105,7 @@ def example() -> dict[str, Any]:
 
 
 def test_the_committed_schema_is_current() -> None:
-    assert SCHEMA.read_text(encoding="utf-8") == schema_text() + "\n", schema_text.__doc__
+    assert FILE.read_text(encoding="utf-8") == schema_text(), "python -m harness.erasure.schema"
 
 
 def test_the_schema_fits_an_example(schema: dict[str, Any], example: dict[str, Any]) -> None:
@@ -178,7 +176,7 @@ def test_parts_that_contradict_each_other_are_refused() -> None:
         with pytest.raises(ValidationError, match="not in this order"):
             copied(told.request, **change)
     late = papers.DESTROYED[0].model_copy(update={"at": "2026-11-15T13:00:01Z"})
-    with pytest.raises(ValidationError, match="before the receipt of the request, or after"):
+    with pytest.raises(ValidationError, match="before the request came or after"):
         copied(told, destroyed=(late,))
     with pytest.raises(ValidationError, match="last round is before the first"):
         Scope(first_round=2, last_round=1, rounds=0, weight=0.1)

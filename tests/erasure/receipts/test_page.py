@@ -17,7 +17,12 @@ from secede.erasure.documents.receipt import (
     Score,
     Verification,
 )
-from secede.erasure.receipts import page as certificate
+from secede.erasure.receipts.page import (
+    describe_duration,
+    render_page,
+    scores_heading,
+    write_page,
+)
 from secede.erasure.receipts.verify import Verified, sign_receipt, verify_receipt
 from secede.errors import ConfigError
 
@@ -72,11 +77,11 @@ def crowded(limits: int = 11) -> Verified:
 
 
 def test_the_page_says_what_was_asked_done_measured_and_not_shown() -> None:
-    html = certificate.render(verified(), "receipt.json")
+    html = render_page(verified(), "receipt.json")
     assert "Erasure of <b>clinic-north</b>" in html
     assert "consent was withdrawn" in html
     assert "12 days after receipt, 18 days before it was due" in html
-    assert "A local step at the client itself" in html
+    assert "Local step at the client, then training by the others" in html
     assert "0.8 points above; intervals overlap" in html
     assert "38.2\u202f% to 44.3\u202f%" in html
     assert "In backups until 15 December 2026" in html
@@ -91,28 +96,28 @@ def test_the_page_says_what_was_asked_done_measured_and_not_shown() -> None:
 def test_a_receipt_that_nobody_countersigned_says_so() -> None:
     data = sign_receipt(papers.statement(), papers.private("server"))
     found = verify_receipt(data, papers.publics("server"))
-    assert "nobody has countersigned it" in certificate.render(found, "receipt.json")
+    assert "not countersigned" in render_page(found, "receipt.json")
 
 
 def test_who_asked_is_said_where_one_looks_for_it() -> None:
-    own = certificate.render(verified(), "receipt.json")
-    assert "<dt>By</dt><dd>clinic-north</dd>" in own
-    other = certificate.render(verified(further_limits=(BY_OPERATOR,)), "receipt.json")
-    assert "<dt>By</dt><dd>the server&#39;s operator, on behalf of clinic-north</dd>" in other
+    own = render_page(verified(), "receipt.json")
+    assert "<dt>From</dt><dd>clinic-north</dd>" in own
+    other = render_page(verified(further_limits=(BY_OPERATOR,)), "receipt.json")
+    assert "<dt>From</dt><dd>the server&#39;s operator, on behalf of clinic-north</dd>" in other
 
 
 def test_what_was_not_forgotten_or_has_no_reference_is_not_made_to_look_better() -> None:
     alone = papers.VERIFICATION.scores[0].model_copy(update={"reference": None})
     scores = Verification(scores=(alone,), margin_points=3, forgotten="undetermined", useful="no")
-    html = certificate.render(verified(verification=scores), "receipt.json")
-    assert "Whether it forgot as retraining would is undetermined." in html
+    html = render_page(verified(verification=scores), "receipt.json")
+    assert "Whether the client is forgotten as by retraining is undetermined." in html
     assert "less useful than the stated margin allows" in html
     assert "nothing to compare with" in html
     assert 'class="verdict undetermined"' in html
 
 
 def test_the_page_claims_no_proof_and_names_no_source_outside_of_itself() -> None:
-    html = certificate.render(verified(), "receipt.json")
+    html = render_page(verified(), "receipt.json")
     assert re.findall(r"\bproo\w+|\bprove\w*|\bguarantee\w*", html) == ["proof", "guarantee"]
     tags = Tags(html).found
     assert not {"script", "img", "iframe", "object"} & {tag for tag, _ in tags}
@@ -126,20 +131,20 @@ def test_names_are_escaped() -> None:
     hostile = "<script>alert(1)</script>"
     score = papers.VERIFICATION.scores[0].model_copy(update={"measure": hostile})
     scores = papers.VERIFICATION.model_copy(update={"scores": (score,)})
-    html = certificate.render(verified(verification=scores), "<b>.json")
+    html = render_page(verified(verification=scores), "<b>.json")
     assert "<script" not in html
     assert "&lt;b&gt;.json" in html
 
 
 def test_what_does_not_fit_is_counted() -> None:
-    html = certificate.render(crowded(), "receipt.json")
+    html = render_page(crowded(), "receipt.json")
     assert "62 more scores in the signed file" in html
     assert "98 more in the signed file" in html
 
 
 def test_the_limits_of_this_erasure_come_first_and_whole() -> None:
     own = ("What the client returned is what serves. " + "x" * 250, "It was not there to measure.")
-    html = certificate.render(verified(further_limits=own), "receipt.json")
+    html = render_page(verified(further_limits=own), "receipt.json")
     listed = html.split("What this does not show")[1].split("</section>")[0]
     places = [listed.index(limit.replace("'", "&#39;")) for limit in (*own, *STANDING_LIMITS)]
     assert places == sorted(places)
@@ -150,8 +155,8 @@ def test_the_limits_of_this_erasure_come_first_and_whole() -> None:
     ("models", "said"),
     [
         (("retrained", "before"), "How close to retraining"),
-        (("before", "chance"), "Beside the model from before the erasure"),
-        (("chance",), "Beside guessing"),
+        (("before", "chance"), "Compared with the model from before the erasure"),
+        (("chance",), "Compared with guessing"),
         ((None,), "Measured, with nothing to compare with"),
     ],
 )
@@ -164,24 +169,24 @@ def test_the_heading_names_what_is_compared_with(models: tuple[Any, ...], said: 
         )
         for model in models
     ]
-    assert certificate.heading(scores) == said
+    assert scores_heading(scores) == said
 
 
 def test_what_was_destroyed_is_told_by_kind_the_old_model_first() -> None:
     old, returned = papers.DESTROYED
     earlier = old.model_copy(update={"at": "2026-11-14T12:08:00Z"})
-    html = certificate.render(verified(destroyed=(old, earlier, returned)), "receipt.json")
+    html = render_page(verified(destroyed=(old, earlier, returned)), "receipt.json")
     first, second = re.findall(r"<li>Destroyed (.*?)</li>", html)
     assert first == f"15 November 2026: {old.what} (2)"
     assert second == f"15 November 2026: {returned.what}"
 
 
 def test_the_page_lies_beside_the_receipt(tmp_path: Path) -> None:
-    page = certificate.write(verified(), tmp_path / "clinic-north.json")
+    page = write_page(verified(), tmp_path / "clinic-north.json")
     assert page == tmp_path / "clinic-north.html"
     assert "clinic-north.json" in page.read_text()
     with pytest.raises(ConfigError, match="would replace it"):
-        certificate.write(verified(), page)
+        write_page(verified(), page)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +200,7 @@ def test_the_page_lies_beside_the_receipt(tmp_path: Path) -> None:
 )
 def test_the_law_s_clock_is_told(completed: str, said: str) -> None:
     request = papers.statement().predicate.request.model_copy(update={"completed": completed})
-    assert certificate.clock(request) == said
+    assert describe_duration(request) == said
 
 
 @pytest.fixture
@@ -209,7 +214,7 @@ def page(browser: Browser) -> Iterator[Page]:
 @pytest.mark.parametrize("content", ["plain", "crowded", "nearly"])
 def test_it_prints_on_one_sheet_of_a4(page: Page, tmp_path: Path, content: str) -> None:
     found = verified() if content == "plain" else crowded(11 if content == "crowded" else 2)
-    file = certificate.write(found, tmp_path / "receipt.json")
+    file = write_page(found, tmp_path / "receipt.json")
     page.goto(file.as_uri())
     pdf = page.pdf(prefer_css_page_size=True, print_background=True)
     assert len(re.findall(rb"/Type\s*/Page\b(?!s)", pdf)) == 1
@@ -224,7 +229,7 @@ def test_it_prints_on_one_sheet_of_a4(page: Page, tmp_path: Path, content: str) 
 def test_it_never_scrolls_sideways(page: Page, tmp_path: Path, width: int, content: str) -> None:
     found = crowded() if content == "crowded" else verified()
     page.set_viewport_size({"width": width, "height": 900})
-    page.goto(certificate.write(found, tmp_path / "receipt.json").as_uri())
+    page.goto(write_page(found, tmp_path / "receipt.json").as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
@@ -236,7 +241,7 @@ def test_it_is_dark_where_the_reader_wants_it_and_light_on_paper(
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
     page.emulate_media(color_scheme="dark")
-    page.goto(certificate.write(verified(), tmp_path / "receipt.json").as_uri())
+    page.goto(write_page(verified(), tmp_path / "receipt.json").as_uri())
     assert page.evaluate(colour) == "rgb(15, 20, 25)"
     page.emulate_media(color_scheme="dark", media="print")
     assert page.evaluate(colour) == "rgb(255, 255, 255)"

@@ -87,12 +87,12 @@ def test_the_server_must_have_signed() -> None:
 
 def test_a_forger_s_key_does_not_pass_as_the_server_s() -> None:
     forged = sign_receipt(papers.statement(), papers.private("forger"))
-    with pytest.raises(TrustError, match="not known here"):
+    with pytest.raises(TrustError, match="unknown key"):
         verify(forged)
     # Its own name for the server's key does not help where the verifier has the real one.
     told = json.loads(forged)
     told["signatures"][0]["keyid"] = papers.publics(SERVER)[SERVER].keyid
-    with pytest.raises(TrustError, match="'server' does not hold"):
+    with pytest.raises(TrustError, match="'server' is not valid"):
         verify(to_canonical(told))
 
 
@@ -112,9 +112,9 @@ def test_countersignatures_are_demanded_by_name(data: bytes) -> None:
 def test_only_the_leaver_and_auditors_may_have_signed_too(data: bytes) -> None:
     other = papers.OTHERS[0]
     both = countersign_receipt(data, papers.private(other))
-    with pytest.raises(TrustError, match="'clinic-south' signed the receipt too, who is neither"):
+    with pytest.raises(TrustError, match="'clinic-south' signed the receipt too, but is neither"):
         verify(both, SERVER, LEAVER, other)
-    with pytest.raises(TrustError, match="not known here"):
+    with pytest.raises(TrustError, match="unknown key"):
         verify(both, SERVER, LEAVER)
     with pytest.raises(TrustError, match="a client or the server, and an auditor"):
         verify(both, SERVER, LEAVER, other, auditors=papers.publics(other))
@@ -266,7 +266,7 @@ def test_a_signed_bomb_is_refused_too() -> None:
             verify(signed)
     told = json.loads(ENVELOPE)
     told["payload"] = b64encode(b" " * 10).decode()
-    with pytest.raises(TrustError, match="does not hold"):
+    with pytest.raises(TrustError, match="is not valid"):
         verify(to_canonical(told))
 
 

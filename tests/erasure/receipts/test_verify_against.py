@@ -88,12 +88,15 @@ def unlike(**changes: Any) -> dict[str, Any]:
     [
         (method(rung="retraining"), "the rung"),
         (method(name="retrain"), "the method"),
-        (method(rounds=3), "the rounds"),
+        (method(rounds=3), "the number of rounds"),
         (method(plan="7" * 64), "no such plan"),
-        (method(parameters={**papers.METHOD.parameters, "radius": 9.0}), "parameters"),
+        (
+            method(parameters={**papers.METHOD.parameters, "radius": 9.0}),
+            "a parameter",
+        ),
         (
             method(tried_before=(Attempt(rung="local-step", method="m", outcome="silent"),)),
-            "the rungs given up",
+            "the list of rungs given up",
         ),
         (unlike(at="2026-11-15T12:06:59Z"), "what was destroyed"),
         (unlike(digest="7" * 64), "what was destroyed"),
@@ -122,5 +125,5 @@ def test_a_receipt_that_contradicts_its_ledger_is_refused(
     ],
 )
 def test_the_receipt_s_row_must_say_the_same(path: Path, row: dict[str, Any]) -> None:
-    with pytest.raises(TrustError, match="its row differs"):
+    with pytest.raises(TrustError, match="the receipt's row differs"):
         verify_receipt(issued(path, row=row), KEYS, ledger=path)

@@ -32,7 +32,7 @@ def test_what_is_signed_is_verified_and_says_by_whom(three: People) -> None:
     data = dsse.sign(b"\x00hello", TYPE, three.private["server"])
     assert dsse.verify(data, TYPE, three.ring) == (b"\x00hello", ("server",))
     assert parts(data).keys() == {"payload", "payloadType", "signatures"}
-    assert dsse.unverified(data, TYPE) == b"\x00hello"
+    assert dsse.unverified_payload(data, TYPE) == b"\x00hello"
 
 
 def test_a_signature_is_that_of_the_dsse_standard(three: People) -> None:
@@ -74,11 +74,11 @@ def test_a_key_under_two_names_is_not_two_signers(three: People) -> None:
 
 def test_unknown_keys_other_types_and_borrowed_signatures_are_refused(three: People) -> None:
     data = dsse.sign(b"x", TYPE, three.private["server"], three.private["leaver"])
-    with pytest.raises(TrustError, match="not known here"):
+    with pytest.raises(TrustError, match="unknown key"):
         dsse.verify(data, TYPE, {"server": three.ring["server"]})
     with pytest.raises(TrustError, match="not an envelope of 'text/plain'"):
         dsse.verify(data, "text/plain", three.ring)
-    with pytest.raises(TrustError, match="not known here"):
+    with pytest.raises(TrustError, match="unknown key"):
         dsse.verify(data, TYPE, {})
     # another payload, another type, another's key id: the signature does not fit
     server = dsse.sign(b"x", TYPE, three.private["server"])
@@ -95,7 +95,7 @@ def test_unknown_keys_other_types_and_borrowed_signatures_are_refused(three: Peo
         },
     ):
         forged = to_canonical({**parts(server), **change})
-        with pytest.raises(TrustError, match="does not hold"):
+        with pytest.raises(TrustError, match="is not valid"):
             dsse.verify(forged, parts(forged)["payloadType"], three.ring)
 
 
@@ -155,7 +155,7 @@ def test_no_second_signature_of_the_same_content_passes(three: People) -> None:
     found["signatures"][0]["sig"] = base64.b64encode(
         raw[:32] + other.to_bytes(32, "little")
     ).decode()
-    with pytest.raises(TrustError, match="does not hold"):
+    with pytest.raises(TrustError, match="is not valid"):
         dsse.verify(to_canonical(found), TYPE, three.ring)
 
 
@@ -163,7 +163,7 @@ def test_a_long_envelope_is_refused_unread(three: People) -> None:
     data = dsse.sign(b"x" * 1000, TYPE, three.private["server"])
     with pytest.raises(TrustError, match="the limit is 999"):
         dsse.verify(data, TYPE, three.ring, limit=999)
-    with pytest.raises(TrustError, match="at most"):
+    with pytest.raises(TrustError, match="the limit is"):
         dsse.sign(b"x" * (1 << 20), TYPE, three.private["server"])
 
 

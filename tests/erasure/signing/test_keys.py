@@ -151,7 +151,7 @@ def test_what_is_no_key_is_refused_without_quoting_it(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StorageError, match="cannot make the folder"):
+    with pytest.raises(StorageError, match="cannot write"):
         generate_key_pair(tmp_path / "file", "north")
 
 
@@ -200,8 +200,8 @@ def test_a_public_key_given_as_the_private_one_is_told_so(tmp_path: Path, mode: 
 
 
 def test_the_two_keys_of_a_pair_may_lie_in_different_folders(tmp_path: Path) -> None:
-    private, public = generate_key_pair(tmp_path / "own", "north", public=tmp_path / "all")
+    private, public = generate_key_pair(tmp_path / "own", "north", public_folder=tmp_path / "all")
     assert (private, public) == (tmp_path / "own" / "north.key", tmp_path / "all" / "north.pub")
     assert key_id(load_private(private).public_key) == key_id(load_public(public))
     with pytest.raises(ConfigError, match="exists and is not replaced"):
-        generate_key_pair(tmp_path / "other", "north", public=tmp_path / "all")
+        generate_key_pair(tmp_path / "other", "north", public_folder=tmp_path / "all")

@@ -111,9 +111,9 @@ def test_two_processes_accept_each_request_once(tmp_path: Path) -> None:
             ["Accepted", "RequestError", "RequestError"],
         )
     with Journal(path) as journal:
-        listed = journal.requests(NOW)
-        assert sorted(found.entry.client for found in listed) == names
-        assert all(len(journal.transitions(found.entry.id)) == 1 for found in listed)
+        entries = journal.entries()
+        assert sorted(entry.client for entry in entries) == names
+        assert all(len(journal.transitions(entry.id)) == 1 for entry in entries)
 
 
 def test_two_processes_ask_for_one_lease_and_the_second_is_told(tmp_path: Path) -> None:

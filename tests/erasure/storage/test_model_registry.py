@@ -71,7 +71,7 @@ def test_promoting_again_changes_nothing(lineage: ModelRegistry) -> None:
 
 def test_a_parent_that_no_longer_serves_is_refused(lineage: ModelRegistry) -> None:
     for parent in (ONE, ZERO, None):
-        with pytest.raises(RecordError, match="run 'cardio' serves 222222222222…, not"):
+        with pytest.raises(RecordError, match="run 'cardio' serves model 222222222222…, not"):
             lineage.promote(candidate(THREE, parent, "b"), LATER)
     assert statuses(lineage) == {ONE: "superseded", TWO: "serving"}
 
@@ -79,7 +79,9 @@ def test_a_parent_that_no_longer_serves_is_refused(lineage: ModelRegistry) -> No
 def test_a_model_from_scratch_replaces_the_serving_one_and_is_not_of_it(
     lineage: ModelRegistry,
 ) -> None:
-    with pytest.raises(RecordError, match="run 'cardio' serves 222222222222…, not 1111"):
+    with pytest.raises(
+        RecordError, match="run 'cardio' serves model 222222222222…, not model 1111"
+    ):
         lineage.promote(candidate(THREE, None, "b"), LATER, replaces=ONE)
     found = lineage.promote(candidate(THREE, None, "b"), LATER, replaces=TWO)
     assert (found.parent, found.clients) == (None, ("b",))
@@ -95,7 +97,7 @@ def test_an_erasure_retires_every_model_that_carries_the_client(lineage: ModelRe
     assert lineage.carriers("a") == ()
     assert [model.digest for model in lineage.carriers("a", retired=True)] == [ONE, TWO]
     assert [model.digest for model in lineage.carriers("b")] == [THREE]
-    assert lineage.erased() == ("a",)
+    assert lineage.erased_clients() == ("a",)
 
 
 def test_models_without_the_client_are_only_superseded(path: Path) -> None:
@@ -159,7 +161,7 @@ def test_an_erasure_that_makes_no_sense_is_refused(lineage: ModelRegistry) -> No
     with pytest.raises(RecordError, match="serves"):
         erase(lineage, parent=ONE)
     assert lineage.models() == before
-    assert lineage.erased() == ()
+    assert lineage.erased_clients() == ()
 
 
 def test_a_retired_model_stays_retired(lineage: ModelRegistry, path: Path) -> None:
@@ -178,7 +180,7 @@ def test_a_retired_model_stays_retired(lineage: ModelRegistry, path: Path) -> No
 
 def _dies_in_the_middle(path: Path) -> None:
     with ModelRegistry(path) as lineage:
-        connection = lineage._database.connection
+        connection = lineage.connection
         # Kill the process at the very last write of the transaction.
         connection.create_function("die", 0, lambda: os.kill(os.getpid(), 9))
         connection.execute(
@@ -197,7 +199,7 @@ def test_a_kill_during_promotion_leaves_the_old_model_serving(
     assert process.exitcode == -9
     with ModelRegistry(path) as again:
         assert statuses(again) == {ONE: "superseded", TWO: "serving"}
-        assert again.erased() == ()
+        assert again.erased_clients() == ()
         erase(again)
         assert statuses(again)[THREE] == "serving"
 
@@ -225,7 +227,7 @@ def test_of_two_promotions_at_once_one_wins(lineage: ModelRegistry, path: Path) 
 
 
 def test_full_disks_and_missing_files_are_told(lineage: ModelRegistry, tmp_path: Path) -> None:
-    lineage._database.connection.execute("PRAGMA query_only = ON")
+    lineage.connection.execute("PRAGMA query_only = ON")
     with pytest.raises(StorageError, match="readonly"):
         lineage.retire(TWO, NOW)
     with pytest.raises(RecordError, match="no such registry of models"):

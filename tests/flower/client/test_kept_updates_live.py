@@ -74,7 +74,7 @@ def test_an_update_by_a_name_that_is_not_its_own_is_not_found(tmp_path: Path) ->
     cut(federation, federation.store)
     assert serving(federation, 1) in {kept.digest for kept in disk(federation, 1).all()}
     outcome = federation.erase()
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     assert federation.told.has("client 'site-1'", "inside of a mod that changes it")
 
 
@@ -98,7 +98,7 @@ def test_a_damaged_update_is_as_good_as_none_and_is_named(
     for path in disk(federation, 1).folder.glob("*.safetensors"):
         states.save({name: value + 1 for name, value in initial().items()}, path)
     outcome = federation.erase()
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     said = f"{newest.stem}.safetensors: its values are not those that were written"
     assert federation.told.has("client 'site-1'", said)
 

@@ -63,7 +63,7 @@ def test_inside_the_noise_the_reference_is_off_and_the_leaver_says_so(tmp_path: 
     federation.train(2)
     assert off_by(federation) > 0.01
     outcome = federation.erase("name:site-1")
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     assert federation.told.has("client 'site-1'", "inside of a mod that changes it")
 
 
@@ -72,7 +72,7 @@ def test_noise_around_everything_does_not_reach_the_unlearnt_state(tmp_path: Pat
     federation = Federation(tmp_path, app=app)
     federation.train(1)
     outcome = federation.erase("name:site-1")
-    assert outcome.failures[0]["rung"] == "local-step"  # named, and never a state with noise
+    assert outcome.failures[0].rung == "local-step"  # named, and never a state with noise
     assert outcome.rung != "local-step"
 
 

@@ -126,7 +126,7 @@ def test_a_leaver_whose_app_always_breaks_off_is_given_up(
     federation.train(3)
     asked = breaking(federation, 99)
     outcome = federation.erase(options=replace(OPTIONS, leaver_timeout=60.0, max_server_rounds=2))
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     assert len(asked) == 3
 
 
@@ -175,4 +175,4 @@ def test_a_clients_words_are_printed_and_not_kept(federation: Federation, say: A
     assert "Jane Doe" not in str(outcome.failures)
     if say in (refuses, breaks_off):
         assert federation.told.has("client 'site-1'", "Jane Doe")
-        assert "RecordError" in str(outcome.failures[0]["reason"])
+        assert "RecordError" in outcome.failures[0].reason

@@ -350,7 +350,7 @@ def test_a_step_that_ends_at_the_bare_reference_is_not_returned(
     if radius == 1.0:
         assert (outcome.state, outcome.rung) == ("promoted", "local-step")
         return
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     assert federation.told.has("'site-1'", "would tell this client's own update")
     size = states.size_bytes(federation.store.template)
     assert all(len(data) < size for kind, data in federation.seen if kind == "train.unlearn")

@@ -26,6 +26,7 @@ from harness.flower.secure import (
 )
 from harness.flower.small import OPTIONS, SIZES
 from secede import state as states
+from secede.erasure.planning.plan_table import plan_text
 from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.signing.keys import Keyring
 from secede.erasure.storage.ledger import Ledger
@@ -184,7 +185,7 @@ def test_a_site_that_allows_no_step_is_asked_in_vain(tmp_path: Path) -> None:
     federation = SecureFederation(tmp_path, methods=())
     federation.train(2)
     outcome = federation.erase("name:site-1")
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     assert outcome.rung != "local-step"
     size = states.size_bytes(federation.store.template)
     assert all(len(data) < size for kind, data in federation.seen if kind == "train.unlearn")
@@ -196,7 +197,7 @@ def test_the_plan_says_what_is_hidden_and_asks_nobody(federation: SecureFederati
     how: dict[str, Any] = {"leaver": "name:site-1", "secure": federation.secure}
     found = plan(federation.grid(), strategy(), federation.store, **how)
     assert not found.single_updates
-    assert "Secure aggregation hides single updates" in found.text()
+    assert "Secure aggregation hides single updates" in plan_text(found)
     assert [step.method for step in found.ladder] == ["second-choice", "weight-negation", "retrain"]
     assert [len(site.seen) for site in federation.sites] == before
     federation.secure = SecAggPlusWorkflow(3, 2)  # other settings than in training will do

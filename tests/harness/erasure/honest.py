@@ -16,8 +16,9 @@ import torch
 
 from secede.erasure.defences import unused_weights
 from secede.erasure.defences.gate import Counts, Gate, Passed, count
-from secede.erasure.defences.guard import Guard, Guarded
+from secede.erasure.defences.guard import Guard
 from secede.erasure.defences.weight_layout import layers
+from secede.erasure.storage.transition_details import GuardReport
 from secede.errors import GuardError
 from secede.experiments.config import parse
 from secede.experiments.setup import Federation, federate, load_dataset
@@ -47,7 +48,7 @@ AFTERWARDS = 10  # rounds of post-training in which the gate may pass
 class Found:
     """One honest start: the guard's report without limits, and whether guard and gate let it by."""
 
-    report: Guarded
+    report: GuardReport
     guarded: bool
     rounds: int | None  # of post-training after which the gate first passed; None: never
 

@@ -111,7 +111,7 @@ def row(
         name = "planted" if backdoor is PLANTED else "new"
         measure, after = f"{name} backdoor's success", lab.success(served, backdoor)
         without = lab.success(lab.post_train(before), backdoor)
-    told = [f"{f['rung']}: {f['outcome']}" for f in outcome.failures]
+    told = [f"{f.rung}: {f.outcome}" for f in outcome.failures]
     told.append(f"{outcome.rung or 'rolled back'}: {outcome.method}")
     return attacks.Row(threat, measure, without, after, "; ".join(told))
 

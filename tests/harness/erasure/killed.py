@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from harness.erasure.questions import ALLOWED, NOW, People, later, people
+from harness.erasure.questions import ALLOWED, People, later, people
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Accepted, Holder
 
@@ -60,9 +60,9 @@ class Worker:
 
 def work(journal: Journal, who: People, now: datetime, count: int, tell: Tell) -> None:
     """Finish the request that is open, then carry `count` new ones from begin to end."""
-    for listed in journal.requests(now):
-        if listed.entry.open:
-            finish(journal, listed.entry.id, now, tell)
+    for entry in journal.entries():
+        if entry.open:
+            finish(journal, entry.id, now, tell)
     for _ in range(count):
         outcome = who.send(journal, who.ask("north", now=now), now, quota=10**9)
         assert isinstance(outcome, Accepted)
@@ -84,14 +84,14 @@ def look(path: Path) -> dict[str, int]:
     """Return the last transition of each request; a half or doubled one fails here."""
     with Journal(path) as journal:
         found = {}
-        for listed in journal.requests(NOW):
-            way = journal.transitions(listed.entry.id)
+        for entry in journal.entries():
+            way = journal.transitions(entry.id)
             assert [t.number for t in way] == list(range(len(way)))
             assert [t.details.get("at", 0) for t in way] == list(range(len(way)))
-            assert listed.entry.open == (len(way) < 5)
-            journal.request(listed.entry.id)
-            found[str(listed.entry.id)] = len(way) - 1
-        assert sum(listed.entry.open for listed in journal.requests(NOW)) <= 1
+            assert entry.open == (len(way) < 5)
+            journal.request(entry.id)
+            found[str(entry.id)] = len(way) - 1
+        assert sum(entry.open for entry in journal.entries()) <= 1
     return found
 
 
@@ -133,7 +133,7 @@ def before_each_statement(path: Path, who: People) -> dict[str, int]:
         def counted(tell: Tell, left: int = kills) -> None:
             statements = itertools.count()
             with Journal(path) as journal:
-                journal._database.connection.set_trace_callback(
+                journal.connection.set_trace_callback(
                     lambda _: die() if next(statements) == left else None
                 )
                 work(journal, who, later(hours=left), 1, tell)

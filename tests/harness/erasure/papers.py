@@ -88,7 +88,7 @@ def fill(ledger: Ledger, *, receipts: bool = True, after: str = AFTER) -> Head:
             method="projected-ascent",
             settings={"radius": 4.2, "epochs": 5, "clip": None, "learning_rate": 0.01},
             clients=OTHERS,
-            taking_part=2,
+            client_count=2,
             rounds=2,
             upload_bytes=10,
             download_bytes=12,

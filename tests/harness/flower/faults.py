@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from secede import state as states
@@ -48,8 +47,8 @@ def state(home: Path) -> str:
     if not path.exists():
         return ""
     with suppress(SecedeError), Journal(path, read_only=True) as journal:
-        found = journal.requests(datetime.now(UTC))
-        return found[-1].entry.state if found else ""
+        found = journal.entries()
+        return found[-1].state if found else ""
     return ""
 
 
@@ -167,9 +166,9 @@ def check_records(home: Path) -> None:
     """Raise unless journal, ledger and receipts tell one and the same whole story."""
     found = Home(home)
     with Journal(found.journal, read_only=True) as journal:
-        requests = journal.requests(datetime.now(UTC))
+        requests = journal.entries()
     assert len(requests) == 1  # it went on, and was not asked for twice
-    assert not requests[0].entry.open
+    assert not requests[0].open
     with Ledger(found.ledger, read_only=True) as ledger:
         ledger.verify()
     assert not list((home / "work").rglob("*.safetensors"))

@@ -27,6 +27,6 @@ def details(federation: Federation, state: str, number: int = 1) -> list[dict[st
 
 
 def told(path: Path) -> dict[str, Any]:
-    payload = dsse.unverified(path.read_bytes(), RECEIPT_TYPE, limit=MAX_RECEIPT_BYTES)
+    payload = dsse.unverified_payload(path.read_bytes(), RECEIPT_TYPE, limit=MAX_RECEIPT_BYTES)
     found: dict[str, Any] = json.loads(payload)["predicate"]
     return found

@@ -17,10 +17,10 @@ from secede.federation.training import LocalTraining
 from secede.unlearning import create
 from secede.unlearning.methods.class_pruning import (
     ClassPruning,
-    activations,
-    pooled,
-    prunable,
-    scored,
+    activation_sums,
+    pool_replies,
+    prunable_layers,
+    tf_idf,
 )
 from secede.unlearning.steps import norm_channels
 
@@ -46,17 +46,17 @@ def test_the_scores_match_the_hand_sum() -> None:
     # TF of class 0: 8, 1 and 3 out of 12. IDF: log of 4 over 2, 3 and 4.
     mean = torch.tensor([[8.0, 1.0, 3.0], [2.0, 5.0, 3.0], [2.0, 6.0, 3.0]])
     expected = [8 / 12 * math.log(2), 1 / 12 * math.log(4 / 3), 0.0]
-    torch.testing.assert_close(scored(mean, 0), torch.tensor(expected))
+    torch.testing.assert_close(tf_idf(mean, 0), torch.tensor(expected))
 
 
 def test_a_class_nobody_holds_is_no_document() -> None:
     mean = torch.tensor([[8.0, 1.0, 3.0], [NAN, NAN, NAN], [2.0, 5.0, 3.0], [2.0, 6.0, 3.0]])
     held = torch.tensor([True, False, True, True])
-    torch.testing.assert_close(scored(mean, 0), scored(mean[held], 0))
+    torch.testing.assert_close(tf_idf(mean, 0), tf_idf(mean[held], 0))
     with pytest.raises(DataError, match="no client holds samples of class 1"):
-        scored(mean, 1)
-    with pytest.raises(ConfigError, match="names 4, but the model has 4 classes"):
-        scored(mean, 4)
+        tf_idf(mean, 1)
+    with pytest.raises(ConfigError, match="classes names 4, expected 0 to 3"):
+        tf_idf(mean, 4)
 
 
 def test_a_client_sums_what_its_channels_say_after_relu() -> None:
@@ -67,7 +67,7 @@ def test_a_client_sums_what_its_channels_say_after_relu() -> None:
     nn.init.constant_(convolution.weight[1], -1)
     model = nn.Sequential(convolution, nn.Flatten(), nn.Linear(4, 3))
     images = torch.tensor([[2.0, -4.0], [6.0, 0.0], [-2.0, -2.0]]).view(3, 1, 1, 2)
-    reply = activations(side(model, images, [0, 0, 2]))
+    reply = activation_sums(side(model, images, [0, 0, 2]))
     # Means over the pixels: (1, 2), (3, 0) and (0, 2).
     assert reply.state["0"].tolist() == [[4.0, 2.0], [0.0, 0.0], [0.0, 2.0]]
     assert reply.state["counts"].tolist() == [2.0, 0.0, 1.0]
@@ -79,23 +79,23 @@ def test_only_sums_over_clients_matter() -> None:
     one = {"a": torch.tensor([[4.0], [0.0]]), "counts": torch.tensor([2.0, 0.0])}
     two = {"a": torch.tensor([[2.0], [9.0]]), "counts": torch.tensor([1.0, 3.0])}
     together = {name: one[name] + two[name] for name in one}
-    assert pooled([one, two])[0]["a"].tolist() == [[2.0], [3.0]]
-    torch.testing.assert_close(pooled([one, two]), pooled([together]))
+    assert pool_replies([one, two])[0]["a"].tolist() == [[2.0], [3.0]]
+    torch.testing.assert_close(pool_replies([one, two]), pool_replies([together]))
     broken = {**two, "a": two["a"] * math.inf}
     with pytest.raises(StateError, match="reply 1: 'a' holds values that are not finite"):
-        pooled([one, broken])
+        pool_replies([one, broken])
 
 
 def test_hidden_units_stand_in_where_there_are_no_channels() -> None:
-    assert prunable(servers.network()) == ["0"]
-    assert prunable(perceptron()) == ["1", "3"]
-    with pytest.raises(ConfigError, match="no Conv2d or hidden Linear layers"):
-        prunable(nn.Linear(3, 2))
+    assert prunable_layers(servers.network()) == ["0"]
+    assert prunable_layers(perceptron()) == ["1", "3"]
+    with pytest.raises(ConfigError, match="expected a model with Conv2d or hidden Linear"):
+        prunable_layers(nn.Linear(3, 2))
     on_rows = nn.Linear(2, 2, bias=False)
     nn.init.eye_(on_rows.weight)
     deep = nn.Sequential(on_rows, nn.Flatten(), nn.Linear(6, 2))
     rows = torch.tensor([[[1.0, 4.0], [2.0, -5.0], [3.0, 2.0]]])
-    assert activations(side(deep, rows, [1])).state["0"].tolist() == [[0.0, 0.0], [2.0, 2.0]]
+    assert activation_sums(side(deep, rows, [1])).state["0"].tolist() == [[0.0, 0.0], [2.0, 2.0]]
 
 
 def perceptron() -> nn.Module:
@@ -111,8 +111,8 @@ def normalised() -> nn.Module:
 
 
 def leaver_alone_holds_class_two() -> list[Samples]:
-    pooled = servers.blobs(90, seed=8)
-    mine, rest = pooled.take(pooled.y == 2), pooled.take(pooled.y != 2)
+    pool_replies = servers.blobs(90, seed=8)
+    mine, rest = pool_replies.take(pool_replies.y == 2), pool_replies.take(pool_replies.y != 2)
     return [mine, *(rest.take(part) for part in torch.arange(len(rest)).tensor_split(2))]
 
 
@@ -123,7 +123,7 @@ def test_what_is_pruned_is_zero_and_stays_zero(make_model: Callable[[], nn.Modul
     states.check_schema(state, server.global_state)
     states.check_finite(state)
     assert start.report is not None
-    layers = {f"{layer}.weight" for layer in prunable(make_model())}
+    layers = {f"{layer}.weight" for layer in prunable_layers(make_model())}
     rows = {name: mask for name, mask in start.memory.items() if name in layers}
     assert sum(int((~mask).sum()) for mask in rows.values()) == start.report["pruned"]
     assert start.report["pruned"] == math.ceil(0.3 * int(str(start.report["channels"])))
@@ -159,7 +159,7 @@ def test_a_pruned_channel_is_dead_behind_batchnorm_and_others_are_not() -> None:
     half = {"0.weight": keep["0"]}
     states.load_into(model, states.masked(state, half))
     assert model(x).flatten().tolist() == pytest.approx([7, -3])
-    both = half | norm_channels.masks(model, keep, norm_channels.feeds(model, ["0"], x))
+    both = half | norm_channels.masks(model, keep, norm_channels.channel_maps(model, ["0"], x))
     states.load_into(model, states.masked(state, both))
     assert model(x).flatten().tolist() == pytest.approx([7, 0])
 

@@ -30,7 +30,7 @@ def linear_server(
     )
     history, before = UpdateHistory(folder), {"weight": torch.zeros(2, 1)}
     sent = {"weight": torch.tensor(taught)[:, None]}
-    history.keep(1, before, [Update(0, sent, 1), Update(1, before, 3)])
+    history.record(1, before, [Update(0, sent, 1), Update(1, before, 3)])
     return Server(
         engine=engine,
         global_state={"weight": torch.tensor([[math.log(3)], [0.0]])},
@@ -158,7 +158,7 @@ def test_what_it_lacks_is_said(tmp_path: Path, unlabelled: Tensor) -> None:
 
 def test_a_distillation_that_leaves_the_finite_numbers_says_so(tmp_path: Path) -> None:
     server = linear_server(tmp_path, (math.inf, 0.0))
-    with pytest.raises(StateError, match="left the finite numbers"):
+    with pytest.raises(StateError, match="gave values that are not finite"):
         Distillation().start(server)
 
 

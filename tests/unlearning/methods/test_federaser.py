@@ -51,7 +51,7 @@ def linear_server(folder: Path, *, interval: int = 1) -> Server:
 def keep(server: Server, number: int, before: State, *sent: tuple[int, State, int]) -> None:
     assert server.history is not None
     updates = [Update(client, states.shifted(before, update), n) for client, update, n in sent]
-    server.history.keep(number, before, updates)
+    server.history.record(number, before, updates)
 
 
 def test_one_calibration_matches_the_hand_sum(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from harness import servers
 from secede import state as states
 from secede.errors import ConfigError, StateError
 from secede.unlearning.local_step import LocalTask
-from secede.unlearning.method import AtLeaver
+from secede.unlearning.method import LocalStepMethod
 from secede.unlearning.methods.gradient_ascent import GradientAscent
 
 
@@ -45,12 +45,12 @@ def test_nothing_holds_it_back() -> None:
 
 
 def test_a_climb_out_of_the_finite_numbers_is_refused() -> None:
-    with pytest.raises(StateError, match="left the finite numbers"):
+    with pytest.raises(StateError, match="gave values that are not finite"):
         GradientAscent(learning_rate=3e38, clip=math.inf, epochs=9).unlearn(task())
 
 
 def test_the_same_seed_gives_the_same_digest_and_post_training_goes_on() -> None:
-    method = AtLeaver(GradientAscent(batch_size=8))
+    method = LocalStepMethod(GradientAscent(batch_size=8))
     first, after = servers.erase(method, servers.server(rounds=2), rounds=2)
     second, _ = servers.erase(method, servers.server(rounds=2), rounds=0)
     assert states.digest(first.state) == states.digest(second.state)

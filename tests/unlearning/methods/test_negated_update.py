@@ -49,7 +49,7 @@ def test_by_default_twice_the_leavers_share_is_taken_back() -> None:
 
 def test_the_leaver_sends_what_is_already_scaled() -> None:
     at = pair()
-    reply, _ = at.engine.ask(0, partial(NegatedUpdate._opposite, 2.0), global_state=at.global_state)
+    reply, _ = at.engine.ask(0, partial(NegatedUpdate._negate, 2.0), global_state=at.global_state)
     torch.testing.assert_close(reply.state["weight"], torch.tensor([[-1.0], [1.0]]))
     assert (reply.samples, reply.gradient_samples) == (1, 1)
     assert not METHODS["negated-update"].needs.single_updates
@@ -70,9 +70,7 @@ def test_it_costs_one_round_of_everybody() -> None:
 
 def test_the_leaver_sends_no_statistics_of_its_own() -> None:
     at = servers.server(rounds=1, make_model=normalised)
-    reply, _ = at.engine.ask(
-        0, partial(NegatedUpdate._opposite, 20.0), global_state=at.global_state
-    )
+    reply, _ = at.engine.ask(0, partial(NegatedUpdate._negate, 20.0), global_state=at.global_state)
     for name in ("1.running_mean", "1.running_var", "1.num_batches_tracked"):
         assert torch.equal(reply.state[name], at.global_state[name])
     assert not torch.equal(reply.state["0.weight"], at.global_state["0.weight"])

@@ -21,7 +21,7 @@ from secede.unlearning.method import Reply, Server
 from secede.unlearning.methods import orthogonal_descent
 from secede.unlearning.methods.orthogonal_descent import (
     OrthogonalDescent,
-    direction,
+    orthogonal_direction,
     unlearning_loss,
 )
 from secede.unlearning.registry import METHODS
@@ -34,7 +34,7 @@ def vector(*values: float) -> dict[str, Tensor]:
 def test_a_direction_matches_the_hand_sum() -> None:
     # (3, 4, 12) without its part along (0, 0, 5) is (3, 4, 0), of length 5; stretched to the
     # length of (3, 4, 12), which is 13, it is (7.8, 10.4, 0).
-    found = direction(vector(3, 4, 12), [vector(0, 0, 5)])
+    found = orthogonal_direction(vector(3, 4, 12), [vector(0, 0, 5)])
     assert found is not None
     assert found["w"].tolist() == pytest.approx([7.8, 10.4, 0])
 
@@ -94,8 +94,8 @@ def test_what_is_left_is_orthogonal_to_all_and_a_descent(seed: int, others: int,
 
 
 def test_no_direction_is_left_inside_the_others_span() -> None:
-    assert direction(vector(1, 2), [vector(1, 0), vector(1, 1)]) is None
-    assert direction(vector(0, 0), [vector(1, 0)]) is None
+    assert orthogonal_direction(vector(1, 2), [vector(1, 0), vector(1, 1)]) is None
+    assert orthogonal_direction(vector(0, 0), [vector(1, 0)]) is None
 
 
 def test_integer_buffers_are_left_alone() -> None:
@@ -137,7 +137,7 @@ def test_a_gradient_is_the_same_whatever_is_taken_at_once(
 
     whole, cost = at.engine.ask(1, asked, global_state=at.global_state)
     assert sizes == [30]  # not eight by eight, as clients train
-    monkeypatch.setattr(orthogonal_descent, "_AT_ONCE", {})
+    monkeypatch.setattr(orthogonal_descent, "_BATCH_SIZES", {})
     parts, same = at.engine.ask(1, asked, global_state=at.global_state)
     assert sizes == [30, 8, 8, 8, 6]
     assert cost.gradient_samples == same.gradient_samples == 30
@@ -149,11 +149,11 @@ def test_an_update_loses_its_way_back_but_not_its_length() -> None:
     # At (0, 0), back to the original leads along (1, 0). The update (3, 4) loses 3 of it and is
     # stretched from 4 to 5. The update (-3, 4) leads away and stays.
     here, back = vector(0, 0), vector(2, 0)
-    kept = orthogonal_descent._kept(Update(1, vector(3, 4), 1), here, back)
+    kept = orthogonal_descent._without_way_back(Update(1, vector(3, 4), 1), here, back)
     assert kept.state["w"].tolist() == pytest.approx([0, 5])
-    away = orthogonal_descent._kept(Update(1, vector(-3, 4), 1), here, back)
+    away = orthogonal_descent._without_way_back(Update(1, vector(-3, 4), 1), here, back)
     assert away.state["w"].tolist() == [-3, 4]
-    gone = orthogonal_descent._kept(Update(1, vector(3, 0), 1), here, back)
+    gone = orthogonal_descent._without_way_back(Update(1, vector(3, 0), 1), here, back)
     assert gone.state["w"].tolist() == [0, 0]
 
 
@@ -205,7 +205,7 @@ def test_it_needs_classes_and_finite_gradients() -> None:
     with pytest.raises(ConfigError, match="class labels"):
         unlearning_loss(torch.zeros(1, 2), torch.zeros(1, 2))
     with pytest.raises(StateError, match="not finite"):
-        direction(vector(math.inf, 1), [vector(1, 0)])
+        orthogonal_direction(vector(math.inf, 1), [vector(1, 0)])
 
 
 @pytest.mark.parametrize("bad", [{"rounds": 0}, {"learning_rate": 0.0}, {"decay": 1.5}])

@@ -211,7 +211,7 @@ def test_an_ascent_that_leaves_the_finite_numbers_says_so(two_class_task: LocalT
         return outputs.sum() * float("inf")
 
     task = dataclasses.replace(two_class_task, loss=explode)
-    with pytest.raises(StateError, match="left the finite numbers at step 1"):
+    with pytest.raises(StateError, match="gave values that are not finite at step 1"):
         ascent().unlearn(task)
 
 

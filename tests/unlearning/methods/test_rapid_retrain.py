@@ -246,7 +246,7 @@ def test_a_network_whose_single_gradients_cannot_be_taken_is_named() -> None:
             outputs: Tensor = self.inner(x if x.sum().item() > 0 else -x)
             return outputs
 
-    with pytest.raises(ConfigError, match="gradients of single samples, which torch"):
+    with pytest.raises(ConfigError, match="per-sample gradients, which torch"):
         RapidRetrain().train(side([TWO], make=Branching), 1)
 
 

@@ -42,7 +42,7 @@ def three_class_task() -> LocalTask:
 
 def once(**settings: Any) -> SecondChoice:
     """A single pass, however few steps that is."""
-    return SecondChoice(epochs=1, least_steps=1, **settings)
+    return SecondChoice(epochs=1, min_steps=1, **settings)
 
 
 def weight_for(reach: float) -> float:
@@ -64,7 +64,7 @@ def test_a_further_step_teaches_what_the_reference_says_from_elsewhere(
 ) -> None:
     # It stands at equal logits, (1, 1, 1) / 3; the target is still w_ref's (1/3, 2/3, 0).
     start = {"weight": torch.zeros(3, 1)}
-    result = once(labels="all").unlearn_again(three_class_task, start, most_steps=1)
+    result = once(labels="all").unlearn_again(three_class_task, start, max_steps=1)
     torch.testing.assert_close(result.state["weight"], torch.tensor([[0.0], [1 / 3], [-1 / 3]]))
     logits = torch.tensor([0.0, math.log(2), math.log(3)])
     moved = (torch.tensor([0.0, 1 / 3, -1 / 3]) - logits).norm()
@@ -78,7 +78,7 @@ def test_a_further_step_looks_beyond_from_the_reference_and_not_from_where_it_st
     # m) 2 / 3 and m; it stands at thirds, and the step is the difference.
     own = {"weight": three_class_task.reference["weight"] + torch.tensor([[0.0], [0.0], [0.5]])}
     task = replace(three_class_task, own_state=own, own_weight=weight_for(2))
-    found = once().unlearn_again(task, {"weight": torch.zeros(3, 1)}, most_steps=1)
+    found = once().unlearn_again(task, {"weight": torch.zeros(3, 1)}, max_steps=1)
     m = (3 / math.e) / (3 + 3 / math.e)
     step = torch.tensor([[(1 - m) / 3], [2 * (1 - m) / 3], [m]]) - 1 / 3
     torch.testing.assert_close(found.state["weight"], step)
@@ -94,12 +94,12 @@ def test_a_further_step_ends_at_chance_or_when_its_steps_are_used_up(
         return [(torch.ones(1, 1), torch.tensor([2]))]
 
     task = replace(three_class_task, batches=batches)
-    step = SecondChoice(labels="all", epochs=2, least_steps=1)
+    step = SecondChoice(labels="all", epochs=2, min_steps=1)
     # At w_ref the label is the answer: all its steps; where another class is, none but the first.
-    long = step.unlearn_again(task, task.reference, most_steps=1)
-    assert (long.report.steps, long.report.ended_by) == (1, "most-steps")
+    long = step.unlearn_again(task, task.reference, max_steps=1)
+    assert (long.report.steps, long.report.ended_by) == (1, "max-steps")
     there = {"weight": torch.tensor([[5.0], [0.0], [0.0]])}
-    short = step.unlearn_again(task, there, most_steps=9)
+    short = step.unlearn_again(task, there, max_steps=9)
     assert (short.report.steps, short.report.ended_by) == (1, "chance")
     # Measured once before each; then passes that the first step, of two, has not taken.
     assert passes == [0, 3, 0, 3]
@@ -109,9 +109,9 @@ def test_a_further_step_need_not_go_over_all_samples(three_class_task: LocalTask
     # Eight batches, so that it looks after each; another class is answered from the start.
     samples = [(torch.ones(1, 1), torch.tensor([2]))] * 8
     task = replace(three_class_task, batches=lambda _size, _number: samples)
-    step = SecondChoice(labels="all", epochs=1, least_steps=1)
+    step = SecondChoice(labels="all", epochs=1, min_steps=1)
     there = {"weight": torch.tensor([[5.0], [0.0], [0.0]])}
-    found = step.unlearn_again(task, there, most_steps=9)
+    found = step.unlearn_again(task, there, max_steps=9)
     assert (found.report.steps, found.report.ended_by) == (1, "chance")
 
 
@@ -208,7 +208,7 @@ def test_where_the_networks_numbers_end_it_looks_from_nearer(
     own = {"weight": three_class_task.reference["weight"] + way}
     task = replace(three_class_task, own_state=own, own_weight=0.8)  # 16 · 0.8 / 0.2 = 64
     teacher = Teacher(task.model, task.reference)
-    assert teacher.look_beyond(task, list(task.batches(1, 0)), 0.1)
+    assert teacher.find_own_labels(task, list(task.batches(1, 0)), 0.1)
     assert teacher.reach == pytest.approx(reach)
     assert teacher.own_share == pytest.approx(1)
 
@@ -217,7 +217,7 @@ def test_without_numbers_anywhere_nothing_is_claimed(three_class_task: LocalTask
     own = {"weight": torch.tensor([[-math.inf], [0.0], [0.0]])}  # taken back: +inf
     task = replace(three_class_task, own_state=own, own_weight=0.2)
     with pytest.raises(StateError, match="labels = 'all'"):
-        Teacher(task.model, task.reference).look_beyond(task, list(task.batches(1, 0)), 0.1)
+        Teacher(task.model, task.reference).find_own_labels(task, list(task.batches(1, 0)), 0.1)
 
 
 def test_it_starts_at_the_global_model_if_told_so(three_class_task: LocalTask) -> None:
@@ -236,7 +236,7 @@ def test_a_long_gradient_is_clipped(three_class_task: LocalTask) -> None:
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_it_takes_as_many_epochs_as_it_is_told(three_class_task: LocalTask, epochs: int) -> None:
     slow = SecondChoice(
-        labels="all", level=0.0, learning_rate=1e-6, epochs=epochs, least_steps=1
+        labels="all", level=0.0, learning_rate=1e-6, epochs=epochs, min_steps=1
     ).unlearn(three_class_task)
     assert slow.report.steps == epochs
 
@@ -250,13 +250,14 @@ def test_a_label_that_the_others_share_is_held() -> None:
     own = {"weight": torch.tensor([[0.0], [1.0]])}
     both = replace(task, own_state=own, batches=lambda _size, _number: [batch])
     teacher = Teacher(both.model, reference)
-    assert teacher.look_beyond(replace(both, own_weight=weight_for(2)), [batch], 0.01)
-    lesson = teacher(*batch)
-    held, gone = lesson.lost().tolist()
+    assert teacher.find_own_labels(replace(both, own_weight=weight_for(2)), [batch], 0.01)
+    targets = teacher(*batch)
+    held, gone = targets.lost_probability().tolist()
     assert held == 0
     assert gone == pytest.approx(1 / (1 + math.exp(0.2)) - 1 / (1 + math.exp(0.4)))
     torch.testing.assert_close(
-        lesson.target(batch[1], lesson.known)[0], torch.tensor([0.0, 2.0]).softmax(dim=0)
+        targets.distribution(batch[1], targets.reference)[0],
+        torch.tensor([0.0, 2.0]).softmax(dim=0),
     )
 
 
@@ -365,7 +366,7 @@ def accuracy(server: Server, state: states.State) -> float:
         ({"level": 1.0}, "level must be at least 0 and below 1, got 1.0"),
         ({"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
         ({"radius": -1.0}, "radius must be positive, got -1.0"),
-        ({"least_steps": 0}, "least_steps must be positive, got 0"),
+        ({"min_steps": 0}, "min_steps must be positive, got 0"),
         ({"labels": "Own"}, "labels must be one of weighed, own, all, got 'Own'"),
         ({"begin": "here"}, "begin must be one of reference, global, got 'here'"),
     ],
@@ -384,12 +385,12 @@ def test_a_leaver_that_changed_nothing_uploads_the_reference(three_class_task: L
 
 
 def test_an_own_state_that_tells_nothing_is_refused(three_class_task: LocalTask) -> None:
-    with pytest.raises(StateError, match="cannot tell which labels are its own"):
+    with pytest.raises(StateError, match=r"cannot tell which labels are the leaver.s own"):
         SecondChoice().unlearn(three_class_task)
 
 
 def test_one_class_has_no_second_choice() -> None:
     batch = (torch.ones(1, 1), torch.tensor([0]))
     task = task_of(nn.Linear(1, 1, bias=False), [batch], {"weight": torch.ones(1, 1)})
-    with pytest.raises(ConfigError, match="needs a second class to choose"):
+    with pytest.raises(ConfigError, match="needs at least two classes"):
         SecondChoice().unlearn(task)

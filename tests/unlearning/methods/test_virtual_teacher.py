@@ -11,7 +11,7 @@ from harness import servers
 from secede import state as states
 from secede.errors import ConfigError, StateError
 from secede.unlearning.local_step import LocalTask
-from secede.unlearning.method import AtLeaver
+from secede.unlearning.method import LocalStepMethod
 from secede.unlearning.methods.virtual_teacher import VirtualTeacher
 
 # One sample x = 1, so that the weights are the logits: log 4, log 2 and 0, the label the first.
@@ -80,7 +80,7 @@ def test_a_removed_label_ends_below_every_other() -> None:
 
 
 def test_the_same_seed_gives_the_same_digest_and_post_training_goes_on() -> None:
-    method = AtLeaver(VirtualTeacher(batch_size=8))
+    method = LocalStepMethod(VirtualTeacher(batch_size=8))
     first, after = servers.erase(method, servers.server(rounds=2), rounds=2)
     second, _ = servers.erase(method, servers.server(rounds=2), rounds=0)
     assert states.digest(first.state) == states.digest(second.state)
@@ -112,7 +112,7 @@ def test_without_a_global_model_it_does_not_start() -> None:
 
 def test_it_needs_classes() -> None:
     batch = (torch.ones(1, 1), torch.ones(1, 3))
-    with pytest.raises(ConfigError, match="needs class labels"):
+    with pytest.raises(ConfigError, match="needs at least two classes"):
         VirtualTeacher().unlearn(
             task(batches=lambda _size, _number: [batch], loss=nn.functional.mse_loss)
         )

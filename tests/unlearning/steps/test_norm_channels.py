@@ -13,7 +13,10 @@ IMAGE = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
 
 def fed(model: nn.Module, *layers: str, inputs: Tensor = IMAGE) -> dict[str, list[float]]:
-    return {key: rows.tolist() for key, rows in norm_channels.feeds(model, layers, inputs).items()}
+    return {
+        key: rows.tolist()
+        for key, rows in norm_channels.channel_maps(model, layers, inputs).items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,7 @@ def test_rows_that_do_not_share_out_are_refused() -> None:
             return x[:, :3]
 
     model = nn.Sequential(nn.Conv2d(1, 4, 3), Half(), nn.BatchNorm2d(3))
-    with pytest.raises(ConfigError, match=r"rows of '2' .* channels of '0': 3 of them for 4"):
+    with pytest.raises(ConfigError, match=r"rows of '2' .* channels of '0': found 3 rows for 4"):
         fed(model, "0")
 
 

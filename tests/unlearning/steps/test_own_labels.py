@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from secede.unlearning.steps.own_labels import Lesson, second_choice
+from secede.unlearning.steps.own_labels import LabelTargets, second_choice
 
 
 def test_the_second_choice_is_the_softmax_of_the_others() -> None:
@@ -26,10 +26,10 @@ def test_a_floor_raises_what_fell_below_it_and_nothing_above_what_was_known() ->
     ]
     known, kept, floor, now, expected = torch.tensor(table).T
     second = torch.tensor([[0.0, 0.25, 0.75]]).expand(5, 3)
-    lesson = Lesson(second, known, kept, floor)
-    target = lesson.target(torch.zeros(5, dtype=torch.long), now)
+    targets = LabelTargets(second, known, kept, floor)
+    target = targets.distribution(torch.zeros(5, dtype=torch.long), now)
     torch.testing.assert_close(target[:, 0], expected)
     torch.testing.assert_close(target[:, 1:], torch.outer(1 - expected, torch.tensor([0.25, 0.75])))
     lost = torch.tensor([0.7, 0.7, 0.0, 0.5, 0.6])
-    torch.testing.assert_close(lesson.lost(now), lost)
-    torch.testing.assert_close(lesson.lost(), torch.tensor([0.9, 0.9, 0.1, 0.5, 0.5]))
+    torch.testing.assert_close(targets.lost_probability(now), lost)
+    torch.testing.assert_close(targets.lost_probability(), torch.tensor([0.9, 0.9, 0.1, 0.5, 0.5]))

@@ -31,7 +31,7 @@ def test_only_what_can_move_counts() -> None:
 
 
 def test_fresh_models_that_equal_the_reference_give_no_radius() -> None:
-    with pytest.raises(ConfigError, match="give a radius"):
+    with pytest.raises(ConfigError, match="give radius="):
         third_of_distance_to_fresh(
             {"weight": torch.ones(2, 2)}, lambda _: constant(1.0), ["weight"]
         )
@@ -67,5 +67,5 @@ def test_a_layer_that_cannot_be_reset_asks_for_a_factory() -> None:
 
 
 def test_a_fresh_model_of_another_kind_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no parameter 'bias': another network"):
+    with pytest.raises(ConfigError, match="without the parameter 'bias', expected the same arch"):
         third_of_distance_to_fresh({}, lambda _: constant(1.0), ["bias"])

@@ -76,7 +76,7 @@ def test_what_is_not_finite_is_refused() -> None:
     descent = scalar(learning_rate=1e38, clip=math.inf)
     for _ in range(3):
         descent.step(torch.ones(1, 1), torch.zeros(1, 1), squared)
-    with pytest.raises(StateError, match="left the finite numbers within 3 steps"):
+    with pytest.raises(StateError, match="gave values that are not finite within 3 steps"):
         descent.state()
 
 

@@ -17,7 +17,7 @@ from secede.federation.engine import Batch
 from secede.unlearning.local_step import LocalResult, LocalTask
 from secede.unlearning.methods.projected_ascent import ProjectedAscent
 from secede.unlearning.steps import leaver_metrics
-from secede.unlearning.steps.ascent import Anchor, Ascent, Course
+from secede.unlearning.steps.ascent import AnchorState, Ascent, AscentBounds
 
 BLOCKS = (1, 3, 8)
 
@@ -81,7 +81,7 @@ def test_blocks_stop_at_the_step_at_which_single_plain_steps_stop(
     how, task = data.draw(stopped_climbs(kind))
     plain = PlainClimb(how, task).unlearn()
     for block in BLOCKS:
-        assert_same(how._unlearn(task, block=block), plain)
+        assert_same(how._unlearn(task, block_size=block), plain)
 
 
 @pytest.mark.parametrize("kind", climbs.KINDS)
@@ -91,7 +91,7 @@ def test_blocks_search_the_grid_as_single_plain_steps_do(kind: str, data: st.Dat
     how, task = data.draw(searches(kind))
     plain = PlainClimb(how, task).unlearn()
     for block in BLOCKS:
-        assert_same(how._unlearn(task, block=block), plain)
+        assert_same(how._unlearn(task, block_size=block), plain)
 
 
 @pytest.mark.parametrize("kind", climbs.KINDS)
@@ -100,7 +100,7 @@ def test_a_stop_by_accuracy_is_the_plain_one(kind: str) -> None:
     how = ProjectedAscent(radius=0.5, stop="accuracy", stop_accuracy=0.1, learning_rate=0.03)
     plain = PlainClimb(how, task).unlearn()
     for block in BLOCKS:
-        assert_same(how._unlearn(task, block=block), plain)
+        assert_same(how._unlearn(task, block_size=block), plain)
 
 
 # Fixed climbs, so that the cases that matter are there whatever hypothesis draws.
@@ -108,14 +108,14 @@ def test_a_stop_by_accuracy_is_the_plain_one(kind: str) -> None:
 def test_the_cases_that_matter_are_met(block: int) -> None:
     task = climbs.task_of(climbs.mlp, 1)
     calm = ProjectedAscent(radius=40.0, learning_rate=0.05, epochs=9)
-    steps = [c.steps for c in calm._unlearn(task, block=block).report.searched]
+    steps = [c.steps for c in calm._unlearn(task, block_size=block).report.searched]
     assert len(steps) == 9
     assert len(set(steps)) < 9, "several thresholds in one step"
     assert any(step % block != 1 % block for step in set(steps)) or block == 1, "within a block"
-    tight = dataclasses.replace(calm, radius=0.5)._unlearn(task, block=block).report
+    tight = dataclasses.replace(calm, radius=0.5)._unlearn(task, block_size=block).report
     assert tight.projections > 20
     assert (tight.ended_by, tight.searched) == ("epochs", ())
-    never = dataclasses.replace(calm, stop_distance=1e6)._unlearn(task, block=block).report
+    never = dataclasses.replace(calm, stop_distance=1e6)._unlearn(task, block_size=block).report
     assert (never.ended_by, never.steps) == ("epochs", 36)
 
 
@@ -129,24 +129,24 @@ def test_a_model_that_a_vain_step_would_change_climbs_as_plain_code_does(
     torch.manual_seed(7)
     plain = PlainClimb(how, task).unlearn()
     torch.manual_seed(7)
-    assert_same(how._unlearn(task, block=block), plain)
+    assert_same(how._unlearn(task, block_size=block), plain)
     assert len(plain.report.searched) > 2
 
 
-def walker_of(
-    task: LocalTask, *, block: int | None = None, radius: float = 0.5
-) -> tuple[Ascent, Course]:
-    walker = Ascent(
+def ascent_of(
+    task: LocalTask, *, block_size: int | None = None, radius: float = 0.5
+) -> tuple[Ascent, AscentBounds]:
+    ascent = Ascent(
         task.model,
         task.reference,
         loss=task.loss,
         learning_rate=0.05,
         momentum=0.9,
         clip=5.0,
-        block=block,
+        block_size=block_size,
     )
-    own, center = Anchor(walker, task.own_state), Anchor(walker, task.reference)
-    return walker, Course(center=center, radius=radius, own=own)
+    own, center = AnchorState(ascent, task.own_state), AnchorState(ascent, task.reference)
+    return ascent, AscentBounds(center=center, radius=radius, own=own)
 
 
 @pytest.mark.parametrize(
@@ -156,22 +156,22 @@ def test_only_a_step_that_leaves_no_trace_is_followed_by_a_larger_block(
     build: type[nn.Module], expected: int
 ) -> None:
     task = climbs.task_of(build, 0)
-    walker, course = walker_of(task, block=8)
-    assert walker.block == 1
-    walker.climb(task.batches(0, 1)[:1], course, math.inf)  # type: ignore[index]
-    assert walker.block == expected
+    ascent, bounds = ascent_of(task, block_size=8)
+    assert ascent.block_size == 1
+    ascent.run_block(task.batches(0, 1)[:1], bounds, math.inf)  # type: ignore[index]
+    assert ascent.block_size == expected
 
 
 def test_blocks_on_the_cpu_hold_one_step() -> None:
     task = climbs.task_of(climbs.mlp, 0)
-    walker, course = walker_of(task)
-    walker.climb(list(task.batches(0, 1))[:1], course, math.inf)
-    assert walker.block == 1
+    ascent, bounds = ascent_of(task)
+    ascent.run_block(list(task.batches(0, 1))[:1], bounds, math.inf)
+    assert ascent.block_size == 1
 
 
-def bits(walker: Ascent) -> list[Tensor]:
-    return [p.detach().clone() for p in walker.parameters] + [
-        velocity.clone() for velocity in walker._momentum.views
+def bits(ascent: Ascent) -> list[Tensor]:
+    return [p.detach().clone() for p in ascent.parameters] + [
+        velocity.clone() for velocity in ascent._momentum.views
     ]
 
 
@@ -181,25 +181,25 @@ def test_steps_behind_the_stop_change_no_bit_whatever_their_gradients(
     kind: str, value: float
 ) -> None:
     task = climbs.task_of(climbs.KINDS[kind], 4)
-    single, course = walker_of(task, radius=40.0)
+    single, bounds = ascent_of(task, radius=40.0)
     batches = list(task.batches(0, 1))
     for batch in batches[:3]:
-        last = single.climb([batch], course, math.inf).distance
+        last = single.run_block([batch], bounds, math.inf).distance
     expected, steps, samples = bits(single), single.steps, single.gradient_samples
     inputs, labels = batches[3]
     strange = [(torch.full_like(inputs, value), labels)] * 4
 
-    walker, course = walker_of(task, radius=40.0)
-    stretch = walker.climb([*batches[:3], *strange], course, last * (1 - 1e-9))
-    assert stretch.steps == 3
-    assert stretch.distance == pytest.approx(last)
-    assert (walker.steps, walker.gradient_samples) == (steps, samples)
-    for found, wanted in zip(bits(walker), expected, strict=True):
+    ascent, bounds = ascent_of(task, radius=40.0)
+    result = ascent.run_block([*batches[:3], *strange], bounds, last * (1 - 1e-9))
+    assert result.steps == 3
+    assert result.distance == pytest.approx(last)
+    assert (ascent.steps, ascent.gradient_samples) == (steps, samples)
+    for found, wanted in zip(bits(ascent), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-8)
 
-    again, course = walker_of(task, radius=40.0)
-    again.climb(batches[:3], course, last * (1 - 1e-9))
-    for found, wanted in zip(bits(walker), bits(again), strict=True):
+    again, bounds = ascent_of(task, radius=40.0)
+    again.run_block(batches[:3], bounds, last * (1 - 1e-9))
+    for found, wanted in zip(bits(ascent), bits(again), strict=True):
         assert torch.equal(found, wanted)
         assert torch.equal(torch.signbit(found), torch.signbit(wanted))
 
@@ -217,8 +217,8 @@ def test_the_step_that_leaves_the_finite_numbers_is_named(block: int, step: int)
         return batches
 
     how = ProjectedAscent(radius=0.5, stop_distance=99.0, epochs=1)
-    with pytest.raises(StateError, match=f"left the finite numbers at step {step}:"):
-        how._unlearn(dataclasses.replace(task, batches=breaking), block=block)
+    with pytest.raises(StateError, match=f"gave values that are not finite at step {step}:"):
+        how._unlearn(dataclasses.replace(task, batches=breaking), block_size=block)
 
 
 def test_labels_are_checked_once_and_not_at_every_evaluation(
@@ -248,18 +248,18 @@ ON_GPU = pytest.mark.parametrize("device", [pytest.param("cuda", marks=gpu)])
 @pytest.mark.parametrize("kind", climbs.KINDS)
 def test_a_block_never_waits_for_the_gpu(kind: str, device: str) -> None:
     task = climbs.task_of(climbs.KINDS[kind], 0, batches=9, device=device)
-    walker, course = walker_of(task)
+    ascent, bounds = ascent_of(task)
     first, *batches = task.batches(0, 1)
-    walker.climb([first], course, 0.5)  # what is set up once may wait
-    assert walker.block == 8
+    ascent.run_block([first], bounds, 0.5)  # what is set up once may wait
+    assert ascent.block_size == 8
     torch.cuda.set_sync_debug_mode("error")
     try:
-        trail = walker._block.launch(
+        trail = ascent._step_block.launch(
             batches,
-            center=course.center.values,
-            radius=course.radius,
-            own=course.own.values,
-            threshold=0.5,
+            center=bounds.center.values,
+            radius=bounds.radius,
+            own=bounds.own.values,
+            stop_distance=0.5,
         )
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -274,7 +274,7 @@ def test_a_block_on_a_gpu_ends_where_single_plain_steps_end(kind: str, device: s
     how = ProjectedAscent(radius=1.9, learning_rate=0.05, epochs=5)
     with torch.backends.cudnn.flags(deterministic=True):
         plain, fast = PlainClimb(how, task).unlearn(), how.unlearn(task)
-        single = how._unlearn(task, block=1)
+        single = how._unlearn(task, block_size=1)
     assert states.digest(fast.state) == states.digest(single.state)
     assert fast.report == single.report
     for name in ("steps", "ended_by", "projections", "gradient_samples"):

@@ -9,7 +9,7 @@ cannot see what it does. The gate looks at that, and nobody sees a backdoor with
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.erasure.defences.fingerprints import Fingerprints
 from secede.erasure.documents.plan import GuardLimits
+from secede.erasure.storage.transition_details import GuardReport
 from secede.errors import ConfigError, GuardError, StateError
 from secede.federation.engine import OwnState
 from secede.state import State
@@ -47,31 +48,6 @@ NEAREST_LINE = GuardLimits().min_line_distance  # from the line of global model 
 SKETCHED = 4.0  # times further from a model that is known by its sketch alone
 ROUNDING = 1e-6  # of a radius: a state on the ball's edge is not pulled back for it
 SAME = 1e-4  # of the reference's distance: nearer to it no honest step comes by chance
-
-
-@dataclass(frozen=True, kw_only=True)
-class Guarded:
-    """What the guard measured and did: scalars only, fit for the ledger."""
-
-    digest: str  # of the state that post-training starts from
-    centre: str  # "reference", or "global" where single updates are hidden
-    distance: float  # to the centre, as returned
-    distance_to_global: float
-    distance_to_line: float | None  # through the global model and the leaver's last update
-    unit: float  # a third of the distance from the centre to fresh models
-    farthest: float  # from the centre: more is refused
-    nearest: float  # to any known state: less is refused
-    nearest_line: float
-    radius: float | None  # of the ball around the centre: the method's own, or the guard's
-    ball: str | None  # whose: "method" or "guard"
-    known: int  # further registered models that it was compared with
-    projections: int  # 1 if the state had to be pulled back into that ball
-    restored: int  # entries that no local step may move and that came back changed
-    to_reference: float = 0.0  # from the global model, where no more than this is known of it
-
-    def as_dict(self) -> dict[str, str | float | int | None]:
-        """Return the report by name, as a ledger holds it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +89,7 @@ class Guard:
                     f"got {getattr(self, name)}"
                 )
 
-    def check(self, state: State) -> tuple[dict[str, Tensor], Guarded]:
+    def check(self, state: State) -> tuple[dict[str, Tensor], GuardReport]:
         """Return the state made safe, and the report; raise GuardError for one that is refused."""
         self._check_form(state)
         state = states.to(state, next(iter(self.global_state.values())).device)
@@ -123,7 +99,7 @@ class Guard:
         projections, radius = 0, self._ball
         if radius is not None and away > (1 + ROUNDING) * radius:
             safe, projections = states.project(safe, self._centre, radius), 1
-        return safe, Guarded(
+        return safe, GuardReport(
             digest=states.digest(safe),
             centre="global" if self.last is None else "reference",
             distance=away,

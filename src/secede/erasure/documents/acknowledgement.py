@@ -13,9 +13,8 @@ from typing import Literal
 from pydantic import ValidationError
 
 from secede.erasure.canonical_json import parse, to_canonical
-from secede.erasure.documents.receipt import SERVER
 from secede.erasure.signing import dsse
-from secede.erasure.signing.keys import PrivateKey, PublicKey
+from secede.erasure.signing.keys import SERVER, PrivateKey, PublicKey
 from secede.erasure.types import Digest, Document, Name, Text, Timestamp, describe_errors
 from secede.errors import TrustError
 

@@ -1,9 +1,9 @@
-"""A salted commitment to a data set: shows later that it is the one that was erased.
+"""A salted commitment to a data set, which shows later that it is the one that was erased.
 
-The root of a Merkle tree over keyed hashes of the samples, in the order given. The leaver keeps
-the salt: without it the root tells nothing, not even to somebody who guesses a sample. With it
-the leaver shows the whole set by computing the root again, or one sample by a `Proof` that
-reveals no other: each leaf has a key of its own, drawn from the salt.
+It is the root of a Merkle tree over keyed hashes of the samples, in their order. The leaver keeps
+the salt: without it the root says nothing, not even to somebody who guesses a sample. With it the
+leaver shows the whole set by computing the root again, or one sample by a `Proof` that reveals no
+other: each leaf has its own key, drawn from the salt.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from secede.errors import ConfigError, TrustError
 
 SCHEME: Literal["sha256-merkle-v1"] = "sha256-merkle-v1"
 SALT_BYTES = 32
-MAX_PROOF_BYTES = 16_384  # bytes of a proof's file; the longest takes about 4,500
-MAX_SAMPLE_BYTES = 256 << 20  # bytes of one sample
+MAX_PROOF_BYTES = 16_384  # of a proof's file; the longest takes about 4,500
+MAX_SAMPLE_BYTES = 256 << 20
 _LEAF, _NODE, _ROOT = b"\x00", b"\x01", b"\x02" + SCHEME.encode()
 
 
 class Commitment(Document):
-    """What the receipt holds: the root and how many samples stand behind it."""
+    """The root of the tree, and the number of samples; the receipt holds both."""
 
     scheme: Literal["sha256-merkle-v1"] = SCHEME
     root: Digest
@@ -36,7 +36,7 @@ class Commitment(Document):
 
 
 class Proof(Document):
-    """What shows that one sample was in the set: its place, its key, and the way to the root."""
+    """A proof that one sample was in the set: its index, its key, and the path to the root."""
 
     index: Count
     key: Digest
@@ -44,30 +44,30 @@ class Proof(Document):
 
 
 class SampleProof(Document):
-    """A proof in a file: whose sample it is about goes with it."""
+    """The file of a proof, with the client whose sample it is."""
 
     version: Literal[1] = 1
     client: Name
     proof: Proof
 
     def content(self) -> bytes:
-        """Return the file's bytes; there is one way to write it."""
+        """Return the file's bytes, in canonical form."""
         return to_canonical(self.model_dump(mode="json"))
 
     @classmethod
     def read(cls, data: bytes) -> SampleProof:
-        """Return what a file says; TrustError if it is no proof, or not written in the one way."""
+        """Return the proof in a file; TrustError if it is none, or not canonical."""
         try:
-            found = cls.model_validate_json(to_canonical(parse(data, MAX_PROOF_BYTES)))
+            proof = cls.model_validate_json(to_canonical(parse(data, MAX_PROOF_BYTES)))
         except ValidationError as error:
             raise TrustError(f"not a proof of a sample: {describe_errors(error)}") from None
-        if found.content() != data:
-            raise TrustError("the proof is not written in its one canonical form")
-        return found
+        if proof.content() != data:
+            raise TrustError("the proof is not canonical JSON as it was written")
+        return proof
 
 
 def new_salt() -> bytes:
-    """Return a fresh salt; whoever loses it can never show again what was committed to."""
+    """Return a fresh salt; without it the commitment can never be shown again."""
     return secrets.token_bytes(SALT_BYTES)
 
 
@@ -75,7 +75,7 @@ def commit(samples: Iterable[bytes], salt: bytes) -> Commitment:
     """Return the commitment to `samples` in this order; they are read once and not kept."""
     _check_salt(salt)
     count = 0
-    peaks: list[tuple[int, bytes]] = []  # whole subtrees from left to right, with their heights
+    peaks: list[tuple[int, bytes]] = []  # height and top of full subtrees, from left to right
     for count, sample in enumerate(samples, start=1):
         node, height = _leaf(_key(salt, count - 1), sample), 0
         while peaks and peaks[-1][0] == height:
@@ -90,14 +90,14 @@ def commit(samples: Iterable[bytes], salt: bytes) -> Commitment:
 
 
 def check_commitment(commitment: Commitment, samples: Iterable[bytes], salt: bytes) -> None:
-    """Raise unless `commitment` was made from these samples in this order with this salt."""
-    found = commit(samples, salt)
-    if found.samples != commitment.samples:
+    """Raise TrustError unless `commitment` is to these samples in this order, with this salt."""
+    computed = commit(samples, salt)
+    if computed.samples != commitment.samples:
         raise TrustError(
-            f"the data set has {found.samples} samples, the commitment {commitment.samples}; "
+            f"the data set has {computed.samples} samples, the commitment {commitment.samples}; "
             "give exactly the samples that were committed to"
         )
-    if not hmac.compare_digest(found.root, commitment.root):
+    if not hmac.compare_digest(computed.root, commitment.root):
         raise TrustError(
             "the data set is not the one committed to: its root differs; check the samples' "
             "bytes, their order and the salt"
@@ -105,11 +105,12 @@ def check_commitment(commitment: Commitment, samples: Iterable[bytes], salt: byt
 
 
 def prove_sample(samples: Iterable[bytes], salt: bytes, index: int) -> Proof:
-    """Return what shows sample number `index`, from 0, to somebody who has the commitment."""
+    """Return the proof for sample `index`, counted from 0."""
     _check_salt(salt)
-    leaves = [_leaf(_key(salt, place), sample) for place, sample in enumerate(samples)]
+    leaves = [_leaf(_key(salt, number), sample) for number, sample in enumerate(samples)]
     if not 0 <= index < len(leaves):
-        raise ConfigError(f"sample {index} of {len(leaves)}, expected one from 0 on below that")
+        last = len(leaves) - 1
+        raise ConfigError(f"sample {index} does not exist: expected one from 0 to {last}")
     path: list[str] = []
     first, last = 0, len(leaves)
     while last - first > 1:
@@ -124,7 +125,7 @@ def prove_sample(samples: Iterable[bytes], salt: bytes, index: int) -> Proof:
 
 
 def check_sample(commitment: Commitment, sample: bytes, proof: Proof) -> None:
-    """Raise unless `proof` shows that `sample` was among the samples committed to."""
+    """Raise TrustError unless `proof` shows that `sample` is in the set committed to."""
     sides: list[bool] = []  # from the root down: whether the sample lies on the left
     index, count = proof.index, commitment.samples
     while index < count and count > 1:
@@ -132,12 +133,12 @@ def check_sample(commitment: Commitment, sample: bytes, proof: Proof) -> None:
         sides.append(index < middle)
         index, count = (index, middle) if index < middle else (index - middle, count - middle)
     if index >= count or len(sides) != len(proof.path):
-        raise TrustError("the proof does not fit the commitment: another place or another size")
+        raise TrustError("the proof does not fit the commitment: wrong index or path length")
     node = _leaf(bytes.fromhex(proof.key), sample)
     for left, sibling in zip(reversed(sides), map(bytes.fromhex, proof.path), strict=True):
         node = _node(node, sibling) if left else _node(sibling, node)
     if not hmac.compare_digest(_root(node, commitment.samples), commitment.root):
-        raise TrustError("the sample is not shown to be in the set: the way to the root differs")
+        raise TrustError("the sample is not shown to be in the set: its path leads to another root")
 
 
 def _key(salt: bytes, index: int) -> bytes:
@@ -170,4 +171,4 @@ def _split(count: int) -> int:
 
 def _check_salt(salt: bytes) -> None:
     if len(salt) != SALT_BYTES:
-        raise ConfigError(f"a salt of {len(salt)} bytes, expected {SALT_BYTES} random ones")
+        raise ConfigError(f"the salt has {len(salt)} bytes, expected {SALT_BYTES} random ones")

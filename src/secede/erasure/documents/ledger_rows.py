@@ -1,7 +1,7 @@
-"""What a row of the ledger may hold, kind by kind: names, digests and scalars, nothing else.
+"""Rows of the ledger: the body of each kind, and the row that links it to the row before.
 
-There is no field for free text, updates, samples or anybody's data, and unknown fields are
-refused, so none of it can get in by mistake.
+Bodies hold names, digests and scalars. They have no field for free text, updates or samples, and
+unknown fields are refused, so that nobody's data gets in by mistake.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from secede.errors import TrustError
 Rung = Literal["local-step", "server-side", "retraining"]
 Status = Literal["serving", "superseded", "retired"]
 Verdict = Literal["yes", "no", "undetermined"]
-Names = Annotated[tuple[Name, ...], Field(max_length=4096)]
+MAX_ROW_BYTES = 1 << 20
+MAX_NAMES = 4096  # clients that one row lists
+Names = Annotated[tuple[Name, ...], Field(max_length=MAX_NAMES)]
 
 
 class RequestBody(Document):
-    """A request that was accepted, by the digest of its signed bytes."""
+    """An accepted request, by the digest of its signed bytes."""
 
     request: Digest
     client: Name
@@ -45,16 +47,16 @@ class RequestBody(Document):
 
 
 class ExtendedBody(Document):
-    """A request whose due date was put off; the reason is in the notice that its client got."""
+    """An extension of a request's due date; the acknowledgement has the reason."""
 
     request: Digest
     extended_to: Timestamp
 
 
 class PlanBody(Document):
-    """What is going to be done: the rung, its method and what it is predicted to take.
+    """One rung of a plan: its method and predicted cost.
 
-    Where there are more clients than fit, the plan's own file has the rest: `plan` is its digest.
+    The plan's file, whose digest is `plan`, lists all clients where they do not fit into a row.
     """
 
     request: Digest
@@ -63,14 +65,14 @@ class PlanBody(Document):
     method: Name
     settings: Scalars = Field(default_factory=dict)
     clients: Names
-    taking_part: Count  # all of them, listed here or not
+    client_count: Count  # listed here or not
     rounds: Count
     upload_bytes: Count
     download_bytes: Count
 
 
 class TransitionBody(Document):
-    """One step of the workflow, with the guard's and the gate's scalars."""
+    """A transition of an erasure to another state, with the scalars of guard and gate."""
 
     request: Digest
     number: Count
@@ -80,7 +82,7 @@ class TransitionBody(Document):
 
 
 class ModelBody(Document):
-    """A model that entered the registry or changed its status there."""
+    """A model that was registered, or whose status changed."""
 
     model: Digest
     parent: Digest | None
@@ -90,14 +92,14 @@ class ModelBody(Document):
 
 
 class DeliveredBody(Document):
-    """Who received which model; further rows where there are more clients than fit into one."""
+    """The clients that received a model; several rows where they do not fit into one."""
 
     model: Digest
     clients: Names
 
 
 class DestroyedBody(Document):
-    """What was deleted, by its digest where it has one, and until when backups may hold it."""
+    """Something that was deleted, and until when backups may hold it."""
 
     request: Digest
     what: Name
@@ -106,7 +108,7 @@ class DestroyedBody(Document):
 
 
 class ReceiptBody(Document):
-    """The receipt that was issued, by the digest of what was signed."""
+    """An issued receipt, by the digest of its signed payload."""
 
     request: Digest
     receipt: Digest
@@ -134,31 +136,18 @@ BODIES: dict[Kind, type[Document]] = {
 KINDS: dict[type[Document], Kind] = {model: kind for kind, model in BODIES.items()}
 
 
-def check_body(kind: Kind, text: bytes) -> Document:
-    """Return the body that `text` holds; anything else than its kind allows is refused."""
-    try:
-        return BODIES[kind].model_validate_json(text)
-    except ValidationError as error:
-        raise TrustError(
-            f"a body of kind {kind} that is not one ({describe_errors(error)})"
-        ) from error
-
-
-MAX_ROW_BYTES = 1 << 20
-
-
 class Head(Document):
-    """How far a ledger goes: its last row's number, 0 if it has none, and that row's hash."""
+    """The end of a ledger: the number and hash of its last row."""
 
     number: Count
     hash: Digest
 
 
-START = Head(number=0, hash="0" * 64)
+START = Head(number=0, hash="0" * 64)  # of an empty ledger
 
 
 class Row(Document):
-    """One row; `hash` is over the canonical form of all the rest."""
+    """A row of the ledger; `hash` is the digest of all other fields."""
 
     number: Annotated[int, Field(ge=1, le=MAX_SAFE_INTEGER)]
     at: Timestamp
@@ -179,7 +168,7 @@ class Row(Document):
 
 
 def link_row(head: Head, kind: Kind, body: Document, now: datetime) -> Row:
-    """Return the row that continues a ledger which ends at `head`."""
+    """Return the row that follows `head`."""
     row = {
         "number": head.number + 1,
         "at": format_time(now),
@@ -191,12 +180,20 @@ def link_row(head: Head, kind: Kind, body: Document, now: datetime) -> Row:
 
 
 def checked_row(value: dict[str, Any]) -> Row:
-    """Return the row that `value` holds, once its shape, its body and its hash are right."""
+    """Return the row in `value`; TrustError unless its shape, body and hash are right."""
     try:
         row = Row.model_validate(value)
     except ValidationError as error:
         raise TrustError(f"not a row of a ledger ({describe_errors(error)})") from error
     check_body(row.kind, to_canonical(row.body))
     if digest({key: part for key, part in value.items() if key != "hash"}) != row.hash:
-        raise TrustError(f"row {row.number} was altered: its hash does not fit what it holds")
+        raise TrustError(f"row {row.number} was altered: its hash does not fit its content")
     return row
+
+
+def check_body(kind: Kind, text: bytes) -> Document:
+    """Return the body in `text`; TrustError if it is not of this kind."""
+    try:
+        return BODIES[kind].model_validate_json(text)
+    except ValidationError as error:
+        raise TrustError(f"not a body of kind {kind} ({describe_errors(error)})") from error

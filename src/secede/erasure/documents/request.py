@@ -1,7 +1,7 @@
-"""A request for erasure: who leaves which federation, why, from which model, until when it counts.
+"""A signed request for erasure, and the dates by which the server must answer it.
 
 It names institutions, not people, and is signed with the client's own key. The nonce makes two
-requests differ even if they are made in the same second; it is never shown.
+requests of the same second differ; it is never shown.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ from secede.erasure.types import (
 from secede.errors import ConfigError, RequestError, TrustError, did_you_mean
 
 REQUEST_TYPE = "application/vnd.secede.erasure-request+json"
-MAX_REQUEST_BYTES = 16_384  # bytes of a signed request; one takes about 800
+MAX_REQUEST_BYTES = 16_384  # signed; one takes about 800
 LIFETIME = timedelta(days=7)
 MAX_LIFETIME = timedelta(days=31)  # between issued and expires
-CLOCK_SKEW = timedelta(minutes=5)  # that a client's clock may be ahead of the server's
+CLOCK_SKEW = timedelta(minutes=5)  # a client's clock may be ahead of the server's by this much
+MONTHS = 1  # to answer a request (GDPR Art. 12(3))
+MAX_FURTHER_MONTHS = 2  # by which that may be extended
 
 Trigger = Literal["consent-withdrawn", "objection", "unlawful", "contract-ended", "other"]
 TRIGGERS: tuple[str, ...] = get_args(Trigger)
 
 
 class Request(Document):
-    """What a leaver signs."""
+    """The request that a leaver signs."""
 
     version: Literal[1] = 1
     federation: Name
@@ -51,12 +53,10 @@ class Request(Document):
     expires: Timestamp
 
     @model_validator(mode="after")
-    def _lasts(self) -> Request:
-        lasts = parse_time(self.expires) - parse_time(self.issued)
-        if not timedelta(0) < lasts <= MAX_LIFETIME:
-            raise ValueError(
-                f"expected to expire after issued, by at most {MAX_LIFETIME.days} days"
-            )
+    def _check_lifetime(self) -> Request:
+        lifetime = parse_time(self.expires) - parse_time(self.issued)
+        if not timedelta(0) < lifetime <= MAX_LIFETIME:
+            raise ValueError(f"expected `expires` at most {MAX_LIFETIME.days} days after `issued`")
         return self
 
     def payload(self) -> bytes:
@@ -64,12 +64,12 @@ class Request(Document):
         return to_canonical(self.model_dump())
 
     def digest(self) -> str:
-        """Return what tells this request from every other, whoever carries it how often."""
+        """Return the digest that identifies this request, however often it is sent."""
         return digest(self.model_dump())
 
 
 def check_trigger(trigger: str) -> str:
-    """Return why somebody leaves, if it is one of the words for that."""
+    """Return `trigger` if it is one of the reasons for a request."""
     if trigger not in TRIGGERS:
         raise ConfigError(
             f"no trigger {trigger!r}: {did_you_mean(trigger, TRIGGERS)}"
@@ -106,19 +106,19 @@ def new_request(
 
 
 def sign_request(request: Request, key: PrivateKey) -> bytes:
-    """Return the signed request, as it is sent."""
+    """Return the request, signed by its client."""
     return dsse.sign(request.payload(), REQUEST_TYPE, key)
 
 
 def verify_request(data: bytes, keyring: Mapping[str, PublicKey], *, federation: str) -> Request:
     """Return the request if the client that it names signed it, for this federation.
 
-    Its times are not looked at, so that one that came before is known again later.
+    `check_times` is separate, so that a request that came before is recognised after it expired.
     """
     request = unverified_request(data)
     if request.client not in keyring:
         raise RequestError(
-            f"client {request.client!r} is not known here: {did_you_mean(request.client, keyring)}"
+            f"client {request.client!r} is unknown: {did_you_mean(request.client, keyring)}"
             "expected one whose public key is in the keyring"
         )
     key = {request.client: keyring[request.client]}
@@ -137,12 +137,11 @@ def verify_request(data: bytes, keyring: Mapping[str, PublicKey], *, federation:
 
 
 def check_times(request: Request, now: datetime) -> None:
-    """Raise unless the request counts at `now`: not expired, not from the future."""
+    """Raise RequestError if the request has expired, or comes from the future."""
     if now >= parse_time(request.expires):
         raise RequestError(
             f"the request of {request.client!r} expired at {request.expires}, it is "
-            f"{format_time(now)}: "
-            "sign a new one"
+            f"{format_time(now)}: sign a new one"
         )
     if parse_time(request.issued) > now + CLOCK_SKEW:
         raise RequestError(
@@ -152,44 +151,31 @@ def check_times(request: Request, now: datetime) -> None:
         )
 
 
-def read_request(
-    data: bytes, keyring: Mapping[str, PublicKey], now: datetime, *, federation: str
-) -> Request:
-    """Return the request if it is genuine, for this federation and counts at `now`."""
-    request = verify_request(data, keyring, federation=federation)
-    check_times(request, now)
-    return request
-
-
 def unverified_request(data: bytes) -> Request:
-    """Return what a signed request says, without looking at its signature."""
-    payload = dsse.unverified(data, REQUEST_TYPE, limit=MAX_REQUEST_BYTES)
+    """Return a signed request without verifying it."""
+    payload = dsse.unverified_payload(data, REQUEST_TYPE, limit=MAX_REQUEST_BYTES)
     try:
         request = Request.model_validate(parse(payload, MAX_REQUEST_BYTES))
     except ValidationError as error:
         raise TrustError(f"not a request for erasure: {describe_errors(error)}") from None
     if request.payload() != payload:
-        raise TrustError("the request is not written in its one canonical form")
+        raise TrustError("the request is not canonical JSON as it was signed")
     return request
 
 
-MONTHS = 1
-MAX_FURTHER_MONTHS = 2
-
-
 def months_after(start: datetime, months: int) -> datetime:
-    """Return the same day and time `months` later, or that month's last day if it is shorter."""
+    """Return the same day and time `months` later, or the last day of a shorter month."""
     year, month = divmod(start.year * 12 + start.month - 1 + months, 12)
     last = calendar.monthrange(year, month + 1)[1]
     return start.replace(year=year, month=month + 1, day=min(start.day, last))
 
 
 def due_date(received: datetime, further_months: int = 0) -> datetime:
-    """Return by when a request is to be answered; counted from receipt, not from another due."""
+    """Return when a request that came at `received` is due."""
     return months_after(received, MONTHS + further_months)
 
 
 def days_left(due: datetime, now: datetime) -> int:
-    """Return the days until `due` by date: 0 on the last one, negative once it has passed."""
-    left = (due.astimezone(UTC).date() - now.astimezone(UTC).date()).days
-    return min(left, -1) if now > due else left
+    """Return the number of days until `due`: 0 on the day itself, negative once it has passed."""
+    days = (due.astimezone(UTC).date() - now.astimezone(UTC).date()).days
+    return min(days, -1) if now > due else days

@@ -1,8 +1,8 @@
-"""The receipt of an erasure: a statement in a DSSE envelope, signed by the server.
+"""Signing and verifying of receipts.
 
-The leaver or an auditor countersigns it. Anybody who has the public keys verifies it offline,
-with the model's digest and the ledger beside it where they have those. Nobody else's signature
-counts: one of another client is refused.
+The server signs a receipt; the leaver or an auditor countersigns it. Anybody who has the public
+keys verifies it offline, also against the model and the ledger. A signature of anybody else makes
+it invalid.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pydantic import ValidationError
 from secede.erasure.canonical_json import parse
 from secede.erasure.documents.ledger_rows import START, Head, Kind, Row
 from secede.erasure.documents.receipt import (
+    MAX_ATTEMPTS,
     MAX_RECEIPT_BYTES,
     RECEIPT_TYPE,
-    SERVER,
     DestroyedItem,
     Models,
     Predicate,
@@ -28,124 +28,25 @@ from secede.erasure.documents.receipt import (
     summarise_destroyed,
 )
 from secede.erasure.signing import dsse
-from secede.erasure.signing.keys import PrivateKey, PublicKey
+from secede.erasure.signing.keys import SERVER, PrivateKey, PublicKey
 from secede.erasure.storage.ledger import rows_of, walk_chain
 from secede.erasure.types import describe_errors
 from secede.errors import TrustError
 from secede.text import short_digest
 
-_STARTS = ("local-step", "server-step")
-
-
-def check_against_ledger(told: Predicate, digest: str, path: Path) -> Head:
-    """Return the head of a ledger that bears the receipt `digest` out; any other raises."""
-    head, own = START, list[Row]()
-    for row in walk_chain(rows_of(path), told.ledger):
-        head = row.head
-        if row.body.get("request") == told.request.digest or row.kind == "model":
-            own.append(row)
-    before = [row for row in own if row.number <= told.ledger.number]
-    _check_request(told, before)
-    _check_way(told, before)
-    _check_models(told, before)
-    _check_destroyed(told, own)
-    _check_receipt(told, digest, own)
-    return head
-
-
-def _check_request(told: Predicate, rows: Sequence[Row]) -> None:
-    asked = _bodies(rows, "request")
-    if not asked or asked[0]["client"] != told.request.client:
-        raise TrustError("the ledger is whole, but the receipt's request is not in it")
-    for key in ("trigger", "issued", "due"):
-        _same(f"the request's {key}", getattr(told.request, key), asked[0][key])
-    later = [body["extended_to"] for body in _bodies(rows, "extended")]
-    _same("the later date", told.request.extended_to, later[-1] if later else None)
-
-
-def _check_way(told: Predicate, rows: Sequence[Row]) -> None:
-    """Compare rung, method, rungs given up and answers with the transitions and plans."""
-    method, moved = told.method, _bodies(rows, "transition")
-    starts = [body["scalars"] for body in moved if body["state"] in _STARTS]
-    last = starts[-1] if starts else {}
-    _same("the rung", method.rung, last.get("rung"))
-    _same("the method", method.name, last.get("method"))
-    tried = [
-        tuple(body["scalars"].get(key) for key in ("rung", "method", "outcome"))
-        for body in moved
-        if body["state"] == "escalated"
-    ]
-    stated = [(a.rung, a.method, a.outcome) for a in method.tried_before]
-    _same("the rungs given up", stated, tried[-16:])
-    verified = [body for body in moved if body["state"] == "verified"]
-    found = verified[-1] if verified else {"model": None, "scalars": {}}
-    _same("the verified model", told.models.after, found["model"])
-    _same("the rounds", method.rounds, found["scalars"].get("rounds"))
-    for plan in _bodies(rows, "plan"):
-        named = (plan["plan"], plan["rung"], plan["method"])
-        if named == (method.plan, method.rung, method.name):
-            stated_settings = {key: method.parameters.get(key) for key in plan["settings"]}
-            _same("the method's parameters", stated_settings, plan["settings"])
-            return
-    raise TrustError("the ledger contradicts the receipt: it has no such plan")
-
-
-def _check_models(told: Predicate, rows: Sequence[Row]) -> None:
-    models = _bodies(rows, "model")
-    made = [m["parent"] for m in models if m["model"] == told.models.after]
-    _same("the model before", told.models.before, made[-1] if made else None)
-    if not any(m["model"] == told.models.before and m["status"] == "retired" for m in models):
-        raise TrustError("the ledger contradicts the receipt: the model before is not retired")
-
-
-def _check_destroyed(told: Predicate, rows: Sequence[Row]) -> None:
-    found = [row for row in rows if row.kind == "destroyed"]
-    gone = [DestroyedItem(row.body["what"], row.body["digest"], row.at) for row in found]
-    _same("what was destroyed", list(told.destroyed), list(summarise_destroyed(gone)))
-    kept = {row.body["backups_until"] for row in found}
-    _same("the end of backups", {left.until for left in told.remaining} or {None}, kept or {None})
-    if found and found[-1].head != told.ledger:
-        raise TrustError("the receipt's head of the ledger is not the row before the receipt's")
-
-
-def _check_receipt(told: Predicate, digest: str, rows: Sequence[Row]) -> None:
-    issued = [row for row in rows if row.kind == "receipt"]
-    if not issued:
-        raise TrustError("the ledger does not name this receipt: it was never issued, or cut off")
-    if len(issued) > 1 or issued[0].body["receipt"] != digest:
-        raise TrustError("the ledger names another receipt for this request")
-    (row,), answers = issued, told.verification
-    stated = {
-        "before": told.models.before,
-        "after": told.models.after,
-        "rung": told.method.rung,
-        "method": told.method.name,
-        "forgotten": answers.forgotten,
-        "useful": answers.useful,
-    }
-    _same("its row", stated, {key: row.body[key] for key in stated})
-    _same("when it was completed", told.request.completed, row.at)
-
-
-def _bodies(rows: Sequence[Row], kind: Kind) -> list[dict[str, Any]]:
-    return [row.body for row in rows if row.kind == kind]
-
-
-def _same(what: str, stated: object, found: object) -> None:
-    if stated != found:
-        raise TrustError(f"the ledger contradicts the receipt: {what} differs")
+_FIRST_STATES = ("local-step", "server-step")  # of a rung
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """A receipt that holds, who signed it, and what it was compared with."""
+    """A valid receipt, its signers, and what it was compared with."""
 
     statement: Statement
-    digest: str  # of what was signed
+    digest: str  # of the signed payload
     server: str
     countersigned_by: tuple[str, ...]
     model_checked: bool
-    ledger: Head | None  # how far the ledger goes that it was compared with
+    ledger: Head | None  # the end of the ledger that it was compared with
 
 
 def sign_receipt(statement: Statement, server_key: PrivateKey) -> bytes:
@@ -154,8 +55,8 @@ def sign_receipt(statement: Statement, server_key: PrivateKey) -> bytes:
 
 
 def countersign_receipt(data: bytes, key: PrivateKey) -> bytes:
-    """Return the receipt with one more signature; `verify` says whether that one counts."""
-    parse_statement(dsse.unverified(data, RECEIPT_TYPE, limit=MAX_RECEIPT_BYTES))
+    """Return the receipt with one more signature; `verify_receipt` says whether that one counts."""
+    unverified_statement(data)
     return dsse.countersign(data, key)
 
 
@@ -169,71 +70,173 @@ def verify_receipt(
     server: str = SERVER,
     countersigned_by: Collection[str] = (),
 ) -> Verified:
-    """Return the receipt if the server signed it, and nobody but the leaver and `auditors` too.
+    """Return the receipt if the server signed it, and nobody else but the leaver and `auditors`.
 
-    With `model_digest`, the model must be the one that it is about; with `ledger`, that one must
-    be whole and say the same. All whom `countersigned_by` names must have signed it.
+    With `model_digest`, it must be about that model; with `ledger`, the ledger must be intact and
+    agree with it. All whom `countersigned_by` names must have signed it.
     """
     if server not in keys:
         raise TrustError(f"no public key of the server {server!r} among {_list(keys)}")
     auditors = auditors or {}
     if both := auditors.keys() & keys.keys():
-        raise TrustError(f"{min(both)!r} is a client or the server, and an auditor: which one?")
-    known = {**auditors, **keys}
-    payload, signers = dsse.verify(data, RECEIPT_TYPE, known, limit=MAX_RECEIPT_BYTES)
-    others = tuple(name for name in signers if name != server)
+        raise TrustError(
+            f"{min(both)!r} is among the auditors and among the clients and the server: rename one"
+        )
+    payload, signers = dsse.verify(
+        data, RECEIPT_TYPE, {**auditors, **keys}, limit=MAX_RECEIPT_BYTES
+    )
     if server not in signers:
         raise TrustError(f"the receipt is signed by {_list(signers)}, not by the server {server!r}")
-    statement, digest = parse_statement(payload), hashlib.sha256(payload).hexdigest()
-    entitled = {statement.predicate.request.client, *auditors}
-    if strangers := set(others) - entitled:
+    statement, digest = _parse(payload), hashlib.sha256(payload).hexdigest()
+    predicate = statement.predicate
+    countersigners = tuple(name for name in signers if name != server)
+    if strangers := set(countersigners) - {predicate.request.client, *auditors}:
         raise TrustError(
-            f"{min(strangers)!r} signed the receipt too, who is neither the client that left nor "
-            "an auditor here: its signature counts for nothing and must not be there"
+            f"{min(strangers)!r} signed the receipt too, but is neither the client that left nor "
+            "an auditor: that signature must not be there"
         )
-    if missing := set(countersigned_by) - set(others):
+    if missing := set(countersigned_by) - set(countersigners):
         raise TrustError(
-            f"the receipt is not countersigned by {_list(sorted(missing))}, but by {_list(others)}"
+            f"the receipt is not countersigned by {_list(sorted(missing))}, but by "
+            f"{_list(countersigners)}"
         )
     if model_digest is not None:
-        _check_model(statement.predicate.models, model_digest)
+        _check_model(predicate.models, model_digest)
     return Verified(
         statement=statement,
         digest=digest,
         server=server,
-        countersigned_by=others,
+        countersigned_by=countersigners,
         model_checked=model_digest is not None,
-        ledger=None
-        if ledger is None
-        else check_against_ledger(statement.predicate, digest, ledger),
+        ledger=None if ledger is None else _check_ledger(predicate, digest, ledger),
     )
 
 
 def unverified_statement(data: bytes) -> Statement:
-    """Return what a receipt says, without looking at its signatures."""
-    return parse_statement(dsse.unverified(data, RECEIPT_TYPE, limit=MAX_RECEIPT_BYTES))
+    """Return the statement of a receipt without verifying its signatures."""
+    return _parse(dsse.unverified_payload(data, RECEIPT_TYPE, limit=MAX_RECEIPT_BYTES))
 
 
-def parse_statement(payload: bytes) -> Statement:
-    """Return the statement in an envelope's payload; nothing is said about who signed it."""
+def _parse(payload: bytes) -> Statement:
     parse(payload, MAX_RECEIPT_BYTES)
     try:
         statement = Statement.model_validate_json(payload)
     except ValidationError as error:
         raise TrustError(f"not a receipt of an erasure: {describe_errors(error)}") from None
     if statement.payload() != payload:
-        raise TrustError("the receipt is not written in its one canonical form")
+        raise TrustError("the receipt is not canonical JSON as it was signed")
     return statement
 
 
-def _check_model(models: Models, found: str) -> None:
-    if found == models.before:
+def _check_model(models: Models, digest: str) -> None:
+    if digest == models.before:
         raise TrustError("this is the model from before the erasure, not the erased one")
-    if found != models.after:
+    if digest != models.after:
         raise TrustError(
             f"the receipt is about model {short_digest(models.after)}, this one is "
-            f"{short_digest(found)}: it is another model, or it was altered"
+            f"{short_digest(digest)}: it is another model, or it was altered"
         )
+
+
+def _check_ledger(predicate: Predicate, digest: str, path: Path) -> Head:
+    """Return the head of the ledger at `path`; TrustError unless it agrees with the receipt."""
+    head, related = START, list[Row]()
+    for row in walk_chain(rows_of(path), predicate.ledger):
+        head = row.head
+        if row.body.get("request") == predicate.request.digest or row.kind == "model":
+            related.append(row)
+    before = [row for row in related if row.number <= predicate.ledger.number]
+    _check_request(predicate, before)
+    _check_method(predicate, before)
+    _check_models(predicate, before)
+    _check_destroyed(predicate, related)
+    _check_issued(predicate, digest, related)
+    return head
+
+
+def _check_request(predicate: Predicate, rows: Sequence[Row]) -> None:
+    request, accepted = predicate.request, _bodies(rows, "request")
+    if not accepted or accepted[0]["client"] != request.client:
+        raise TrustError("the ledger is intact, but the receipt's request is not in it")
+    for key in ("trigger", "issued", "due"):
+        _check_same(f"the request's {key}", getattr(request, key), accepted[0][key])
+    extended = [body["extended_to"] for body in _bodies(rows, "extended")]
+    _check_same("the extended date", request.extended_to, extended[-1] if extended else None)
+
+
+def _check_method(predicate: Predicate, rows: Sequence[Row]) -> None:
+    """Compare rung, method and rungs given up with the ledger's transitions and plans."""
+    method, transitions = predicate.method, _bodies(rows, "transition")
+    starts = [body["scalars"] for body in transitions if body["state"] in _FIRST_STATES]
+    last_start = starts[-1] if starts else {}
+    _check_same("the rung", method.rung, last_start.get("rung"))
+    _check_same("the method", method.name, last_start.get("method"))
+    given_up = [
+        tuple(body["scalars"].get(key) for key in ("rung", "method", "outcome"))
+        for body in transitions
+        if body["state"] == "escalated"
+    ]
+    tried_before = [(a.rung, a.method, a.outcome) for a in method.tried_before]
+    _check_same("the list of rungs given up", tried_before, given_up[-MAX_ATTEMPTS:])
+    verified = [body for body in transitions if body["state"] == "verified"]
+    last = verified[-1] if verified else {"model": None, "scalars": {}}
+    _check_same("the verified model", predicate.models.after, last["model"])
+    _check_same("the number of rounds", method.rounds, last["scalars"].get("rounds"))
+    for plan in _bodies(rows, "plan"):
+        if (plan["plan"], plan["rung"], plan["method"]) == (method.plan, method.rung, method.name):
+            parameters = {key: method.parameters.get(key) for key in plan["settings"]}
+            _check_same("a parameter of the method", parameters, plan["settings"])
+            return
+    raise TrustError("the ledger contradicts the receipt: it has no such plan")
+
+
+def _check_models(predicate: Predicate, rows: Sequence[Row]) -> None:
+    before, after = predicate.models.before, predicate.models.after
+    models = _bodies(rows, "model")
+    parents = [body["parent"] for body in models if body["model"] == after]
+    _check_same("the model before", before, parents[-1] if parents else None)
+    if not any(body["model"] == before and body["status"] == "retired" for body in models):
+        raise TrustError("the ledger contradicts the receipt: the model before is not retired")
+
+
+def _check_destroyed(predicate: Predicate, rows: Sequence[Row]) -> None:
+    destroyed = [row for row in rows if row.kind == "destroyed"]
+    items = [DestroyedItem(row.body["what"], row.body["digest"], row.at) for row in destroyed]
+    listed = list(summarise_destroyed(items))
+    _check_same("the list of what was destroyed", list(predicate.destroyed), listed)
+    stated: set[str | None] = {remaining.until for remaining in predicate.remaining}
+    recorded = {row.body["backups_until"] for row in destroyed}
+    _check_same("the end of backups", stated or {None}, recorded or {None})
+    if destroyed and destroyed[-1].head != predicate.ledger:
+        raise TrustError("the receipt's head of the ledger is not the row before the receipt's")
+
+
+def _check_issued(predicate: Predicate, digest: str, rows: Sequence[Row]) -> None:
+    issued = [row for row in rows if row.kind == "receipt"]
+    if not issued:
+        raise TrustError("the ledger does not name this receipt: it was never issued, or cut off")
+    if len(issued) > 1 or issued[0].body["receipt"] != digest:
+        raise TrustError("the ledger names another receipt for this request")
+    row = issued[0]
+    stated = {
+        "before": predicate.models.before,
+        "after": predicate.models.after,
+        "rung": predicate.method.rung,
+        "method": predicate.method.name,
+        "forgotten": predicate.verification.forgotten,
+        "useful": predicate.verification.useful,
+    }
+    _check_same("the receipt's row", stated, {key: row.body[key] for key in stated})
+    _check_same("the time of completion", predicate.request.completed, row.at)
+
+
+def _bodies(rows: Sequence[Row], kind: Kind) -> list[dict[str, Any]]:
+    return [row.body for row in rows if row.kind == kind]
+
+
+def _check_same(what: str, stated: object, recorded: object) -> None:
+    if stated != recorded:
+        raise TrustError(f"the ledger contradicts the receipt: {what} differs")
 
 
 def _list(names: Iterable[str]) -> str:

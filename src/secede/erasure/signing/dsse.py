@@ -1,9 +1,9 @@
-"""Signed bytes: DSSE envelopes, written in exactly one way.
+"""Signed bytes in DSSE envelopes (https://github.com/secure-systems-lab/dsse), in canonical form.
 
-The file must be byte for byte the canonical JSON of its content, with signatures ordered by key,
-and every signature in it must be of a known key and hold. So each changed byte is found, and also
-each added or spoilt signature. What cannot be seen is that a countersignature was taken away:
-ask for it by `threshold`, or look at who signed. https://github.com/secure-systems-lab/dsse
+The bytes must be the canonical JSON of the envelope, with signatures ordered by key, and every
+signature must be valid and of a known key. So each changed byte is found, and each added or spoilt
+signature. A removed countersignature cannot be found: ask for it by `threshold`, or look at who
+signed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from secede.erasure.types import Digest, Document, describe_errors
 from secede.errors import TrustError
 from secede.text import short_digest
 
-MAX_ENVELOPE_BYTES = 1 << 20  # bytes of an envelope
-_MOST_SIGNATURES = 16
-_KINDS = {
+MAX_ENVELOPE_BYTES = 1 << 20
+_MAX_SIGNATURES = 16
+_TYPE_NAMES = {
     "application/vnd.secede.erasure-request+json": "a request",
     "application/vnd.secede.erasure-acknowledgement+json": "an acknowledgement",
     "application/vnd.in-toto+json": "a receipt",
@@ -39,13 +39,13 @@ class _Signature(Document):
     sig: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]{86}==$")]  # 64 bytes
 
 
-class _Form(Document):
+class _Fields(Document):
     payload: _Base64
     payloadType: _Type  # noqa: N815  DSSE's spelling
-    signatures: Annotated[list[_Signature], Field(min_length=1, max_length=_MOST_SIGNATURES)]
+    signatures: Annotated[list[_Signature], Field(min_length=1, max_length=_MAX_SIGNATURES)]
 
 
-FIELDS = frozenset(_Form.model_fields)
+FIELDS = frozenset(_Fields.model_fields)
 
 
 def sign(payload: bytes, payload_type: str, *keys: PrivateKey) -> bytes:
@@ -59,7 +59,7 @@ def sign(payload: bytes, payload_type: str, *keys: PrivateKey) -> bytes:
 
 
 def countersign(data: bytes, key: PrivateKey) -> bytes:
-    """Return the envelope with one more signature; those in it are kept and not verified here."""
+    """Return the envelope with one more signature; the others are kept and not verified."""
     envelope = _read(data, MAX_ENVELOPE_BYTES)
     if key_id(key.public_key) in envelope.signatures:
         raise TrustError(
@@ -77,46 +77,47 @@ def verify(
     threshold: int = 1,
     limit: int = MAX_ENVELOPE_BYTES,
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return the payload and the names of all who signed it, sorted; anything else raises.
+    """Return the payload and the sorted names of its signers; TrustError if it is not valid.
 
-    Every signature must hold, so `keys` has to know everybody who signed, not only `threshold`.
+    Every signature must be valid, so `keys` needs the keys of all signers, not of `threshold` many.
     """
     if threshold < 1:
         raise ValueError(f"threshold must be at least 1, got {threshold}")
-    envelope = _open(data, payload_type, limit)
-    signed = sorted(_signers(envelope, keys))
-    if len(signed) < threshold:
+    envelope = _read_type(data, payload_type, limit)
+    signers = sorted(_signers(envelope, keys))
+    if len(signers) < threshold:
         raise TrustError(
-            f"the envelope is signed by {len(signed)} ({', '.join(signed)}), "
+            f"the envelope is signed by {len(signers)} ({', '.join(signers)}), "
             f"expected at least {threshold} signatures"
         )
-    return envelope.payload, tuple(signed)
+    return envelope.payload, tuple(signers)
 
 
-def unverified(data: bytes, payload_type: str, *, limit: int = MAX_ENVELOPE_BYTES) -> bytes:
-    """Return the payload without looking at signatures: to learn whose key to verify with."""
-    return _open(data, payload_type, limit).payload
+def unverified_payload(data: bytes, payload_type: str, *, limit: int = MAX_ENVELOPE_BYTES) -> bytes:
+    """Return the payload without verifying it: to learn whose key to verify it with."""
+    return _read_type(data, payload_type, limit).payload
 
 
-def kind(data: bytes, *, limit: int = MAX_ENVELOPE_BYTES) -> str:
-    """Return the type of what an envelope holds, without looking at signatures."""
+def payload_type(data: bytes, *, limit: int = MAX_ENVELOPE_BYTES) -> str:
+    """Return the type of the payload, without verifying it."""
     return str(_read(data, limit).payload_type)
 
 
 def key_ids(data: bytes, *, limit: int = MAX_ENVELOPE_BYTES) -> frozenset[str]:
-    """Return the ids of the keys that an envelope says it is signed with; none is verified."""
+    """Return the ids of the keys that the envelope says it is signed with; none is verified."""
     return frozenset(_read(data, limit).signatures)
 
 
-def _open(data: bytes, payload_type: str, limit: int) -> Envelope:
+def _read_type(data: bytes, payload_type: str, limit: int) -> Envelope:
     envelope = _read(data, limit)
     if envelope.payload_type != payload_type:
-        raise TrustError(f"this is {_words(envelope.payload_type)}, not {_words(payload_type)}")
+        found, expected = _type_name(envelope.payload_type), _type_name(payload_type)
+        raise TrustError(f"this is {found}, not {expected}")
     return envelope
 
 
-def _words(payload_type: str) -> str:
-    return _KINDS.get(payload_type, f"an envelope of {payload_type!r}")
+def _type_name(payload_type: str) -> str:
+    return _TYPE_NAMES.get(payload_type, f"an envelope of {payload_type!r}")
 
 
 def _signers(envelope: Envelope, keys: Mapping[str, PublicKey]) -> list[str]:
@@ -126,38 +127,38 @@ def _signers(envelope: Envelope, keys: Mapping[str, PublicKey]) -> list[str]:
             raise TrustError(
                 f"{names[key_id(key)]!r} and {name!r} have the same public key: each needs its own"
             )
-    message, signed = envelope.pae(), []
+    message, signers = envelope.pae(), []
     for identity, signature in envelope.signatures.items():
         if identity not in names:
             raise TrustError(
-                f"the envelope is signed by key {short_digest(identity)}, which is not known here: "
+                f"the envelope is signed by the unknown key {short_digest(identity)}: "
                 "it is forged, or that public key is missing"
             )
         try:
             keys[names[identity]].verify_signature(signature, message)
         except (UnverifiedSignatureError, VerificationError):
             raise TrustError(
-                f"the signature of {names[identity]!r} does not hold: the content was changed, "
+                f"the signature of {names[identity]!r} is not valid: the content was changed, "
                 "or somebody else signed it"
             ) from None
-        signed.append(names[identity])
-    return signed
+        signers.append(names[identity])
+    return signers
 
 
 def _read(data: bytes, limit: int) -> Envelope:
-    found = parse(data, limit)
+    content = parse(data, limit)
     try:
-        form = _Form.model_validate(found)
+        fields = _Fields.model_validate(content)
     except ValidationError as error:
         raise TrustError(f"not a DSSE envelope: {describe_errors(error)}") from None
     try:
-        envelope = Envelope.from_dict(form.model_dump())
+        envelope = Envelope.from_dict(fields.model_dump())
     except ValueError as error:
         reason = "a key signed twice" if "Multiple" in str(error) else "base64 is damaged"
         raise TrustError(f"not a DSSE envelope: {reason}") from None
     if _write(envelope) != data:
         raise TrustError(
-            "the envelope is not written in its one canonical form: it was changed after signing"
+            "the envelope is not canonical JSON as it was signed: it was changed afterwards"
         )
     return envelope
 
@@ -169,5 +170,5 @@ def _write(envelope: Envelope) -> bytes:
 
 
 def _checked(data: bytes) -> bytes:
-    _read(data, MAX_ENVELOPE_BYTES)  # what is written can be read again, within the limits
+    _read(data, MAX_ENVELOPE_BYTES)  # what is written must be readable within the limits
     return data

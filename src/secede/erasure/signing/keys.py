@@ -1,7 +1,7 @@
 """Ed25519 keys as PEM files: NAME.key, which only its owner may read, and NAME.pub for everybody.
 
 A private key is checked on the opened file, so that a symbolic link or a swapped file cannot slip
-past the check. No text of an error holds anything of a key.
+past the check. No error holds anything of a key.
 """
 
 from __future__ import annotations
@@ -33,68 +33,119 @@ from secede.errors import ConfigError
 
 PrivateKey = CryptoSigner
 PublicKey = SSlibKey
+SERVER = "server"  # the name of the server's keys
+AUDITORS = "auditors"  # the folder of auditors' public keys, among those of server and clients
+_MAX_KEY_BYTES = 4096  # of a file; an Ed25519 key takes about 120
+_MAX_KEYS = 100_000  # of a keyring
+_PUBLIC_PEM = b"-----BEGIN PUBLIC KEY-----"
 
-_LIMIT = 4096  # bytes of a key's file; an Ed25519 key takes about 120
-_MOST = 100_000  # keys of a keyring
+
+@dataclass(frozen=True)
+class Keyring(Mapping[str, PublicKey]):
+    """Public keys by name; no two names share a key."""
+
+    keys_by_name: Mapping[str, PublicKey]
+
+    def __post_init__(self) -> None:
+        owners: dict[str, str] = {}
+        for name, key in self.keys_by_name.items():
+            check_name(name)
+            owner = owners.setdefault(key_id(key), name)
+            if owner != name:
+                raise ConfigError(
+                    f"{owner!r} and {name!r} have the same public key: each needs its own"
+                )
+
+    @classmethod
+    def load(cls, folder: Path) -> Keyring:
+        """Read every NAME.pub in a folder."""
+        try:
+            names = [name for name in os.listdir(folder) if name.endswith(".pub")]
+        except OSError as error:
+            raise ConfigError(f"cannot read the keys in {folder}: {error.strerror}") from error
+        if len(names) > _MAX_KEYS:
+            raise ConfigError(f"{folder} holds {len(names):,} keys, the limit is {_MAX_KEYS:,}")
+        return cls({name[:-4]: load_public(folder / name) for name in sorted(names)})
+
+    def __getitem__(self, name: str) -> PublicKey:
+        """Return the key of `name`."""
+        return self.keys_by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self.keys_by_name)
+
+    def __len__(self) -> int:
+        """Return the number of keys."""
+        return len(self.keys_by_name)
 
 
-def generate_key_pair(folder: Path, name: str, *, public: Path | None = None) -> tuple[Path, Path]:
-    """Write a new pair of keys and return where they are; one that exists is never replaced.
+@dataclass(frozen=True)
+class Signers:
+    """The public keys that count on a receipt: of the server, of clients and of auditors."""
 
-    `public` is the folder of the public one, where it is another.
+    keys: Keyring
+    auditors: Keyring = field(default_factory=lambda: Keyring({}))
+
+    def __post_init__(self) -> None:
+        both = self.keys.keys() & self.auditors.keys()
+        if both:
+            raise ConfigError(f"{min(both)!r} is a client or the server, not an auditor: rename it")
+        Keyring({**self.keys, **self.auditors})  # no key has two names
+
+    @classmethod
+    def load(cls, folder: Path, more_auditors: Iterable[Path] = ()) -> Signers:
+        """Read a folder of keys, the auditors' folder in it, and more auditors' files NAME.pub."""
+        auditors = dict(Keyring.load(folder / AUDITORS)) if (folder / AUDITORS).is_dir() else {}
+        for path in more_auditors:
+            if path.suffix != ".pub" or path.stem in auditors:
+                raise ConfigError(f"{path} cannot be used: expected the NAME.pub of a new auditor")
+            auditors[path.stem] = load_public(path)
+        return cls(Keyring.load(folder), Keyring(auditors))
+
+
+def generate_key_pair(
+    folder: Path, name: str, *, public_folder: Path | None = None
+) -> tuple[Path, Path]:
+    """Write a new key pair and return the paths of its private and public key.
+
+    A key that exists is never replaced.
     """
     check_name(name)
-    private, shown = folder / f"{name}.key", (public or folder) / f"{name}.pub"
-    for path in (private, shown):
+    private, public = _pair_paths(folder, name, public_folder)
+    for path in (private, public):
         if os.path.lexists(path):
             raise ConfigError(f"{path} exists and is not replaced: move it away or take a new name")
     key = Ed25519PrivateKey.generate()
-    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
-        files.create(private, secret, 0o600)
-        files.create(shown, _public_pem(key), 0o644)
-    except FileExistsError as error:  # somebody else was faster
+        files.create(private, pem, 0o600)
+        files.create(public, _public_pem(key), 0o644)
+    except FileExistsError as error:  # another process was faster
         raise ConfigError(
             f"{error.filename2} exists and is not replaced: take a new name"
         ) from None
-    return private, shown
+    return private, public
 
 
-def ensure_key_pair(folder: Path, name: str, *, public: Path | None = None) -> tuple[Path, Path]:
-    """Return where a pair of keys is: made if there is none, the public one derived if it is lost.
+def ensure_key_pair(
+    folder: Path, name: str, *, public_folder: Path | None = None
+) -> tuple[Path, Path]:
+    """Return the paths of a key pair; generate it if missing, and derive a lost public key.
 
-    A private key is never replaced: whatever was signed with it would count for nothing.
+    A private key is never replaced: what was signed with it would count for nothing.
     """
-    private, shown = folder / f"{name}.key", (public or folder) / f"{name}.pub"
-    if not private.exists() and not shown.exists():
-        return generate_key_pair(folder, name, public=public)
-    if private.exists() and not shown.exists():
-        files.create(shown, _public_pem(_ed25519(private)), 0o644)
-    return private, shown
+    private, public = _pair_paths(folder, name, public_folder)
+    if not private.exists() and not public.exists():
+        return generate_key_pair(folder, name, public_folder=public_folder)
+    if private.exists() and not public.exists():
+        files.create(public, _public_pem(_load_ed25519(private)), 0o644)
+    return private, public
 
 
 def load_private(path: Path) -> PrivateKey:
-    """Read a private key that nobody but its owner can read; links are followed and checked."""
-    return CryptoSigner(_ed25519(path))
-
-
-def _ed25519(path: Path) -> Ed25519PrivateKey:
-    pem = _read(path, private=True)
-    if b"-----BEGIN PUBLIC KEY-----" in pem:
-        raise _is_public(path)
-    try:
-        key = load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(
-            f"{path} is not an unencrypted Ed25519 private key in PEM: make one with secede keygen"
-        )
-    return key
-
-
-def _public_pem(key: Ed25519PrivateKey) -> bytes:
-    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    """Read a private key; ConfigError if others than its owner may read the file."""
+    return CryptoSigner(_load_ed25519(path))
 
 
 def load_public(path: Path) -> PublicKey:
@@ -109,101 +160,57 @@ def load_public(path: Path) -> PublicKey:
 
 
 def key_id(public: PublicKey) -> str:
-    """Return the 64 hexadecimal digits that stand for a public key in signatures."""
+    """Return the 64 hexadecimal digits that identify a public key in signatures."""
     return public.keyid
 
 
-@dataclass(frozen=True)
-class Keyring(Mapping[str, PublicKey]):
-    """Client names and their public keys; no two clients share a key."""
-
-    keys_by_name: Mapping[str, PublicKey]
-
-    def __post_init__(self) -> None:
-        owners: dict[str, str] = {}
-        for name, key in self.keys_by_name.items():
-            check_name(name)
-            other = owners.setdefault(key_id(key), name)
-            if other != name:
-                raise ConfigError(
-                    f"{other!r} and {name!r} have the same public key: each needs its own"
-                )
-
-    @classmethod
-    def load(cls, folder: Path) -> Keyring:
-        """Read every NAME.pub of a folder."""
-        try:
-            names = [name for name in os.listdir(folder) if name.endswith(".pub")]
-        except OSError as error:
-            raise ConfigError(f"cannot read the keys in {folder}: {error.strerror}") from error
-        if len(names) > _MOST:
-            raise ConfigError(f"{folder} holds {len(names):,} keys, at most {_MOST:,} are read")
-        return cls({name[:-4]: load_public(folder / name) for name in sorted(names)})
-
-    def __getitem__(self, name: str) -> PublicKey:
-        """Return the key of `name`."""
-        return self.keys_by_name[name]
-
-    def __iter__(self) -> Iterator[str]:
-        """Go through the names."""
-        return iter(self.keys_by_name)
-
-    def __len__(self) -> int:
-        """Return how many keys there are."""
-        return len(self.keys_by_name)
+def _pair_paths(folder: Path, name: str, public_folder: Path | None) -> tuple[Path, Path]:
+    return folder / f"{name}.key", (public_folder or folder) / f"{name}.pub"
 
 
-def _is_public(path: Path) -> ConfigError:
-    return ConfigError(
-        f"{path} is a public key, expected the private one of the pair: {path.stem}.key"
-    )
+def _public_pem(key: Ed25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _load_ed25519(path: Path) -> Ed25519PrivateKey:
+    pem = _read(path, private=True)
+    if _PUBLIC_PEM in pem:
+        raise _not_private(path)
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(
+            f"{path} is not an unencrypted Ed25519 private key in PEM: make one with secede keygen"
+        )
+    return key
 
 
 def _read(path: Path, *, private: bool) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not hang us
         with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise ConfigError(f"{path} is not a regular file, expected a key in PEM")
-            mode = stat.S_IMODE(found.st_mode)
+            mode = stat.S_IMODE(status.st_mode)
             if private and mode & 0o177:
-                if b"-----BEGIN PUBLIC KEY-----" in file.read(_LIMIT):
-                    raise _is_public(path)
+                if _PUBLIC_PEM in file.read(_MAX_KEY_BYTES):
+                    raise _not_private(path)
                 raise ConfigError(
                     f"{path} has permissions {mode:04o}, expected 0600 or less, so that only its "
                     f"owner can read it: chmod 600 {path}; if others could read it, make a new key"
                 )
-            data = file.read(_LIMIT + 1)
+            data = file.read(_MAX_KEY_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read the key {path}: {error.strerror}") from error
-    if len(data) > _LIMIT:
-        raise ConfigError(f"{path} is too long for a key: more than {_LIMIT} bytes")
+    if len(data) > _MAX_KEY_BYTES:
+        raise ConfigError(f"{path} is too long for a key: more than {_MAX_KEY_BYTES} bytes")
     return data
 
 
-AUDITORS = "auditors"
-
-
-@dataclass(frozen=True)
-class Signers:
-    """The public keys of server and clients, and those of auditors."""
-
-    keys: Keyring
-    auditors: Keyring = field(default_factory=lambda: Keyring({}))
-
-    def __post_init__(self) -> None:
-        both = self.keys.keys() & self.auditors.keys()
-        if both:
-            raise ConfigError(f"{min(both)!r} is a client or the server, not an auditor: rename it")
-        Keyring({**self.keys, **self.auditors})  # no key has two names
-
-    @classmethod
-    def load(cls, folder: Path, further: Iterable[Path] = ()) -> Signers:
-        """Read a folder of keys, its auditors, and single files NAME.pub of more auditors."""
-        auditors = dict(Keyring.load(folder / AUDITORS)) if (folder / AUDITORS).is_dir() else {}
-        for path in further:
-            if path.suffix != ".pub" or path.stem in auditors:
-                raise ConfigError(f"{path} cannot be used: expected the NAME.pub of a new auditor")
-            auditors[path.stem] = load_public(path)
-        return cls(Keyring.load(folder), Keyring(auditors))
+def _not_private(path: Path) -> ConfigError:
+    return ConfigError(
+        f"{path} is a public key, expected the private one of the pair: {path.stem}.key"
+    )

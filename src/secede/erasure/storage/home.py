@@ -17,15 +17,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from secede import files
-from secede.erasure.canonical_json import parse, read, to_canonical
-from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES, SERVER, Scope
-from secede.erasure.receipts.verify import verify_receipt
+from secede.erasure.documents.receipt import Scope
 from secede.erasure.signing.keys import (
+    SERVER,
     Keyring,
     PrivateKey,
     PublicKey,
@@ -33,11 +31,12 @@ from secede.erasure.signing.keys import (
     ensure_key_pair,
     load_private,
 )
-from secede.erasure.types import Count, Digest, Document, Name, describe_errors
-from secede.errors import ConfigError, RecordError, TrustError, did_you_mean
+from secede.erasure.storage.json_files import load_document, save_document
+from secede.erasure.types import Count, Digest, Document, Name
+from secede.errors import ConfigError, RecordError, did_you_mean
 
-_LIMIT = 64 << 20
-_PLAN_LIMIT = 16 << 20  # a plan for as many clients as a federation may have takes half of it
+_MAX_FEDERATION_BYTES = 64 << 20
+_MAX_PLAN_BYTES = 16 << 20  # a plan for as many clients as a federation may have takes half of it
 
 
 class Client(Document):
@@ -93,16 +92,11 @@ class Home:
                 f"{self.path} is no federation's home: expected a folder that "
                 "`secede federation init` made"
             )
-        try:
-            return Federation.model_validate_json(to_canonical(parse(read(path, _LIMIT), _LIMIT)))
-        except (TrustError, ValidationError) as error:
-            told = describe_errors(error) if isinstance(error, ValidationError) else error
-            raise RecordError(f"{path}: damaged ({told}); restore it from a backup") from error
+        return load_document(Federation, path, _MAX_FEDERATION_BYTES)
 
     def describe(self, federation: Federation) -> None:
         """Write down who takes part; it makes the folder a home, so it comes last."""
-        content = to_canonical(federation.model_dump(mode="json"))
-        files.write_bytes(self.path / "federation.json", content + b"\n")
+        save_document(self.path / "federation.json", federation)
 
     def check_journal(self) -> None:
         """Raise if the journal is missing: a new one would know of no request that was accepted."""
@@ -137,7 +131,7 @@ class Home:
 
     def make_server_key(self) -> None:
         """Make the server's pair of keys, unless it is there; a private key is never replaced."""
-        ensure_key_pair(self.path, SERVER, public=self.keys)
+        ensure_key_pair(self.path, SERVER, public_folder=self.keys)
 
     def operator_key(self) -> PrivateKey:
         """Return the key that signs requests for clients that have none; nobody's on a receipt."""
@@ -163,36 +157,20 @@ class Home:
         """Return where the server's acknowledgement of a request lies, by the request's digest."""
         return self.path / "acknowledgements" / f"{request[:16]}.json"
 
-    def heads(self) -> tuple[list[Head], list[Path]]:
-        """Return the ledger's heads that receipts here name, and the receipts that do not hold."""
-        signers, heads, broken = self.signers(), list[Head](), list[Path]()
-        for path in sorted(self.receipts.glob("*.json")):
-            try:
-                data = read(path, MAX_RECEIPT_BYTES)
-                found = verify_receipt(data, signers.keys, auditors=signers.auditors)
-            except (TrustError, ConfigError):
-                broken.append(path)
-            else:
-                heads.append(found.statement.predicate.ledger)
-        return heads, broken
-
     def keep_plan(self, plan: Plan) -> str:
         """Write a plan down and return its digest."""
         content = plan.content() + b"\n"
-        if len(content) > _PLAN_LIMIT:
-            raise ConfigError(f"a plan of {len(content):,} bytes, at most {_PLAN_LIMIT:,} are kept")
+        if len(content) > _MAX_PLAN_BYTES:
+            raise ConfigError(
+                f"the plan takes {len(content):,} bytes, expected at most {_MAX_PLAN_BYTES:,}"
+            )
         files.write_bytes(self._plan(plan.digest()), content)
         return plan.digest()
 
     def plan(self, digest: str) -> Plan:
         """Return a plan that was written down."""
         path = self._plan(digest)
-        try:
-            plan = Plan.model_validate_json(
-                to_canonical(parse(read(path, _PLAN_LIMIT), _PLAN_LIMIT))
-            )
-        except (TrustError, ConfigError, ValidationError) as error:
-            raise RecordError(f"{path}: the plan is missing or damaged") from error
+        plan = load_document(Plan, path, _MAX_PLAN_BYTES)
         if plan.digest() != digest:
             raise RecordError(f"{path}: not the plan that was written down")
         return plan

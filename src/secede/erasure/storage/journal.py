@@ -1,16 +1,15 @@
-"""The journal of requests: accepted once, due in time, every step of their way written down.
+"""The journal: every request, when it is due, and all its transitions.
 
 One SQLite file. Each call is one transaction, so a kill leaves all of it or nothing. Who appends
-holds the request's lease; it lapses by itself, and a holder that lost it can write no more.
+holds the request's lease, which lapses by itself; a holder that lost it can write no more.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Collection, Mapping
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -25,26 +24,32 @@ from secede.erasure.documents.request import (
 )
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import PublicKey
-from secede.erasure.storage import journal_entries, journal_rules, sqlite
+from secede.erasure.storage import journal_rules
 from secede.erasure.storage.journal_entries import (
+    DETAILS_BYTES,
+    ENTRY_COLUMNS,
     Accepted,
     AlreadyAccepted,
     Entry,
     Holder,
     Lease,
-    Listed,
-    Transition,
-    damaged,
-    sound_moment,
+    TransitionRow,
+    damaged_request,
+    find_entry,
+    find_lease,
+    find_transitions,
+    parse_entry,
+    parse_row_time,
+    unknown_request,
 )
-from secede.erasure.storage.sqlite import Database, Migration
+from secede.erasure.storage.journal_rules import Allowed
+from secede.erasure.storage.sqlite import Database, Schema
 from secede.erasure.types import check_name, format_time, parse_time
 from secede.errors import ConfigError, RecordError, SecedeError
 
-VERSION = 1
-MIGRATIONS: Mapping[int, Migration] = {}  # from each version before VERSION to the one after it
+RECEIVED = "received"  # every request's first state
 
-SCHEMA = (
+_STATEMENTS = (
     """CREATE TABLE requests (
     id INTEGER PRIMARY KEY,
     client TEXT NOT NULL,
@@ -92,28 +97,16 @@ BEGIN SELECT RAISE(ABORT, 'transitions are append-only'); END""",
     most INTEGER NOT NULL CHECK (most >= 0)
 )""",
 )
+SCHEMA = Schema(name="journal", version=1, statements=_STATEMENTS, check_integrity=True)
 
 
-class Journal:
+class Journal(Database):
     """A journal in its SQLite file; several processes may use it at once."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        if not read_only:
-            sqlite.prepare_file(path, "journal", SCHEMA, VERSION, MIGRATIONS)
-        self.path = path
-        self._database = Database(path, "journal", SCHEMA, version=VERSION, read_only=read_only)
-        if read_only:
-            sqlite.check_content(self._database.connection, path, "journal")
+        super().__init__(path, SCHEMA, read_only=read_only)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let the file go."""
-        self._database.close()
+    # Requests
 
     def accept(
         self,
@@ -130,96 +123,103 @@ class Journal:
         changed, RequestError otherwise. `quota` holds for clients that have none of their own.
         """
         request = verify_request(data, keyring, federation=federation)
-        with self._database.writing() as connection:
-            known = connection.execute(
-                "SELECT id FROM requests WHERE digest = ?", (request.digest(),)
-            ).fetchone()
-            if known:
-                return AlreadyAccepted(journal_entries.of(connection, known[0]))
+        with self.transaction() as connection:
+            number = self.number_of(request.digest())
+            if number is not None:
+                return AlreadyAccepted(find_entry(connection, number))
             check_times(request, now)
             journal_rules.check_admission(connection, request, now, quota)
-            return Accepted(journal_entries.of(connection, _add(connection, request, data, now)))
+            return Accepted(find_entry(connection, self._insert_request(request, data, now)))
 
     def check_new(self, request: Request, now: datetime) -> None:
         """Raise if a genuine request that is not here yet would be refused now."""
         check_times(request, now)
-        with self._database.errors():
-            journal_rules.check_admission(
-                self._database.connection, request, now, journal_rules.QUOTA
-            )
+        with self.errors():
+            journal_rules.check_admission(self.connection, request, now, journal_rules.QUOTA)
 
-    def entry(self, number: int) -> Entry:
-        """Return a request's dates and state."""
-        with self._database.errors():
-            return journal_entries.of(self._database.connection, number)
+    def number_of(self, digest: str) -> int | None:
+        """Return the number of the request with this digest; None if it never came."""
+        row = self.fetch_one("SELECT id FROM requests WHERE digest = ?", digest)
+        return None if row is None else int(row[0])
 
     def request(self, number: int) -> Request:
         """Return what the client signed."""
-        return self._envelope(number)[0]
+        return self._signed_request(number)[0]
 
     def signed_with(self, number: int) -> frozenset[str]:
         """Return the ids of the keys that a request was signed with."""
-        return dsse.key_ids(self._envelope(number)[1])
+        return dsse.key_ids(self._signed_request(number)[1])
 
-    def _envelope(self, number: int) -> tuple[Request, bytes]:
-        with self._database.errors():
-            row = self._database.connection.execute(
-                "SELECT envelope, digest FROM requests WHERE id = ?", (number,)
-            ).fetchone()
-        if row is None:
-            raise journal_entries.unknown(number)
-        try:
-            found = unverified_request(row[0])
-        except (SecedeError, TypeError, AttributeError) as error:
-            raise journal_entries.damaged(number) from error
-        if found.digest() != row[1]:
-            raise journal_entries.damaged(number)
-        return found, row[0]
+    def entry(self, number: int) -> Entry:
+        """Return a request's dates and state."""
+        with self.errors():
+            return find_entry(self.connection, number)
 
-    def requests(self, now: datetime) -> list[Listed]:
-        """Return all requests in the order they came, with the days left for the open ones."""
-        with self._database.errors():
-            rows = self._database.connection.execute(
-                f"SELECT {journal_entries.COLUMNS} FROM requests ORDER BY id"
-            ).fetchall()
-        found = [journal_entries.read(row) for row in rows]
-        return [Listed(entry, entry.days_left(now)) for entry in found]
+    def entries(self) -> list[Entry]:
+        """Return all requests in the order they came."""
+        rows = self.fetch_all(f"SELECT {ENTRY_COLUMNS} FROM requests ORDER BY id")
+        return [parse_entry(row) for row in rows]
 
     def acknowledge(self, number: int, now: datetime) -> Entry:
         """Note that an acknowledgement was made out for the client; the first time counts."""
-        with self._database.writing() as connection:
-            return journal_rules.acknowledge(connection, number, now)
+        with self.transaction() as connection:
+            entry = find_entry(connection, number)
+            connection.execute(
+                "UPDATE requests SET acknowledged = ? WHERE id = ? AND acknowledged IS NULL",
+                (format_time(max(now, entry.received)), number),
+            )
+            return find_entry(connection, number)
 
     def extend(self, number: int, months: int, reason: str, now: datetime) -> Entry:
         """Put the due date off to `months` (1 or 2) beyond the first month, and say why."""
-        with self._database.writing() as connection:
-            return journal_rules.extend(connection, number, months, reason, now)
+        with self.transaction() as connection:
+            entry = find_entry(connection, number)
+            journal_rules.check_extension(entry, months, reason, now)
+            due = due_date(entry.received, months)
+            connection.execute(
+                "UPDATE requests SET due = ?, extended = ?, reason = ? WHERE id = ?",
+                (format_time(due), months, reason, number),
+            )
+            return find_entry(connection, number)
 
-    def set_quota(self, client: str, most: int) -> None:
+    def set_quota(self, client: str, limit: int) -> None:
         """Allow a client this many requests in 30 days, whatever holds for the others."""
-        with self._database.writing() as connection:
-            journal_rules.set_quota(connection, client, most)
+        if limit < 0:
+            raise ConfigError(f"a quota is 0 or more, got {limit}")
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT INTO quotas VALUES (?, ?) "
+                "ON CONFLICT (client) DO UPDATE SET most = excluded.most",
+                (check_name(client, "client"), limit),
+            )
+
+    # Leases
 
     def lease(self, number: int, holder: Holder, now: datetime, seconds: int) -> Lease:
         """Give `holder` the request for some seconds, or longer if it has it already."""
-        with self._database.writing() as connection:
-            journal_entries.of(connection, number)
-            return journal_rules.acquire_lease(connection, number, holder, now, seconds)
+        with self.transaction() as connection:
+            find_entry(connection, number)
+            journal_rules.check_free(connection, number, holder, now)
+            return self._insert_lease(number, holder, now, seconds)
 
     def renew(self, number: int, holder: Holder, now: datetime, seconds: int) -> Lease:
         """Let `holder` keep a request that it still has; RecordError once anybody else had it."""
-        with self._database.writing() as connection:
-            return journal_rules.renew_lease(connection, number, holder, now, seconds)
+        with self.transaction() as connection:
+            journal_rules.check_lease(connection, number, holder)
+            return self._insert_lease(number, holder, now, seconds)
 
     def release(self, number: int, holder: Holder) -> None:
         """Give the request back; nothing happens if another holder has it by now."""
-        with self._database.writing() as connection:
-            journal_rules.release_lease(connection, number, holder)
+        with self.transaction():
+            self._delete_lease(number, holder)
 
     def leased_until(self, number: int) -> datetime | None:
         """Return until when the request is leased; None if nobody has it."""
-        with self._database.errors():
-            return journal_rules.lease_end(self._database.connection, number)
+        with self.errors():
+            lease = find_lease(self.connection, number)
+        return None if lease is None else lease.until
+
+    # Transitions
 
     def append(
         self,
@@ -230,165 +230,121 @@ class Journal:
         *,
         holder: Holder,
         allowed: Allowed,
-    ) -> Transition:
+    ) -> TransitionRow:
         """Take the request to its next state, and close it where none can follow.
 
         `holder` must be the last that leased the request; a lapsed lease counts until another
-        holder takes it.
+        holder takes it. The time is no earlier than the last transition's, whatever the clock says.
         """
-        with self._database.writing() as connection:
-            journal_entries.of(connection, number)
+        content = to_canonical(dict(details))
+        if len(content) > DETAILS_BYTES:
+            raise ConfigError(
+                f"the details take {len(content):,} bytes, expected at most {DETAILS_BYTES:,}"
+            )
+        with self.transaction() as connection:
+            find_entry(connection, number)
             journal_rules.check_lease(connection, number, holder)
-            added = insert_transition(connection, number, state, details, now, allowed)
+            last, last_state, last_time = connection.execute(
+                "SELECT number, state, at FROM transitions WHERE request = ? "
+                "ORDER BY number DESC LIMIT 1",
+                (number,),
+            ).fetchone()
+            journal_rules.check_transition(number, last_state, state, allowed)
+            now = max(now, parse_row_time(number, last_time))
+            self._insert_transition(number, last + 1, state, now, content)
             if not allowed[state]:
                 connection.execute("UPDATE requests SET status = 'closed' WHERE id = ?", (number,))
-                journal_rules.release_lease(connection, number, holder)
-        return added
+                self._delete_lease(number, holder)
+        return TransitionRow(
+            request=number,
+            number=last + 1,
+            state=state,
+            at=parse_time(format_time(now)),
+            details=parse(content, DETAILS_BYTES),
+        )
 
-    def transitions(self, number: int) -> list[Transition]:
-        """Return the request's way so far."""
-        with self._database.errors():
-            found = read_transitions(self._database.connection, number)
-        if not found:
-            raise journal_entries.unknown(number)
-        return found
+    def transitions(self, number: int) -> list[TransitionRow]:
+        """Return the transitions of a request so far."""
+        with self.errors():
+            transitions = find_transitions(self.connection, number)
+        if not transitions:
+            raise unknown_request(number)
+        return transitions
 
-    def number_of(self, digest: str) -> int | None:
-        """Return the number of the request with this digest; None if it never came."""
-        with self._database.errors():
-            query = "SELECT id FROM requests WHERE digest = ?"
-            found = self._database.connection.execute(query, (digest,)).fetchone()
-        return None if found is None else int(found[0])
+    def last_time(self, number: int) -> datetime:
+        """Return the latest time that is written down about a request."""
+        entry, last = self.entry(number), self.transitions(number)[-1]
+        return max(entry.received, entry.acknowledged or entry.received, last.at)
 
-    def last_at(self, number: int) -> datetime:
-        """Return the latest moment that is written down about a request."""
-        entry = self.entry(number)
-        known = (entry.received, entry.acknowledged, self.transitions(number)[-1].at)
-        return max(at for at in known if at is not None)
+    # How far the ledger goes
 
-    def keep_head(self, head: Head) -> None:
+    def save_ledger_head(self, head: Head) -> None:
         """Remember how far the ledger goes; from then on it cannot be cut before that unseen."""
-        with self._database.writing() as connection:
+        with self.transaction() as connection:
             connection.execute(
                 "INSERT INTO ledger VALUES (1, ?, ?) ON CONFLICT (one) DO UPDATE "
                 "SET number = excluded.number, hash = excluded.hash",
                 (head.number, head.hash),
             )
 
-    def head(self) -> Head | None:
+    def ledger_head(self) -> Head | None:
         """Return how far the ledger went when it was last written to; None before that."""
-        with self._database.errors():
-            query = "SELECT number, hash FROM ledger"
-            found = self._database.connection.execute(query).fetchone()
+        row = self.fetch_one("SELECT number, hash FROM ledger")
         try:
-            return None if found is None else Head(number=found[0], hash=found[1])
+            return None if row is None else Head(number=row[0], hash=row[1])
         except ValidationError as error:
             raise RecordError(
                 f"{self.path}: the ledger's head in it is damaged: restore it from a backup"
             ) from error
 
+    def _signed_request(self, number: int) -> tuple[Request, bytes]:
+        row = self.fetch_one("SELECT envelope, digest FROM requests WHERE id = ?", number)
+        if row is None:
+            raise unknown_request(number)
+        envelope, digest = row
+        try:
+            request = unverified_request(envelope)
+        except (SecedeError, TypeError, AttributeError) as error:
+            raise damaged_request(number) from error
+        if request.digest() != digest:
+            raise damaged_request(number)
+        return request, envelope
 
-def _add(connection: sqlite3.Connection, request: Request, data: bytes, now: datetime) -> int:
-    received = parse_time(format_time(now))
-    number = connection.execute(
-        "INSERT INTO requests (client, digest, nonce, envelope, received, due, status) "
-        "VALUES (?, ?, ?, ?, ?, ?, 'open') RETURNING id",
-        (
-            request.client,
-            request.digest(),
-            request.nonce,
-            data,
-            format_time(received),
-            format_time(due_date(received)),
-        ),
-    ).fetchone()[0]
-    insert_received(connection, number, received)
-    return int(number)
+    def _insert_request(self, request: Request, data: bytes, now: datetime) -> int:
+        received = parse_time(format_time(now))
+        (number,) = self.connection.execute(
+            "INSERT INTO requests (client, digest, nonce, envelope, received, due, status) "
+            "VALUES (?, ?, ?, ?, ?, ?, 'open') RETURNING id",
+            (
+                request.client,
+                request.digest(),
+                request.nonce,
+                data,
+                format_time(received),
+                format_time(due_date(received)),
+            ),
+        ).fetchone()
+        self._insert_transition(number, 0, RECEIVED, received, b"{}")
+        return int(number)
 
-
-RECEIVED = "received"  # every request's first state
-_DETAILS_BYTES = 8 << 20  # four counts for each of 100,000 classes are the most there is
-
-# For each state those that may follow it; a request is closed where none can.
-Allowed = Mapping[str, Collection[str]]
-
-
-def insert_received(connection: sqlite3.Connection, number: int, now: datetime) -> None:
-    """Write the first transition of a new request."""
-    _insert(connection, number, 0, RECEIVED, now, b"{}")
-
-
-def insert_transition(
-    connection: sqlite3.Connection,
-    number: int,
-    state: str,
-    details: Mapping[str, Any],
-    now: datetime,
-    allowed: Allowed,
-) -> Transition:
-    """Write the next transition if it is allowed after the last one.
-
-    It is stamped no earlier than that one, whatever the clock says.
-    """
-    check_name(state, "state")
-    if state not in allowed:
-        raise ConfigError(f"no state {state!r}: expected one of {', '.join(sorted(allowed))}")
-    content = to_canonical(dict(details))
-    if len(content) > _DETAILS_BYTES:
-        raise ConfigError(f"details of {len(content):,} bytes, at most {_DETAILS_BYTES:,} are kept")
-    last, before, at = connection.execute(
-        "SELECT number, state, at FROM transitions WHERE request = ? ORDER BY number DESC LIMIT 1",
-        (number,),
-    ).fetchone()
-    now = max(now, sound_moment(number, at))
-    following = allowed.get(before, ())
-    if state not in following:
-        raise RecordError(
-            f"request {number} is {before!r} and cannot become {state!r}: "
-            f"expected {' or '.join(sorted(following)) or 'nothing, it is closed'}"
+    def _insert_transition(
+        self, request: int, number: int, state: str, now: datetime, details: bytes
+    ) -> None:
+        self.connection.execute(
+            "INSERT INTO transitions VALUES (?, ?, ?, ?, ?)",
+            (request, number, state, format_time(now), details.decode()),
         )
-    _insert(connection, number, last + 1, state, now, content)
-    return Transition(
-        request=number,
-        number=last + 1,
-        state=state,
-        at=parse_time(format_time(now)),
-        details=parse(content, _DETAILS_BYTES),
-    )
 
+    def _insert_lease(self, number: int, holder: Holder, now: datetime, seconds: int) -> Lease:
+        if seconds < 1:
+            raise ConfigError(f"a lease lasts at least 1 second, got {seconds}")
+        until = format_time(now + timedelta(seconds=seconds))
+        self.connection.execute(
+            "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)",
+            (number, holder.pid, holder.token, until),
+        )
+        return Lease(number, holder, parse_time(until))
 
-def read_transitions(connection: sqlite3.Connection, number: int) -> list[Transition]:
-    """Return a request's transitions in order; none if it is unknown."""
-    rows = connection.execute(
-        "SELECT number, state, at, details FROM transitions WHERE request = ? ORDER BY number",
-        (number,),
-    ).fetchall()
-    if [row[0] for row in rows] != list(range(len(rows))):
-        raise damaged(number)
-    try:
-        return [
-            Transition(
-                request=number,
-                number=place,
-                state=check_name(state),
-                at=parse_time(at),
-                details=parse(details.encode(), _DETAILS_BYTES),
-            )
-            for place, state, at, details in rows
-        ]
-    except (SecedeError, ValueError, TypeError, AttributeError) as error:
-        raise damaged(number) from error
-
-
-def _insert(
-    connection: sqlite3.Connection,
-    number: int,
-    place: int,
-    state: str,
-    now: datetime,
-    content: bytes,
-) -> None:
-    connection.execute(
-        "INSERT INTO transitions VALUES (?, ?, ?, ?, ?)",
-        (number, place, state, format_time(now), content.decode()),
-    )
+    def _delete_lease(self, number: int, holder: Holder) -> None:
+        query = "DELETE FROM leases WHERE request = ? AND token = ?"
+        self.connection.execute(query, (number, holder.token))

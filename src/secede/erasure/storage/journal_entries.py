@@ -1,4 +1,4 @@
-"""What the journal tells: a request's dates and state, its transitions, who works on it."""
+"""What the journal holds, as objects: requests, their transitions and their leases."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from secede.erasure.canonical_json import parse
 from secede.erasure.documents.request import days_left
 from secede.erasure.types import check_name, parse_time
 from secede.errors import RecordError, RequestError, SecedeError
 
-COLUMNS = """id, client, digest, received, acknowledged, due, extended, reason, status,
+DETAILS_BYTES = 8 << 20  # four counts for each of 100,000 classes are the most there is
+ENTRY_COLUMNS = """id, client, digest, received, acknowledged, due, extended, reason, status,
     (SELECT state FROM transitions WHERE request = id ORDER BY number DESC LIMIT 1)"""
 
 
@@ -39,16 +41,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A request and how many days are left for it; None if it is closed."""
-
-    entry: Entry
-    days_left: int | None
-
-
-@dataclass(frozen=True)
 class Accepted:
-    """The request is new and has been written down."""
+    """A new request that was written down."""
 
     entry: Entry
 
@@ -61,8 +55,8 @@ class AlreadyAccepted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transition:
-    """One step of a request's way; numbers count from 0 without a gap."""
+class TransitionRow:
+    """A transition as it is stored, numbered from 0; `transition_details.py` checks its details."""
 
     request: int
     number: int
@@ -88,8 +82,17 @@ class Lease:
     until: datetime
 
 
-def read(row: tuple[Any, ...]) -> Entry:
-    """Return a row of `COLUMNS` as an entry."""
+def find_entry(connection: sqlite3.Connection, number: int) -> Entry:
+    """Return the entry of a request."""
+    query = f"SELECT {ENTRY_COLUMNS} FROM requests WHERE id = ?"
+    row = connection.execute(query, (number,)).fetchone()
+    if row is None:
+        raise unknown_request(number)
+    return parse_entry(row)
+
+
+def parse_entry(row: tuple[Any, ...]) -> Entry:
+    """Return a row of `ENTRY_COLUMNS` as an entry."""
     try:
         return Entry(
             id=int(row[0]),
@@ -104,30 +107,54 @@ def read(row: tuple[Any, ...]) -> Entry:
             state=check_name(row[9]),
         )
     except (SecedeError, ValueError, TypeError) as error:
-        raise damaged(row[0]) from error
+        raise damaged_request(row[0]) from error
 
 
-def of(connection: sqlite3.Connection, number: int) -> Entry:
-    """Return a request's entry."""
-    row = connection.execute(f"SELECT {COLUMNS} FROM requests WHERE id = ?", (number,)).fetchone()
+def find_transitions(connection: sqlite3.Connection, number: int) -> list[TransitionRow]:
+    """Return the transitions of a request in order; none if it is unknown."""
+    rows = connection.execute(
+        "SELECT number, state, at, details FROM transitions WHERE request = ? ORDER BY number",
+        (number,),
+    ).fetchall()
+    if [row[0] for row in rows] != list(range(len(rows))):
+        raise damaged_request(number)
+    try:
+        return [
+            TransitionRow(
+                request=number,
+                number=place,
+                state=check_name(state),
+                at=parse_time(at),
+                details=parse(details.encode(), DETAILS_BYTES),
+            )
+            for place, state, at, details in rows
+        ]
+    except (SecedeError, ValueError, TypeError, AttributeError) as error:
+        raise damaged_request(number) from error
+
+
+def find_lease(connection: sqlite3.Connection, number: int) -> Lease | None:
+    """Return the last lease of a request, be it lapsed or not; None if nobody has it."""
+    query = "SELECT pid, token, until FROM leases WHERE request = ?"
+    row = connection.execute(query, (number,)).fetchone()
     if row is None:
-        raise unknown(number)
-    return read(row)
+        return None
+    return Lease(number, Holder(row[0], row[1]), parse_row_time(number, row[2]))
 
 
-def unknown(number: int) -> RequestError:
+def parse_row_time(number: int, text: str) -> datetime:
+    """Return the time in a row of request `number`."""
+    try:
+        return parse_time(text)
+    except (ValueError, TypeError) as error:
+        raise damaged_request(number) from error
+
+
+def unknown_request(number: int) -> RequestError:
     """Return the error for a request that is not there."""
     return RequestError(f"no request {number} in the journal: see secede requests")
 
 
-def sound_moment(number: int, text: str) -> datetime:
-    """Return the time that a row of request `number` says."""
-    try:
-        return parse_time(text)
-    except (ValueError, TypeError) as error:
-        raise damaged(number) from error
-
-
-def damaged(number: object) -> RecordError:
+def damaged_request(number: object) -> RecordError:
     """Return the error for a row that cannot have been written so."""
     return RecordError(f"the journal is damaged at request {number}: restore it from a backup")

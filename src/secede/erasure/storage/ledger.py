@@ -1,18 +1,18 @@
-"""The ledger: append-only, hash-chained rows in a SQLite file of their own, or exported as lines.
+"""The ledger: append-only, hash-chained rows in a SQLite file, or exported as JSON lines.
 
 The file's triggers refuse to change or delete a row, which stops mistakes; the chain of hashes
-finds what somebody did to the file by other means. See `chain` for what a chain cannot find alone.
+finds what somebody did to the file by other means. See `documents/ledger_rows.py` for what a chain
+cannot find alone.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 from secede import files
 from secede.erasure.canonical_json import parse, to_canonical
@@ -26,12 +26,11 @@ from secede.erasure.documents.ledger_rows import (
     checked_row,
     link_row,
 )
-from secede.erasure.storage.sqlite import Database
+from secede.erasure.storage.sqlite import Database, Schema
 from secede.erasure.types import Document, parse_time
 from secede.errors import RecordError, TrustError
 
-VERSION = 1
-SCHEMA = (
+_STATEMENTS = (
     """CREATE TABLE rows (
     number INTEGER PRIMARY KEY,
     at TEXT NOT NULL,
@@ -49,33 +48,22 @@ BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
 WHEN NEW.number IS NOT (SELECT coalesce(max(number), 0) + 1 FROM rows)
 BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
 )
+SCHEMA = Schema(name="ledger", version=1, statements=_STATEMENTS, damage=TrustError)
 _COLUMNS = "number, at, kind, body, previous, hash"
 _MAGIC = b"SQLite format 3\0"
 
 
-class Ledger:
+class Ledger(Database):
     """A ledger in its SQLite file; several processes may append to it."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        self._database = Database(
-            path, "ledger", SCHEMA, version=VERSION, read_only=read_only, damage=TrustError
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let the file go."""
-        self._database.close()
+        super().__init__(path, SCHEMA, read_only=read_only)
 
     def append(self, kind: Kind, body: Document, now: datetime) -> Row:
         """Add one row and wait until it is on the disk; it is stamped no earlier than the last."""
         _check_kind(kind, body)
-        with self._database.writing() as connection:
-            return self._add(connection, kind, body, now)
+        with self.transaction():
+            return self._append(kind, body, now)
 
     def append_once(self, kind: Kind, body: Document, now: datetime) -> Row:
         """Add a row unless there is one of this kind and body: for work that resumes after a kill.
@@ -83,41 +71,38 @@ class Ledger:
         Returns the row that was there, or the new one.
         """
         _check_kind(kind, body)
-        with self._database.writing() as connection:
-            found = connection.execute(
+        with self.transaction():
+            values = self.fetch_one(
                 f"SELECT {_COLUMNS} FROM rows WHERE kind = ? AND body = ? LIMIT 1",
-                (kind, to_canonical(body.model_dump(mode="json")).decode()),
-            ).fetchone()
-            return self._add(connection, kind, body, now) if found is None else _row(found)
+                kind,
+                to_canonical(body.model_dump(mode="json")).decode(),
+            )
+            return self._append(kind, body, now) if values is None else _parse_row(values)
 
     def head(self) -> Head:
         """Return the last row's number and hash, without looking at the rows before it."""
-        with self._database.errors():
-            last = self._last_row(self._database.connection)
+        last = self._last_row()
         return START if last is None else last.head
 
-    def last_at(self) -> datetime | None:
+    def last_time(self) -> datetime | None:
         """Return when the last row was written; None if there is none."""
-        with self._database.errors():
-            last = self._last_row(self._database.connection)
+        last = self._last_row()
         return None if last is None else parse_time(last.at)
 
     def receipt_of(self, request: str) -> Row | None:
         """Return the row that names the receipt for a request, if there is one."""
-        with self._database.errors():
-            query = f"SELECT {_COLUMNS} FROM rows WHERE kind = 'receipt' ORDER BY number"
-            found = self._database.connection.execute(query).fetchall()
-        rows = map(_row, found)
+        query = f"SELECT {_COLUMNS} FROM rows WHERE kind = 'receipt' ORDER BY number"
+        rows = map(_parse_row, self.fetch_all(query))
         return next((row for row in rows if row.body["request"] == request), None)
 
     def rows(self) -> Generator[Row]:
         """Yield all rows in order, each checked by itself; `verify` checks the chain."""
-        with self._database.errors():
+        with self.errors():
             # By number, so that what is missing or doubled shows; the cursor keeps one row.
             query = f"SELECT {_COLUMNS} FROM rows ORDER BY number"
-            with closing(self._database.connection.execute(query)) as cursor:
-                for found in cursor:
-                    yield _row(found)
+            with closing(self.connection.execute(query)) as cursor:
+                for values in cursor:
+                    yield _parse_row(values)
 
     def verify(self, *expected: Head | None) -> Head:
         """Return the head, or raise at the first row that is altered, removed, moved or doubled.
@@ -131,27 +116,31 @@ class Ledger:
         """Write the whole ledger as JSON lines, verified on the way."""
         return export(self.rows(), path)
 
-    def _add(
-        self, connection: sqlite3.Connection, kind: Kind, body: Document, now: datetime
-    ) -> Row:
-        last = self._last_row(connection)
+    def _append(self, kind: Kind, body: Document, now: datetime) -> Row:
+        last = self._last_row()
         if last is not None:
             now = max(now, parse_time(last.at))
         row = link_row(START if last is None else last.head, kind, body, now)
-        text = to_canonical(row.body).decode()
         if len(row.line) > MAX_ROW_BYTES:
-            raise RecordError(f"a row of {len(row.line):,} bytes, at most {MAX_ROW_BYTES:,} fit")
-        connection.execute(
+            raise RecordError(
+                f"the row takes {len(row.line):,} bytes, expected at most {MAX_ROW_BYTES:,}"
+            )
+        self.connection.execute(
             f"INSERT INTO rows ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
-            (row.number, row.at, row.kind, text, row.previous, row.hash),
+            (
+                row.number,
+                row.at,
+                row.kind,
+                to_canonical(row.body).decode(),
+                row.previous,
+                row.hash,
+            ),
         )
         return row
 
-    @staticmethod
-    def _last_row(connection: sqlite3.Connection) -> Row | None:
-        query = f"SELECT {_COLUMNS} FROM rows ORDER BY number DESC LIMIT 1"
-        found = connection.execute(query).fetchone()
-        return None if found is None else _row(found)
+    def _last_row(self) -> Row | None:
+        values = self.fetch_one(f"SELECT {_COLUMNS} FROM rows ORDER BY number DESC LIMIT 1")
+        return None if values is None else _parse_row(values)
 
 
 def rows_of(path: Path) -> Iterator[Row]:
@@ -185,17 +174,17 @@ def export(rows: Iterable[Row], path: Path, *expected: Head | None) -> Head:
     return head
 
 
-def _row(found: tuple[Any, ...]) -> Row:
-    number, at, kind, body, previous, hash_ = found
+def _parse_row(values: tuple[Any, ...]) -> Row:
+    number, at, kind, body, previous, hash_ = values
     if not isinstance(body, str):
         raise TrustError(f"row {number}: its body is no text")
     try:
-        value = parse(body.encode(), MAX_ROW_BYTES)
+        content = parse(body.encode(), MAX_ROW_BYTES)
     except TrustError as error:
         raise TrustError(f"row {number}: {error}") from None
-    if to_canonical(value) != body.encode():
-        raise TrustError(f"row {number}: its body is not in canonical form, as rows are written")
-    parts = {"at": at, "kind": kind, "body": value, "previous": previous, "hash": hash_}
+    if to_canonical(content) != body.encode():
+        raise TrustError(f"row {number}: its body is not in canonical form")
+    parts = {"at": at, "kind": kind, "body": content, "previous": previous, "hash": hash_}
     return checked_row({"number": number, **parts})
 
 

@@ -1,31 +1,29 @@
-"""The registry of models: where each comes from, what became of it, and whom it still carries.
+"""The registry of models: where each comes from, its status, and which clients it carries.
 
-A model carries all clients that its parent carried and those of its own rounds; an erasure takes
-the leaver out and retires every model of the run that carries it, in the same transaction that
-puts the new one into service. There is one serving model per run at most.
+A model carries all clients that its parent carried and those of its own rounds. An erasure takes
+the leaver out and retires every model of the run that carries it, in the transaction that puts the
+new one into service. At most one model of a run is serving.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from secede.erasure.documents.ledger_rows import Status
-from secede.erasure.storage.sqlite import Database
+from secede.erasure.storage.sqlite import Database, Schema
 from secede.erasure.types import Count, Digest, Document, Name, describe_errors, format_time
 from secede.errors import GuardError, RecordError
 from secede.text import short_digest
 
-NAME: TypeAdapter[str] = TypeAdapter(Name)
-DIGEST: TypeAdapter[str] = TypeAdapter(Digest)
-VERSION = 1
-SCHEMA = (
+_NAME: TypeAdapter[str] = TypeAdapter(Name)
+_DIGEST: TypeAdapter[str] = TypeAdapter(Digest)
+_STATEMENTS = (
     """CREATE TABLE models (
     digest TEXT PRIMARY KEY,
     parent TEXT REFERENCES models,
@@ -53,10 +51,11 @@ SCHEMA = (
 WHEN OLD.status = 'retired' AND NEW.status != 'retired'
 BEGIN SELECT RAISE(ABORT, 'a retired model stays retired'); END""",
 )
+SCHEMA = Schema(name="registry of models", version=1, statements=_STATEMENTS)
 
 
 class Candidate(Document):
-    """A model that is to go into service, and who took part in its rounds since the parent's."""
+    """A model to put into service, and the clients of its rounds since its parent."""
 
     digest: Digest
     parent: Digest | None
@@ -79,126 +78,11 @@ class Model:
     clients: tuple[str, ...]
 
 
-def model_of(connection: sqlite3.Connection, digest: str) -> Model:
-    """Return a registered model."""
-    query = "SELECT parent, run, round, status, added, changed FROM models WHERE digest = ?"
-    found = connection.execute(query, (digest,)).fetchone()
-    if found is None:
-        raise RecordError(f"model {short_digest(digest)} is not in the registry")
-    parent, run, number, status, added, changed = found
-    return Model(
-        digest=digest,
-        parent=parent,
-        run=run,
-        round=number,
-        status=status,
-        added=added,
-        changed=changed,
-        clients=tuple(sorted(carried(connection, digest))),
-    )
-
-
-def carried(connection: sqlite3.Connection, digest: str | None) -> set[str]:
-    """Return the clients that a model carries; none if there is no model."""
-    query = "SELECT client FROM contributions WHERE model = ?"
-    return {client for (client,) in connection.execute(query, (digest,))}
-
-
-def is_there(connection: sqlite3.Connection, candidate: Candidate) -> bool:
-    """Return whether the model is registered; one with another origin raises."""
-    query = "SELECT parent, run, round FROM models WHERE digest = ?"
-    found = connection.execute(query, (candidate.digest,)).fetchone()
-    if found is not None and found != (candidate.parent, candidate.run, candidate.round):
-        raise RecordError(
-            f"model {short_digest(candidate.digest)} is in the registry with another parent, run "
-            "or round"
-        )
-    return found is not None
-
-
-def check_erased(connection: sqlite3.Connection, client: str, request: str, model: str) -> None:
-    """Raise unless `model` came from this erasure."""
-    query = "SELECT request FROM erased WHERE client = ? AND model = ?"
-    if connection.execute(query, (client, model)).fetchone() != (request,):
-        raise RecordError(
-            f"model {short_digest(model)} is in the registry, but not by this erasure of {client!r}"
-        )
-
-
-def refuse_erased(connection: sqlite3.Connection, clients: Iterable[str]) -> None:
-    """Raise if any of `clients` was erased."""
-    for client in clients:
-        query = "SELECT at FROM erased WHERE client = ? ORDER BY at LIMIT 1"
-        found = connection.execute(query, (client,)).fetchone()
-        if found is not None:
-            raise GuardError(
-                f"{client!r} was erased at {found[0]}: its updates are refused; an institution "
-                "that joins again does so under a new name"
-            )
-
-
-def supersede(
-    connection: sqlite3.Connection, candidate: Candidate, replaced: str | None, now: datetime
-) -> None:
-    """Supersede the model that the new one replaces, mostly its parent; it must still serve."""
-    query = "SELECT digest FROM models WHERE run = ? AND status = 'serving'"
-    found = connection.execute(query, (candidate.run,)).fetchone()
-    serving = found[0] if found else None
-    if serving != replaced:
-        raise RecordError(
-            f"run {candidate.run!r} serves {_name(serving)}, not {_name(replaced)}, which the new "
-            "model comes from: another one was promoted since, or it was retired"
-        )
-    connection.execute(
-        "UPDATE models SET status = 'superseded', changed = ? WHERE digest = ?",
-        (format_time(now), serving),
-    )
-
-
-def insert_model(
-    connection: sqlite3.Connection, candidate: Candidate, carried: Iterable[str], now: datetime
-) -> None:
-    """Register the model as serving, with all whom it carries."""
-    at = format_time(now)
-    connection.execute(
-        "INSERT INTO models VALUES (?, ?, ?, ?, 'serving', ?, ?)",
-        (candidate.digest, candidate.parent, candidate.run, candidate.round, at, at),
-    )
-    connection.executemany(
-        "INSERT INTO contributions VALUES (?, ?)",
-        [(candidate.digest, client) for client in sorted(carried)],
-    )
-
-
-def checked_model(kind: TypeAdapter[str], value: str) -> str:
-    """Return a name or digest that is one."""
-    try:
-        return kind.validate_python(value, strict=True)
-    except ValidationError as error:
-        raise RecordError(f"not a name or digest ({describe_errors(error)})") from error
-
-
-def _name(digest: str | None) -> str:
-    return short_digest(digest) if digest else "no model"
-
-
-class ModelRegistry:
+class ModelRegistry(Database):
     """The registry in its SQLite file."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        self._database = Database(
-            path, "registry of models", SCHEMA, version=VERSION, read_only=read_only
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let the file go."""
-        self._database.close()
+        super().__init__(path, SCHEMA, read_only=read_only)
 
     def promote(self, candidate: Candidate, now: datetime, *, replaces: str | None = None) -> Model:
         """Put a model into service and supersede its parent, in one step.
@@ -207,14 +91,12 @@ class ModelRegistry:
         same. Doing the same again changes nothing. A parent that no longer serves is refused:
         somebody else was faster.
         """
-        with self._database.writing() as connection:
-            if is_there(connection, candidate):
-                return model_of(connection, candidate.digest)
-            refuse_erased(connection, candidate.clients)
-            supersede(connection, candidate, replaces or candidate.parent, now)
-            everybody = {*carried(connection, candidate.parent), *candidate.clients}
-            insert_model(connection, candidate, everybody, now)
-            return model_of(connection, candidate.digest)
+        with self.transaction():
+            if not self._is_registered(candidate):
+                self._refuse_erased(candidate.clients)
+                self._supersede(candidate, replaces or candidate.parent, now)
+                self._insert(candidate, self._carried(candidate.parent), now)
+            return self._model(candidate.digest)
 
     def promote_erased(
         self, candidate: Candidate, *, client: str, request: str, now: datetime
@@ -224,36 +106,38 @@ class ModelRegistry:
         In one step, and the client's updates are refused from then on. `request` is the digest of
         the request for it. Doing the same again changes nothing.
         """
-        name, request = checked_model(NAME, client), checked_model(DIGEST, request)
+        client, request = _validated(_NAME, client), _validated(_DIGEST, request)
         if candidate.parent is None:
             raise RecordError("an erased model needs the parent that it was erased from")
-        with self._database.writing() as connection:
-            if is_there(connection, candidate):
-                check_erased(connection, name, request, candidate.digest)
-                return model_of(connection, candidate.digest)
-            before = carried(connection, candidate.parent)
-            if name not in before:
-                raise RecordError(f"model {short_digest(candidate.parent)} does not carry {name!r}")
-            if name in candidate.clients:
-                raise RecordError(f"{name!r} took part in training the model that is to lack it")
-            refuse_erased(connection, candidate.clients)
-            supersede(connection, candidate, candidate.parent, now)
+        with self.transaction() as connection:
+            if self._is_registered(candidate):
+                self._check_erasure(client, request, candidate.digest)
+                return self._model(candidate.digest)
+            carried = self._carried(candidate.parent)
+            if client not in carried:
+                raise RecordError(
+                    f"model {short_digest(candidate.parent)} does not carry {client!r}"
+                )
+            if client in candidate.clients:
+                raise RecordError(f"{client!r} took part in training the model that is to lack it")
+            self._refuse_erased(candidate.clients)
+            self._supersede(candidate, candidate.parent, now)
             connection.execute(
                 "UPDATE models SET status = 'retired', changed = ? WHERE run = ? AND digest IN "
                 "(SELECT model FROM contributions WHERE client = ?)",
-                (format_time(now), candidate.run, name),
+                (format_time(now), candidate.run, client),
             )
-            insert_model(connection, candidate, {*before - {name}, *candidate.clients}, now)
+            self._insert(candidate, carried - {client}, now)
             connection.execute(
                 "INSERT INTO erased VALUES (?, ?, ?, ?)",
-                (name, candidate.digest, request, format_time(now)),
+                (client, candidate.digest, request, format_time(now)),
             )
-            return model_of(connection, candidate.digest)
+            return self._model(candidate.digest)
 
     def retire(self, digest: str, now: datetime) -> None:
         """Take a model out of use for good."""
-        with self._database.writing() as connection:
-            model_of(connection, digest)
+        with self.transaction() as connection:
+            self._model(digest)
             connection.execute(
                 "UPDATE models SET status = 'retired', changed = ? WHERE digest = ? "
                 "AND status != 'retired'",
@@ -262,12 +146,12 @@ class ModelRegistry:
 
     def models(self) -> tuple[Model, ...]:
         """Return all models, in the order in which they came."""
-        return self._select("SELECT digest FROM models ORDER BY rowid", ())
+        return self._models("SELECT digest FROM models ORDER BY rowid")
 
     def serving(self, run: str) -> Model | None:
         """Return the run's serving model, if there is one."""
         query = "SELECT digest FROM models WHERE run = ? AND status = 'serving'"
-        return next(iter(self._select(query, (run,))), None)
+        return next(iter(self._models(query, run)), None)
 
     def carriers(self, client: str, *, retired: bool = False) -> tuple[Model, ...]:
         """Return the models that still carry `client`; with `retired`, those out of use too."""
@@ -275,51 +159,136 @@ class ModelRegistry:
             "SELECT digest FROM models JOIN contributions ON model = digest WHERE client = ? "
             "AND (? OR status != 'retired') ORDER BY models.rowid"
         )
-        return self._select(query, (client, retired))
-
-    def erased(self) -> tuple[str, ...]:
-        """Return the names of the erased clients, sorted."""
-        with self._database.errors():
-            query = "SELECT DISTINCT client FROM erased ORDER BY client"
-            return tuple(client for (client,) in self._database.connection.execute(query))
+        return self._models(query, client, retired)
 
     def clients(self) -> frozenset[str]:
-        """Return the names of all whom any model ever carried."""
-        with self._database.errors():
-            query = "SELECT DISTINCT client FROM contributions"
-            return frozenset(name for (name,) in self._database.connection.execute(query))
+        """Return the names of all clients that any model ever carried."""
+        rows = self.fetch_all("SELECT DISTINCT client FROM contributions")
+        return frozenset(client for (client,) in rows)
+
+    def erased_clients(self) -> tuple[str, ...]:
+        """Return the names of the erased clients, sorted."""
+        rows = self.fetch_all("SELECT DISTINCT client FROM erased ORDER BY client")
+        return tuple(client for (client,) in rows)
 
     def erasures(self) -> frozenset[tuple[str, str, str]]:
         """Return all erasures: the client, the model without it, and the request's digest."""
-        with self._database.errors():
-            query = "SELECT client, model, request FROM erased"
-            return frozenset(self._database.connection.execute(query).fetchall())
+        rows = self.fetch_all("SELECT client, model, request FROM erased")
+        return frozenset((client, model, request) for client, model, request in rows)
 
     def check_update(
-        self, client: str, base_digest: str, *, working: Collection[str] | None = ()
+        self, client: str, base: str, *, in_progress: Collection[str] | None = ()
     ) -> None:
-        """Refuse an update of an erased client, or one that starts from a model out of use.
+        """Refuse an update of an erased client, or one whose base is a model out of use.
 
-        It may start from a registered model, or from one of the states `working` of an erasure in
-        progress; None: from any that was not registered.
+        It may start from a registered model, or from a state of an erasure `in_progress`; None:
+        from any that was not registered.
         """
-        with self._database.errors():
-            connection = self._database.connection
-            refuse_erased(connection, (client,))
-            query = "SELECT status FROM models WHERE digest = ?"
-            found = connection.execute(query, (base_digest,)).fetchone()
-        if found is None and working is not None and base_digest not in working:
+        with self.errors():
+            self._refuse_erased((client,))
+        status = self.fetch_one("SELECT status FROM models WHERE digest = ?", base)
+        if status is None and in_progress is not None and base not in in_progress:
             raise GuardError(
                 f"the update of {client!r} starts from a model that is not in the registry"
             )
-        if found == ("retired",):
+        if status == ("retired",):
             raise GuardError(
-                f"the update of {client!r} starts from model {short_digest(base_digest)}, which is "
+                f"the update of {client!r} starts from model {short_digest(base)}, which is "
                 "retired: train from the serving one"
             )
 
-    def _select(self, query: str, values: tuple[object, ...]) -> tuple[Model, ...]:
-        with self._database.errors():
-            connection = self._database.connection
-            found = connection.execute(query, values).fetchall()
-            return tuple(model_of(connection, digest) for (digest,) in found)
+    def _models(self, query: str, *values: object) -> tuple[Model, ...]:
+        return tuple(self._model(digest) for (digest,) in self.fetch_all(query, *values))
+
+    def _model(self, digest: str) -> Model:
+        query = "SELECT parent, run, round, status, added, changed FROM models WHERE digest = ?"
+        row = self.fetch_one(query, digest)
+        if row is None:
+            raise RecordError(f"model {short_digest(digest)} is not in the registry")
+        parent, run, number, status, added, changed = row
+        return Model(
+            digest=digest,
+            parent=parent,
+            run=run,
+            round=number,
+            status=status,
+            added=added,
+            changed=changed,
+            clients=tuple(sorted(self._carried(digest))),
+        )
+
+    def _carried(self, digest: str | None) -> set[str]:
+        """Return the clients that a model carries; none if there is no model."""
+        rows = self.fetch_all("SELECT client FROM contributions WHERE model = ?", digest)
+        return {client for (client,) in rows}
+
+    def _is_registered(self, candidate: Candidate) -> bool:
+        """Return whether the model is registered; one with another origin raises."""
+        query = "SELECT parent, run, round FROM models WHERE digest = ?"
+        origin = self.fetch_one(query, candidate.digest)
+        if origin is not None and origin != (candidate.parent, candidate.run, candidate.round):
+            raise RecordError(
+                f"model {short_digest(candidate.digest)} is in the registry with another parent, "
+                "run or round"
+            )
+        return origin is not None
+
+    def _check_erasure(self, client: str, request: str, model: str) -> None:
+        """Raise unless `model` came from this erasure."""
+        query = "SELECT request FROM erased WHERE client = ? AND model = ?"
+        if self.fetch_one(query, client, model) != (request,):
+            raise RecordError(
+                f"model {short_digest(model)} is in the registry, but not by this erasure of "
+                f"{client!r}"
+            )
+
+    def _refuse_erased(self, clients: Iterable[str]) -> None:
+        """Raise if any of `clients` was erased."""
+        query = "SELECT at FROM erased WHERE client = ? ORDER BY at LIMIT 1"
+        for client in clients:
+            erased_at = self.connection.execute(query, (client,)).fetchone()
+            if erased_at is not None:
+                raise GuardError(
+                    f"{client!r} was erased at {erased_at[0]}: its updates are refused; an "
+                    "institution that joins again does so under a new name"
+                )
+
+    def _supersede(self, candidate: Candidate, expected: str | None, now: datetime) -> None:
+        """Supersede the serving model; raise unless it is the expected one, mostly the parent."""
+        row = self.fetch_one(
+            "SELECT digest FROM models WHERE run = ? AND status = 'serving'", candidate.run
+        )
+        serving = row[0] if row else None
+        if serving != expected:
+            raise RecordError(
+                f"run {candidate.run!r} serves {_describe(serving)}, not {_describe(expected)}, "
+                "which the new model comes from: another one was promoted since, or it was retired"
+            )
+        self.connection.execute(
+            "UPDATE models SET status = 'superseded', changed = ? WHERE digest = ?",
+            (format_time(now), serving),
+        )
+
+    def _insert(self, candidate: Candidate, inherited: Iterable[str], now: datetime) -> None:
+        """Register a model as serving, with its own clients and the inherited ones."""
+        time = format_time(now)
+        self.connection.execute(
+            "INSERT INTO models VALUES (?, ?, ?, ?, 'serving', ?, ?)",
+            (candidate.digest, candidate.parent, candidate.run, candidate.round, time, time),
+        )
+        self.connection.executemany(
+            "INSERT INTO contributions VALUES (?, ?)",
+            [(candidate.digest, client) for client in sorted({*inherited, *candidate.clients})],
+        )
+
+
+def _validated(kind: TypeAdapter[str], value: str) -> str:
+    """Return a name or digest that is valid."""
+    try:
+        return kind.validate_python(value, strict=True)
+    except ValidationError as error:
+        raise RecordError(f"not a name or digest ({describe_errors(error)})") from error
+
+
+def _describe(digest: str | None) -> str:
+    return f"model {short_digest(digest)}" if digest else "no model"

@@ -1,27 +1,50 @@
-"""The course of an erasure: its states, which may follow which, and how far a request has come.
+"""How far a request has come: the states of an erasure, and which may follow which.
 
     received → planned → local step → guarded → post-training, round by round → verified → promoted
                        ↘ server step (a rung without the leaver) ↗
     a rung that fails → escalated → the next rung, or rolled back if there is none
 
-Everything here is read from the journal alone, so that whoever goes on after a kill sees the same.
+Everything is read from the journal alone, so that whoever resumes after a kill sees the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import TypeVar
 
-from secede.erasure.storage.journal_entries import Entry, Transition
-from secede.erasure.types import MAX_SAFE_INTEGER, Document, Name
+from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.journal_entries import Entry
+from secede.erasure.storage.transition_details import (
+    ESCALATED,
+    GUARDED,
+    LOCAL_STEP,
+    PLANNED,
+    POST_TRAINING,
+    PROMOTED,
+    RECEIVED,
+    REFUSED,
+    ROLLED_BACK,
+    SERVER_STEP,
+    VERIFIED,
+    BaselineCounts,
+    ComputedDetails,
+    EscalationDetails,
+    Exchange,
+    GuardDetails,
+    LeftOut,
+    PlanDetails,
+    RoundDetails,
+    StartDetails,
+    Transition,
+    TransitionDetails,
+    VerificationDetails,
+    read_transition,
+)
+from secede.erasure.types import MAX_SAFE_INTEGER
 from secede.errors import RecordError
 from secede.federation.cost import Cost
-
-RECEIVED, PLANNED, REFUSED = "received", "planned", "refused"
-LOCAL_STEP, SERVER_STEP, GUARDED = "local-step", "server-step", "guarded"
-POST_TRAINING, ESCALATED, VERIFIED = "post-training", "escalated", "verified"
-PROMOTED, ROLLED_BACK = "promoted", "rolled-back"
 
 # Planned again: the serving model changed meanwhile, or a kept state is damaged.
 ALLOWED: Mapping[str, Sequence[str]] = {
@@ -37,75 +60,125 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     ROLLED_BACK: (),
     REFUSED: (),
 }
-COMPUTED = (LOCAL_STEP, SERVER_STEP, GUARDED, POST_TRAINING, VERIFIED)  # by some software
 TERMINAL = tuple(state for state, following in ALLOWED.items() if not following)
+_DESTROYED_AS = {  # a key of the receipt's words for what is destroyed
+    LOCAL_STEP: "leaver-state",
+    GUARDED: "guarded-state",
+    SERVER_STEP: "server-state",
+    POST_TRAINING: "intermediate-state",
+}
+DetailsT = TypeVar("DetailsT", bound=TransitionDetails)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A request and its way so far."""
+    """A request and its transitions so far."""
 
     entry: Entry
-    way: tuple[Transition, ...]
+    transitions: tuple[Transition, ...]
+
+    @classmethod
+    def read(cls, journal: Journal, number: int) -> Progress:
+        """Read the progress of request `number`; RecordError if its details are damaged."""
+        return cls.of(journal, journal.entry(number))
+
+    @classmethod
+    def of(cls, journal: Journal, entry: Entry) -> Progress:
+        """Read the transitions of a request whose entry is known."""
+        return cls(entry, tuple(map(read_transition, journal.transitions(entry.id))))
 
     @property
     def last(self) -> Transition:
-        """Where it stands."""
-        return self.way[-1]
+        """The last transition."""
+        return self.transitions[-1]
+
+    @property
+    def state(self) -> str:
+        """The state that the request is in."""
+        return self.last.state
 
     @property
     def ended(self) -> bool:
         """Whether nothing can follow."""
-        return self.last.state in TERMINAL
+        return self.state in TERMINAL
+
+    @cached_property
+    def plans(self) -> tuple[PlanDetails, ...]:
+        """The plans that were made, the one that is followed last."""
+        return _details(PlanDetails, self.transitions)
 
     @property
     def plan(self) -> str:
-        """The digest of the plan that it follows."""
-        planned = [t for t in self.way if t.state == PLANNED]
-        if not planned:
+        """The digest of the plan that is followed."""
+        if not self.plans:
             raise RecordError(f"request {self.entry.id} has no plan yet")
-        return str(planned[-1].details["plan"])
+        return self.plans[-1].plan
 
-    @property
+    @cached_property
     def since_plan(self) -> tuple[Transition, ...]:
-        """What happened since it was planned, the plan itself left out."""
-        last = max(n for n, t in enumerate(self.way) if t.state == PLANNED)
-        return self.way[last + 1 :]
+        """The transitions since it was planned, the plan itself left out."""
+        last = max(n for n, t in enumerate(self.transitions) if t.state == PLANNED)
+        return self.transitions[last + 1 :]
 
     @property
     def rung(self) -> int:
         """Which rung of the ladder is taken, from 0."""
-        return sum(t.state == ESCALATED for t in self.since_plan)
+        return len(_details(EscalationDetails, self.since_plan))
 
-    @property
+    @cached_property
     def this_rung(self) -> tuple[Transition, ...]:
-        """What happened on this rung."""
-        way = self.since_plan
-        last = max((n for n, t in enumerate(way) if t.state == ESCALATED), default=-1)
-        return way[last + 1 :]
+        """The transitions on this rung."""
+        since = self.since_plan
+        last = max((n for n, t in enumerate(since) if t.state == ESCALATED), default=-1)
+        return since[last + 1 :]
 
     @property
-    def rounds(self) -> tuple[Mapping[str, Any], ...]:
-        """What was counted after 0, 1, 2, ... rounds of post-training on this rung."""
-        return tuple(t.details for t in self.this_rung if t.state == POST_TRAINING)
+    def start(self) -> StartDetails:
+        """How this rung started."""
+        return self._last_of(StartDetails, "start")
 
     @property
-    def before(self) -> Mapping[str, Any] | None:
-        """What the retained clients counted with the model from before; the last time counts."""
-        found = [t.details["before"] for t in self.since_plan if "before" in t.details]
+    def guard(self) -> GuardDetails | None:
+        """What the guard measured on this rung; None without a local step."""
+        found = _details(GuardDetails, self.this_rung)
         return found[-1] if found else None
 
     @property
-    def failures(self) -> tuple[Mapping[str, Any], ...]:
-        """The rungs that failed: rung, method, outcome and reason."""
-        return tuple(t.details for t in self.way if t.state == ESCALATED)
+    def computed(self) -> tuple[ComputedDetails, ...]:
+        """What was computed on this rung."""
+        return _details(ComputedDetails, self.this_rung)
+
+    @property
+    def last_model(self) -> ComputedDetails:
+        """The last transition of this rung that left a model."""
+        return self._last_of(ComputedDetails, "model")
+
+    @cached_property
+    def rounds(self) -> tuple[RoundDetails, ...]:
+        """What came of 0, 1, 2, ... rounds of post-training on this rung."""
+        return _details(RoundDetails, self.this_rung)
+
+    @property
+    def verification(self) -> VerificationDetails:
+        """What was measured at the end of this rung."""
+        return self._last_of(VerificationDetails, "verification")
+
+    @property
+    def baseline(self) -> BaselineCounts | None:
+        """What the retained clients counted with the model from before; the last time counts."""
+        rounds = _details(RoundDetails, self.since_plan)
+        found = [r.gate.baseline for r in rounds if r.gate and r.gate.baseline]
+        return found[-1] if found else None
+
+    @property
+    def failures(self) -> tuple[EscalationDetails, ...]:
+        """The rungs that were given up."""
+        return _details(EscalationDetails, self.transitions)
 
     @property
     def cost(self) -> Cost:
         """What all of it took, rungs that failed included."""
-        total = Cost()
-        for transition in self.way:
-            total += Cost(**transition.details.get("cost", {}))
+        total = sum((exchange.cost for exchange in _exchanges(self.transitions)), Cost())
         # Clients claim their gradients: no claim may keep the receipt from being made out.
         return replace(total, gradient_samples=min(total.gradient_samples, MAX_SAFE_INTEGER))
 
@@ -113,43 +186,43 @@ class Progress:
     def models(self) -> tuple[tuple[str, str], ...]:
         """Every intermediate state that was kept, each once: what it is, and its digest."""
         found: dict[str, str] = {}
-        for transition in self.way:
-            digest = transition.details.get("model")
-            if digest is not None and transition.state in _KEPT:
-                found.setdefault(str(digest), _KEPT[transition.state])
+        for transition in self.transitions:
+            if transition.state in _DESTROYED_AS and transition.details.ledger_model:
+                found.setdefault(transition.details.ledger_model, _DESTROYED_AS[transition.state])
         return tuple((what, digest) for digest, what in found.items())
 
+    def left_out(self, until: int | None = None) -> tuple[LeftOut, ...]:
+        """Return who was left out on the last rung, each with the first reason.
 
-_KEPT = {
-    LOCAL_STEP: "leaver-state",
-    GUARDED: "guarded-state",
-    SERVER_STEP: "server-state",
-    POST_TRAINING: "intermediate-state",
-}
+        With `until`, on the rung that transition number `until` - 1 belongs to, up to it.
+        """
+        found: dict[str, LeftOut] = {}
+        transitions = self.transitions[:until]
+        ends = (n for n, t in enumerate(transitions) if t.state in (ESCALATED, PLANNED))
+        begin = max(ends, default=-1) + 1
+        for exchange in _exchanges(transitions[begin:]):
+            for client in exchange.left_out:
+                found.setdefault(client.client, client)
+        return tuple(found[name] for name in sorted(found))
 
+    def present(self, retained: Iterable[str], until: int | None = None) -> tuple[str, ...]:
+        """Return who of `retained` still takes part, or did before transition number `until`."""
+        gone = {client.client for client in self.left_out(until)}
+        return tuple(name for name in retained if name not in gone)
 
-NAMED = 400  # in one transition; more are asked again
-
-
-class Left(Document):
-    """A retained client that was left out, and why: silent, malformed, not-finite and the like."""
-
-    client: Name
-    why: Name
-
-
-def left_out(way: Sequence[Transition]) -> tuple[Left, ...]:
-    """Return who was left out on the rung that `way` ends on, each with the first reason."""
-    found: dict[str, Left] = {}
-    for transition in reversed(way):
-        if transition.state in (ESCALATED, PLANNED):
-            break
-        for told in reversed(transition.details.get("left_out", ())):
-            found[told["client"]] = Left.model_validate(told)
-    return tuple(found[name] for name in sorted(found))
+    def _last_of(self, kind: type[DetailsT], what: str) -> DetailsT:
+        found = _details(kind, self.this_rung)
+        if not found:
+            raise RecordError(f"request {self.entry.id} has no {what} on this rung yet")
+        return found[-1]
 
 
-def present(retained: Iterable[str], way: Sequence[Transition]) -> tuple[str, ...]:
-    """Return who of `retained` still takes part after `way`."""
-    gone = {left.client for left in left_out(way)}
-    return tuple(name for name in retained if name not in gone)
+def _exchanges(transitions: Sequence[Transition]) -> Iterator[Exchange]:
+    kinds = (StartDetails, RoundDetails, EscalationDetails, VerificationDetails)
+    for transition in transitions:
+        if isinstance(transition.details, kinds) and transition.details.exchange is not None:
+            yield transition.details.exchange
+
+
+def _details(kind: type[DetailsT], transitions: Sequence[Transition]) -> tuple[DetailsT, ...]:
+    return tuple(t.details for t in transitions if isinstance(t.details, kind))

@@ -152,8 +152,8 @@ class Database:
         (version,) = self.connection.execute("PRAGMA user_version").fetchone()
         if version not in (0, expected):  # 0: of a file that is not secede's
             raise RecordError(
-                f"{self.path}: {name} of version {version}, this secede knows version {expected}; "
-                f"use a {'newer' if version > expected else 'matching'} one"
+                f"{self.path}: {name} of version {version}, expected version {expected}: use the "
+                "release of secede that wrote it"
             )
         if version != expected or _statements(self.connection) != {*self.schema.statements}:
             raise self.schema.damage(

@@ -1,4 +1,9 @@
-"""The first half of a rung: a start from the leaver, guarded, or from the server alone."""
+"""The first half of a rung: a start from the leaver, guarded, or from the server alone.
+
+A rung is given up for what clients send, for what a method refuses, and for what a method's own
+code raises (`run_method`). Any other exception is a fault of this package: it stops the command,
+and the erasure resumes from its journal once that is mended.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,21 @@ import math
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
+
+import torch
 
 from secede import state as states
 from secede.erasure.defences.fingerprints import Fingerprints
 from secede.erasure.defences.guard import Guard
-from secede.erasure.documents.ledger_rows import Rung
-from secede.erasure.planning.planner import planned
-from secede.erasure.storage import progress as courses
-from secede.erasure.types import is_name, parse_time
+from secede.erasure.planning.planner import method_of
+from secede.erasure.storage.transition_details import (
+    EscalationDetails,
+    GuardDetails,
+    LocalStepDetails,
+    ServerStepDetails,
+)
+from secede.erasure.types import MAX_SAFE_INTEGER, Scalar, is_name, parse_time
 from secede.erasure.workflow.checked_engine import with_checked_replies
 from secede.erasure.workflow.participants import Participants, QuorumError
 from secede.erasure.workflow.session import ErasureSession
@@ -24,192 +35,235 @@ from secede.errors import (
     DataError,
     GuardError,
     RecordError,
+    SecedeError,
     SilentError,
     StateError,
 )
-from secede.federation.cost import Cost
 from secede.text import one_line
-from secede.unlearning.method import AtLeaver, Method, Server, Start
+from secede.unlearning.method import LocalStepMethod, Method, Server, Start, checked_start
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_REASON = 500  # characters of a reason that the journal keeps
+_REASON_LENGTH = 500  # characters of a reason that the journal keeps
 
 
-def start_rung(desk: ErasureSession) -> None:
+class MethodError(SecedeError):
+    """A method's code raised: over replies that it cannot compute with, or by a fault of its own.
+
+    Its text has the kind of error and the place, never the words: they may be the client's.
+    """
+
+
+def start_rung(session: ErasureSession) -> None:
     """Take the next rung: ask the leaver, or let the server start."""
-    plan, step = desk.plan, desk.step
-    method = planned(step)
-    local = step.rung == "local-step"
-    logger.info(f"asking {plan.client} for a local step" if local else f"starting {step.method}")
-    remember(desk)
-    roll = Participants.call(desk)
+    plan, step = session.plan, session.step
+    method = method_of(step)
+    is_local = step.rung == "local-step"
+    logger.info(f"asking {plan.client} for a local step" if is_local else f"starting {step.method}")
+    record_fingerprints(session)
+    participants = Participants.of(session)
 
     def start(server: Server) -> Start:
-        found = method.start(server)
-        states.check_schema(found.state, server.global_state)
-        states.check_finite(found.state, f"the start of {step.method}")
-        return found if local else replace(found, state=states.tied(found.state, desk.shared))
+        start = run_method(lambda: _start(method, server, step.method))
+        if is_local:
+            return start
+        return replace(start, state=states.tied(start.state, session.parameter_aliases))
 
-    found = or_escalate(desk, roll, lambda: with_checked_replies(roll, start), refused=local)
-    if found is None:
+    start_made = or_escalate(
+        session,
+        participants,
+        lambda: with_checked_replies(participants, start),
+        leaver_sends=is_local,
+    )
+    if start_made is None:
         return
-    cost, model = found.cost + roll.wasted, states.digest(found.state)
-    desk.move(
-        courses.LOCAL_STEP if local else courses.SERVER_STEP,
-        {
-            "plan": plan.digest(),
-            "method": step.method,
-            "state": desk.vault.put(found.state, found.memory, digest=model),
-            "model": model,
-            "report": _numbers(found.report or {}),
-            "cost": cost.as_dict(),
-            **roll.details(),
-            "scalars": {"rung": step.rung, "method": step.method, **_bytes(cost)},
-        },
+    digest = states.digest(start_made.state)
+    kind = LocalStepDetails if is_local else ServerStepDetails
+    session.advance(
+        kind(
+            plan=plan.digest(),
+            rung=step.rung,
+            method=step.method,
+            model=digest,
+            state_file=session.state_files.put(start_made.state, start_made.memory, digest=digest),
+            report=_scalars(start_made.report or {}),
+            exchange=participants.exchange(start_made.cost + participants.cost_wasted),
+            software=session.backend.software(),
+        )
     )
 
 
+def _start(method: Method, server: Server, name: str) -> Start:
+    start = checked_start(method, server)
+    states.check_schema(start.state, server.global_state)
+    states.check_finite(start.state, f"the start of {name}")
+    return start
+
+
+# The packages between a method and its clients; what is raised there is no method's doing.
+_OWN_PACKAGES = ("secede.erasure", "secede.flower", "secede.nvflare", "secede.simulation")
+# What others' code calls: an exception that ends there was caused by its caller.
+_LIBRARIES = {"torch", "numpy", "safetensors", "json", "struct", "pydantic"}
+
+
+def run_method(work: Callable[[], T]) -> T:
+    """Run a method's code; MethodError instead of whatever exception it raises.
+
+    A method computes with replies of a form of its own, runs the user's network, and may be a
+    plugin (`package.module:Class`): any of these can raise anything, and none may stop an erasure
+    that has further rungs. Errors of the machine (memory, disk) and of the packages in
+    `_OWN_PACKAGES` pass: no other method would do better, and a bug must not hide as a failed rung.
+    The network itself also runs where there is no method, as clients count and the server measures:
+    what it raises there stops the command.
+    """
+    try:
+        return work()
+    except (SecedeError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        module, line = _origin(error)
+        if module.startswith(_OWN_PACKAGES) or isinstance(error, torch.OutOfMemoryError):
+            raise
+        logger.debug("a method raised", exc_info=error)
+        raise MethodError(
+            f"{type(error).__name__} in {module}, line {line}: the method cannot compute with what "
+            "clients sent, or its code is at fault"
+        ) from error
+
+
 def or_escalate(
-    desk: ErasureSession, roll: Participants, work: Callable[[], T], *, refused: bool = False
+    session: ErasureSession,
+    participants: Participants,
+    work: Callable[[], T],
+    *,
+    leaver_sends: bool = False,
 ) -> T | None:
-    """Do what rests on clients' replies; None if they made it fail, and the rung was given up."""
-    until = roll.plan.wait_until
+    """Do what rests on clients' replies; None if it failed and the rung was given up.
+
+    Only errors that clients' replies or a method raise on purpose give a rung up, and those of a
+    method's code (`run_method`). A silent client is waited for first, as long as the plan says.
+    """
     try:
         return work()
     except SilentError as error:
-        if until and desk.clock() < parse_time(until):
+        until = participants.plan.wait_until
+        if until and session.clock() < parse_time(until):
             raise SilentError(
                 f"{error}; asked again until {until}: run the same command later"
             ) from error
         outcome = "quorum" if isinstance(error, QuorumError) else "silent"
-        escalate(desk, outcome, str(error), roll)
+        escalate(session, outcome, str(error), participants)
     except GuardError as error:
-        escalate(desk, "refused" if refused else "broken", str(error), roll)
-    except StateError as error:
-        escalate(desk, "broken", str(error), roll)
+        escalate(session, "refused" if leaver_sends else "broken", str(error), participants)
+    except (MethodError, StateError) as error:
+        escalate(session, "broken", str(error), participants)
     except DataError as error:  # the client's samples cannot be trained with
-        escalate(desk, "broken", _strange(error), roll)
+        module, line = _origin(error)
+        reason = f"{type(error).__name__} in {module}, line {line}: samples cannot be trained with"
+        escalate(session, "broken", reason, participants)
     except (ConfigError, RecordError) as error:
         # The leaver's own state is lost, or the history; or too few updates for a robust mean.
-        escalate(desk, "unable", str(error), roll)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        escalate(desk, "broken", _strange(error), roll)
-    except RuntimeError as error:
-        if type(error) is not RuntimeError:  # out of memory and the like are nobody's reply
-            raise
-        escalate(desk, "broken", _strange(error), roll)
+        escalate(session, "unable", str(error), participants)
     return None
 
 
-def remember(desk: ErasureSession) -> None:
-    """Sketch the registered models while their files are there: an erasure destroys some."""
-    sketches, movable = _sketches(desk), None
-    for model in desk.registry.models():
-        if model.run != desk.run or sketches.has(model.digest):
+def record_fingerprints(session: ErasureSession) -> None:
+    """Fingerprint the registered models while their files are there: an erasure destroys some."""
+    fingerprints = _fingerprints(session)
+    for model in session.registry.models():
+        if model.run != session.run or fingerprints.has(model.digest):
             continue
-        if not desk.home.model(model.digest).exists():
+        if not session.home.model(model.digest).exists():
             continue
-        if movable is None:
-            parameters = desk.ground.fresh_model(0).named_parameters()
-            movable = {name for name, value in parameters if value.requires_grad}
-        state = desk.model(model.digest)
-        sketches.keep(model.digest, state, movable & state.keys())
+        state = session.load_model(model.digest)
+        fingerprints.keep(model.digest, state, session.trainable & state.keys())
 
 
-def guard(desk: ErasureSession) -> None:
+def guard(session: ErasureSession) -> None:
     """Hold what the leaver returned against what the server knows."""
-    plan, step, found = desk.plan, desk.step, desk.course.last.details
-    state, memory = desk.kept(found["state"])
-    method = planned(step)
+    plan, step, start = session.plan, session.step, session.progress.start
+    state, memory = session.load_state(start.state_file)
     guard = Guard(
-        global_state=desk.model(plan.model),
-        fresh_model=desk.ground.fresh_model,
-        last=desk.ground.last(plan.client),
-        trace=desk.ground.trace(plan.client),
-        radius=_radius(method),
+        global_state=session.load_model(plan.model),
+        fresh_model=session.backend.fresh_model,
+        last=session.backend.last_update(plan.client),
+        trace=session.backend.update_trace(plan.client),
+        radius=_radius(method_of(step)),
         ball=plan.guard.radius,
         farthest=plan.guard.max_distance,
         nearest=plan.guard.min_distance,
         nearest_line=plan.guard.min_line_distance,
-        registered={model.digest for model in desk.registry.models()},
-        sketches=_sketches(desk),
+        registered={model.digest for model in session.registry.models()},
+        sketches=_fingerprints(session),
     )
     try:
-        safe, report = guard.check(state)
+        safe_state, report = guard.check(state)
     except GuardError as error:
-        escalate(desk, "refused", str(error))
+        escalate(session, "refused", str(error))
         return
-    desk.move(
-        courses.GUARDED,
-        {
-            "plan": plan.digest(),
-            "state": desk.vault.put(safe, memory, digest=report.digest),
-            "model": report.digest,
-            "scalars": report.as_dict(),
-        },
+    session.advance(
+        GuardDetails(
+            plan=plan.digest(),
+            model=report.digest,
+            state_file=session.state_files.put(safe_state, memory, digest=report.digest),
+            report=report,
+            software=session.backend.software(),
+        )
     )
 
 
 def escalate(
-    desk: ErasureSession, outcome: str, reason: str, roll: Participants | None = None
+    session: ErasureSession,
+    outcome: str,
+    reason: str,
+    participants: Participants | None = None,
 ) -> None:
     """Give this rung up, say why and what it took; what the leaver sent on it is used no more."""
-    plan, rung = desk.plan, desk.course.rung
+    plan, rung = session.plan, session.progress.rung
     step = plan.ladder[rung]
-    following = rung + 1 if rung + 1 < len(plan.ladder) else None
-    told: dict[str, Rung | str] = {"rung": step.rung, "method": step.method, "outcome": outcome}
-    line = one_line(reason)[:_REASON]
-    details: dict[str, Any] = {
-        **told,
-        "plan": plan.digest(),
-        "next": following,
-        "reason": line,
-        "scalars": dict(told),
-    }
-    if roll is not None:
-        details |= {**roll.details(), "cost": roll.spent.as_dict()}
-        details["scalars"] |= {**_bytes(roll.spent), "left_out": len(roll.left_out)}
-    desk.move(courses.ESCALATED, details)
+    session.advance(
+        EscalationDetails(
+            plan=plan.digest(),
+            rung=step.rung,
+            method=step.method,
+            outcome=outcome,
+            reason=one_line(reason)[:_REASON_LENGTH],
+            next_rung=rung + 1 if rung + 1 < len(plan.ladder) else None,
+            exchange=participants.exchange() if participants else None,
+        )
+    )
 
 
 def _radius(method: Method) -> float | None:
-    made = method.step if isinstance(method, AtLeaver) else method
-    radius = getattr(made, "radius", None)
+    """Return the radius that a method keeps its step in, if it has one."""
+    step = method.step if isinstance(method, LocalStepMethod) else method
+    radius = getattr(step, "radius", None)
     return float(radius) if isinstance(radius, int | float) else None
 
 
-def _bytes(cost: Cost) -> dict[str, int]:
-    return {"upload_bytes": cost.upload_bytes, "download_bytes": cost.download_bytes}
-
-
-def _numbers(report: Mapping[str, object]) -> dict[str, object]:
+def _scalars(report: Mapping[str, object]) -> dict[str, Scalar]:
     """Return a report's numbers and names; numbers that JSON does not have become None."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in report.items()
-        if value is None
-        or isinstance(value, bool | int | float)
-        or (isinstance(value, str) and is_name(value))
-    }
+    scalars = dict[str, Scalar]()
+    for name, value in report.items():
+        if isinstance(value, bool) or value is None or (isinstance(value, str) and is_name(value)):
+            scalars[name] = value
+        elif isinstance(value, int):
+            scalars[name] = value if abs(value) <= MAX_SAFE_INTEGER else None
+        elif isinstance(value, float):
+            scalars[name] = value if math.isfinite(value) else None
+    return scalars
 
 
-def _sketches(desk: ErasureSession) -> Fingerprints:
-    return Fingerprints(desk.home.path / "sketches")
+def _fingerprints(session: ErasureSession) -> Fingerprints:
+    return Fingerprints(session.home.path / "sketches")
 
 
-_BELOW = {"torch", "numpy", "safetensors", "json", "struct", "pydantic"}  # what others call
-
-
-def _strange(error: Exception) -> str:
-    """Say what kind of error a reply led to and where, without its words: they may be the client's.
-
-    The place tells a fault of our own, or of a user's own method, from a client's nonsense.
-    """
+def _origin(error: Exception) -> tuple[str, int]:
+    """Return the module and line that an exception came from, libraries passed over."""
     places = [
-        f"{frame.f_globals.get('__name__')}, line {line}"
+        (str(frame.f_globals.get("__name__")), line)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _BELOW
     ]
-    return f"{type(error).__name__} in {places[-1]}: what clients sent cannot be computed with"
+    own = [place for place in places if place[0].partition(".")[0] not in _LIBRARIES]
+    return (own or places)[-1]

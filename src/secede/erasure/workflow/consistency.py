@@ -8,9 +8,10 @@ its last part, which is caught up with and is no contradiction.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from secede.erasure.canonical_json import read_file
 from secede.erasure.documents.ledger_rows import (
     ExtendedBody,
     Head,
@@ -18,15 +19,17 @@ from secede.erasure.documents.ledger_rows import (
     Row,
     TransitionBody,
 )
+from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
 from secede.erasure.documents.request import Request, due_date
-from secede.erasure.storage import progress as courses
+from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.journal_entries import Entry, Transition
+from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import ModelRegistry
+from secede.erasure.storage.transition_details import PROMOTED, Transition, read_transition
 from secede.erasure.types import Document, format_time
-from secede.errors import TrustError
+from secede.errors import ConfigError, TrustError
 from secede.text import short_digest
 
 RESTORE = "restore the whole home as it was at one time (docs/erasing.md)"
@@ -34,13 +37,13 @@ RESTORE = "restore the whole home as it was at one time (docs/erasing.md)"
 
 def check(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry) -> Head:
     """Return the ledger's head; TrustError at the first thing that two of them tell differently."""
-    heads, broken = home.heads()
-    head = ledger.verify(journal.head(), *heads)
+    heads, broken = receipt_heads(home)
+    head = ledger.verify(journal.ledger_head(), *heads)
     rows = list(ledger.rows())
-    entries = [listed.entry for listed in journal.requests(datetime.now(UTC))]
+    entries = journal.entries()
     for entry in entries:
         path = home.receipt(entry.digest)
-        if entry.state == courses.PROMOTED and (path in broken or not path.is_file()):
+        if entry.state == PROMOTED and (path in broken or not path.is_file()):
             raise TrustError(
                 f"{path} is missing or does not verify, but its erasure was promoted: restore it; "
                 "the client and whoever countersigned it have copies"
@@ -49,6 +52,20 @@ def check(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry)
     _check_erased(registry, rows)
     _check_models(home, registry, rows)
     return head
+
+
+def receipt_heads(home: Home) -> tuple[list[Head], list[Path]]:
+    """Return the ledger's heads that receipts here name, and the receipts that do not verify."""
+    signers, heads, broken = home.signers(), list[Head](), list[Path]()
+    for path in sorted(home.receipts.glob("*.json")):
+        try:
+            data = read_file(path, MAX_RECEIPT_BYTES)
+            verified = verify_receipt(data, signers.keys, auditors=signers.auditors)
+        except (TrustError, ConfigError):
+            broken.append(path)
+        else:
+            heads.append(verified.statement.predicate.ledger)
+    return heads, broken
 
 
 def accepted(entry: Entry, request: Request) -> Iterator[Document]:
@@ -77,8 +94,8 @@ def transition_body(digest: str, transition: Transition) -> TransitionBody:
         request=digest,
         number=transition.number,
         state=transition.state,
-        model=transition.details.get("model"),
-        scalars=dict(transition.details.get("scalars", {})),
+        model=transition.details.ledger_model,
+        scalars=transition.details.scalars(),
     )
 
 
@@ -103,9 +120,9 @@ def _check_journal(journal: Journal, entries: Sequence[Entry], rows: Sequence[Ro
             entry = known[digest]
             body = request_body(entry, journal.request(entry.id))
             expected[digest, -1] = body.model_dump(mode="json")
-            for made in journal.transitions(entry.id):
-                body_of = transition_body(digest, made).model_dump(mode="json")
-                expected[digest, made.number] = body_of
+            for transition in map(read_transition, journal.transitions(entry.id)):
+                body_of = transition_body(digest, transition).model_dump(mode="json")
+                expected[digest, transition.number] = body_of
         if (digest, number) in seen or row.body != expected.get((digest, number)):
             raise TrustError(
                 f"row {row.number} of the ledger tells of request {known[digest].id} what is not "

@@ -6,8 +6,8 @@ would: the answer stays open then, and the receipt says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from secede import state as states
 from secede.erasure.defences import gate, reply_checks
@@ -15,10 +15,17 @@ from secede.erasure.defences.gate import Counts
 from secede.erasure.documents.ledger_rows import Verdict
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Reference, Score, Verification
-from secede.erasure.storage import progress as courses
-from secede.erasure.storage.progress import Left
+from secede.erasure.receipts import contribution
+from secede.erasure.storage.transition_details import (
+    BaselineCounts,
+    ClassCounts,
+    LeftOut,
+    RoundDetails,
+    UnusedWeights,
+    VerificationDetails,
+)
 from secede.erasure.workflow.participants import Participants
-from secede.erasure.workflow.session import NOT_FADED, ErasureSession
+from secede.erasure.workflow.session import ErasureSession
 from secede.state import State
 from secede.text import fill_line
 from secede.unlearning.stopping import rounds_that_pay
@@ -83,87 +90,104 @@ UNPINNED = (
 UNSOUND = "What the client counted on its own samples does not add up and was left out."
 
 
-def verify(desk: ErasureSession) -> None:
+def verify(session: ErasureSession) -> None:
     """Measure the last round's model and write down what came of it."""
-    course, plan, step = desk.course, desk.plan, desk.step
-    last = course.last.details
-    before, (after, _) = desk.model(plan.model), desk.kept(last["state"])
-    known = course.before
-    assert known is not None  # the gate has passed
-    was, now = Counts.of(known).overall(), Counts.of(last["counts"]).overall()
+    progress, plan, step = session.progress, session.plan, session.step
+    last, baseline = progress.rounds[-1], progress.baseline
+    assert baseline is not None  # the gate has passed
+    assert last.gate is not None
+    before, (after, _) = session.load_model(plan.model), session.load_state(last.state_file)
+    old, new = read_counts(baseline).overall(), read_counts(last.gate.counts).overall()
+    measured = _at_leaver(session, plan, before, after)
+    limits = _limits(session, baseline)
+    limits += [measured.limit] if measured.limit else []
+    limits += session.backend.limits(plan.client)
+    scores = [
+        score("usefulness", AT_OTHERS, new, old, plan.margins.level),
+        *measured.scores,
+        *session.backend.scores(plan.client, before, after),
+    ]
+    loss, margin = gate.lost(old, new, plan.margins.level), plan.margins.overall
+    useful: Verdict = (
+        "yes" if loss.high <= margin else "no" if loss.low > margin else "undetermined"
+    )
     retrained = step.rung == "retraining"
-    scores = [score("usefulness", AT_OTHERS, now, was, plan.margins.level)]
-    limits = [ITSELF if retrained else NOTHING]
-    if step.rung == "local-step" and not last["round"]:
+    scope = session.backend.scope(plan.client)
+    session.advance(
+        VerificationDetails(
+            plan=plan.digest(),
+            model=last.model,
+            state_file=last.state_file,
+            rounds=last.round,
+            rounds_needed=rounds_needed(progress.rounds, baseline),
+            trained_from=last.trained_from,
+            verification=Verification(
+                scores=tuple(scores),
+                level=plan.margins.level,
+                margin_points=plan.margins.points,
+                forgotten="yes" if retrained else "undetermined",
+                by_definition=retrained,
+                useful=useful,
+            ),
+            limits=tuple(limits),
+            holdings=tuple(session.backend.holdings(plan.client)),
+            scope=contribution.scope(
+                session.home, session.journal, session.registry, scope, plan.client
+            ),
+            training=session.backend.training(),
+            left_out_count=len(progress.left_out()),
+            exchange=measured.participants.exchange(),
+            software=session.backend.software(),
+        )
+    )
+
+
+def _limits(session: ErasureSession, baseline: BaselineCounts) -> list[str]:
+    """Return what the receipt must say of this erasure, from what its rung did."""
+    progress, plan, step = session.progress, session.plan, session.step
+    first, last = progress.rounds[0], progress.rounds[-1]
+    is_local = step.rung == "local-step"
+    limits = [ITSELF if step.rung == "retraining" else NOTHING]
+    if is_local and not last.round:
         limits.append(RETURNED)
-    for guarded in (t.details["scalars"] for t in course.this_rung if t.state == "guarded"):
-        if guarded["centre"] == "global":
-            limits.append(FROM_BEFORE.format(trace=TRACE if guarded.get("to_reference") else ""))
-    spared = step.rung == "local-step" and course.rounds[0]["passed"] and last["round"]
-    if spared and least_enough(course.rounds[:1], known) == 0:
-        words = "one was" if last["round"] == 1 else f"{last['round']} were"
-        limits.append(SPARED.format(rounds=words))
-    left = courses.left_out(course.way)
-    if left:
-        limits.append(_missing(left, len(plan.retained)))
-    if any(desk.ground.samples(name) is None for name in plan.retained):
+    if progress.guard is not None and progress.guard.report.centre == "global":
+        limits.append(FROM_BEFORE.format(trace=TRACE if progress.guard.report.to_reference else ""))
+    if is_local and first.passed and last.round and rounds_needed((first,), baseline) == 0:
+        rounds = "one was" if last.round == 1 else f"{last.round} were"
+        limits.append(SPARED.format(rounds=rounds))
+    left_out = progress.left_out()
+    if left_out:
+        limits.append(_missing(left_out, len(plan.retained)))
+    if any(session.backend.samples(name) is None for name in plan.retained):
         limits.append(UNPINNED)
     limits += [] if plan.single_updates else [HIDDEN]
     limits.append(SKETCH)
-    faded = [each["scalars"] for each in course.rounds if "faded" in each["scalars"]]
-    limits += [FADED.format(share=each["faded"], count=each["zeroed"]) for each in faded]
-    for key, words in zip(NOT_FADED, (STAYED, CLEARED), strict=True):
-        limits += [_stayed(each, key, words) for each in course.rounds if each.get(key)]
-    if step.rung == "local-step" and not faded:
+    unused = [done.unused_weights for done in progress.rounds if done.unused_weights]
+    limits += _unused_limits(unused)
+    if is_local and not unused:
         limits.append(KEPT if plan.keep_unused_weights else UNFADED)
-    if left or not last["round"]:
+    if left_out or not last.round:
         limits.append(STALE)
-    found, limit, sent = _at_leaver(desk, plan, before, after)
-    scores += found
-    limits += [limit] if limit else []
-    limits += desk.ground.limits(plan.client)
-    scores += desk.ground.scores(plan.client, before, after)
-    lost = gate.lost(was, now, plan.margins.level)
-    margin = plan.margins.overall
-    useful: Verdict = (
-        "yes" if lost.high <= margin else "no" if lost.low > margin else "undetermined"
-    )
-    forgotten: Verdict = "yes" if retrained else "undetermined"
-    verification = Verification(
-        scores=tuple(scores),
-        level=plan.margins.level,
-        margin_points=plan.margins.points,
-        forgotten=forgotten,
-        by_definition=retrained,
-        useful=useful,
-    )
-    details: dict[str, Any] = {
-        "plan": plan.digest(),
-        "state": last["state"],
-        "model": last["model"],
-        "rounds": last["round"],
-        "trained_from": last["trained_from"],
-        "verification": verification.model_dump(mode="json"),
-        "limits": limits,
-        "holdings": list(desk.ground.holdings(plan.client)),
-        "left_out": [told.model_dump(mode="json") for told in left[: courses.NAMED]],
-        "cost": sent.spent.as_dict(),
-        **{key: value for key, value in sent.details().items() if key == "sent"},
-        "scalars": {
-            "forgotten": forgotten,
-            "useful": useful,
-            "rounds": last["round"],
-            "rounds_needed": least_enough(course.rounds, known),
-            "left_out": len(left),
-        },
-    }
-    desk.move(courses.VERIFIED, details)
+    return limits
+
+
+def _unused_limits(unused: Sequence[UnusedWeights]) -> list[str]:
+    """Say what was taken out of the model, and which weights stayed."""
+    limits = [FADED.format(share=u.removed_share, count=u.zeroed) for u in unused]
+    limits += [_stayed(STAYED, u.kept, u.kept_count) for u in unused if u.kept]
+    limits += [_stayed(CLEARED, u.cleared, u.cleared_count) for u in unused if u.cleared]
+    return limits
+
+
+def read_counts(counts: ClassCounts) -> Counts:
+    """Return counts as the gate takes them."""
+    return Counts(counts.right, counts.samples)
 
 
 def score(
     about: str,
     measure: str,
-    now: Measured,
+    measured: Measured,
     reference: Measured,
     level: float,
     *,
@@ -174,67 +198,79 @@ def score(
         {
             "about": about,
             "measure": measure,
-            **_interval(now, level),
+            **_interval(measured, level),
             "reference": Reference.model_validate({"model": of, **_interval(reference, level)}),
         }
     )
 
 
-def least_enough(rounds: Sequence[Mapping[str, Any]], before: Mapping[str, Any]) -> int | None:
+def rounds_needed(rounds: Sequence[RoundDetails], baseline: BaselineCounts) -> int | None:
     """Return after how many rounds the model was good enough; None: none that was counted."""
-    level = Counts.of(before).overall().value
+    level = read_counts(baseline).overall().value
     for done in rounds:
-        if done["passed"]:
-            accuracy = Counts.of(done["counts"]).overall().value
-            if rounds_that_pay(level, [accuracy]) is not None:
-                return int(done["round"])
+        if (
+            done.gate
+            and done.gate.passed
+            and rounds_that_pay(level, [done.gate.accuracy]) is not None
+        ):
+            return done.round
     return None
 
 
+@dataclass(frozen=True)
+class _LeaverMeasurement:
+    """What the leaver counted on its own samples, or the limit that says why nothing."""
+
+    participants: Participants
+    scores: tuple[Score, ...] = ()
+    limit: str | None = None
+
+
 def _at_leaver(
-    desk: ErasureSession, plan: Plan, before: State, after: State
-) -> tuple[list[Score], str | None, Participants]:
+    session: ErasureSession, plan: Plan, before: State, after: State
+) -> _LeaverMeasurement:
     """Let the leaver count, if the plan says so and it is there; no erasure needs it."""
-    roll = Participants.call(desk)
+    participants = Participants.of(session)
     if not plan.measure_at_leaver:
-        return [], NOT_SENT, roll
-    if not desk.ground.situation(plan.client).leaver_online:
-        return [], ABSENT, roll
-    (leaver,) = desk.numbers((plan.client,))
+        return _LeaverMeasurement(participants, limit=NOT_SENT)
+    if not session.backend.situation(plan.client).leaver_online:
+        return _LeaverMeasurement(participants, limit=ABSENT)
+    (leaver,) = session.engine_numbers((plan.client,))
     counted = []
     for state in (before, after):
-        roll.note_sent(states.digest(state), (plan.client,))
-        tally = desk.ground.tally([leaver], state)
-        roll.trying += tally.cost
+        participants.record_sent(states.digest(state), (plan.client,))
+        tally = session.backend.tally([leaver], state)
+        participants.cost_in_progress += tally.cost
         if tally.left_out.get(leaver) == reply_checks.SILENT:
-            return [], ABSENT, roll
+            return _LeaverMeasurement(participants, limit=ABSENT)
         counts = tally.counts.get(leaver)
-        if counts is None or not _as_pinned(desk, plan, counts):
-            return [], UNSOUND, roll
+        if counts is None or not _as_pinned(session, plan, counts):
+            return _LeaverMeasurement(participants, limit=UNSOUND)
         counted.append(counts)
-    was, now = counted
-    if was.samples != now.samples:
-        return [], UNSOUND, roll
+    old, new = counted
+    if old.samples != new.samples:
+        return _LeaverMeasurement(participants, limit=UNSOUND)
     level = plan.margins.level
-    return [score("leaver", AT_LEAVER, now.overall(), was.overall(), level)], None, roll
+    measured = score("leaver", AT_LEAVER, new.overall(), old.overall(), level)
+    return _LeaverMeasurement(participants, scores=(measured,))
 
 
-def _as_pinned(desk: ErasureSession, plan: Plan, counts: Counts) -> bool:
-    pinned = desk.ground.samples(plan.client)
-    return len(counts.samples) == desk.ground.classes and pinned in (None, sum(counts.samples))
+def _as_pinned(session: ErasureSession, plan: Plan, counts: Counts) -> bool:
+    """Return whether counts are of all classes and of as many samples as were pinned."""
+    pinned, backend = session.backend.samples(plan.client), session.backend
+    return len(counts.samples) == backend.classes and pinned in (None, sum(counts.samples))
 
 
-def _missing(left: Sequence[Left], of: int) -> str:
+def _missing(left_out: Sequence[LeftOut], total: int) -> str:
     """Name the retained clients that did not take part to the end."""
-    told = [f"{one.client} ({one.why})" for one in left]
-    words = f"{len(left)} of {of} retained clients did not take part to the end: "
-    return fill_line(words, told) + "."
+    clients = [f"{client.client} ({client.why})" for client in left_out]
+    words = f"{len(left_out)} of {total} retained clients did not take part to the end: "
+    return fill_line(words, clients) + "."
 
 
-def _stayed(done: Mapping[str, Any], key: str, words: str) -> str:
-    """Name the weights that could not fade in a round in which others did."""
-    count = int(done["scalars"][key])
-    return fill_line(words.format(count=f"{count:,}"), done[key], count) + "."
+def _stayed(words: str, names: Sequence[str], count: int) -> str:
+    """Name weights that stayed in a round in which others were taken out."""
+    return fill_line(words.format(count=f"{count:,}"), names, count) + "."
 
 
 def _interval(measured: Measured, level: float) -> dict[str, float]:

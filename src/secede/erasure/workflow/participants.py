@@ -1,4 +1,4 @@
-"""The roll of an exchange: who takes part, whose reply cannot be used, and whether enough are left.
+"""Who takes part in an exchange, whose reply cannot be used, and whether enough are left.
 
 A retained client that is silent or sends what cannot be used is left out and named; below the
 plan's quorum of samples the exchange fails. Every cost is kept, used or not, and so is who was sent
@@ -10,18 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from secede.erasure.defences import reply_checks
 from secede.erasure.documents.plan import Plan
-from secede.erasure.storage import progress
+from secede.erasure.storage.transition_details import (
+    LEAVER,
+    MAX_NAMED,
+    RETAINED,
+    Exchange,
+    LeftOut,
+    Sent,
+)
 from secede.erasure.workflow.session import ErasureSession
 from secede.errors import SecedeError, SilentError
 from secede.federation.cost import Cost
 from secede.federation.engine import Update
 from secede.state import State
-
-LEAVER, RETAINED = "leaver", "retained"
 
 
 class QuorumError(SilentError):
@@ -29,7 +33,7 @@ class QuorumError(SilentError):
 
 
 class MissingError(SecedeError):
-    """A retained client whose reply to a question cannot be had: the work begins without it."""
+    """A retained client whose reply cannot be had: the work begins again without it."""
 
     def __init__(self, client: int, why: str) -> None:
         super().__init__(f"client {client}: {why}")
@@ -40,88 +44,91 @@ class MissingError(SecedeError):
 class Participants:
     """Who takes part in one transition's work, and what it took."""
 
-    desk: ErasureSession
+    session: ErasureSession
     plan: Plan
     present: tuple[str, ...]
     left_out: dict[str, str] = field(default_factory=dict)
     sent: dict[str, set[str]] = field(default_factory=dict)  # states by digest, and to whom
-    trained: tuple[State, tuple[Update, ...]] | None = None  # the last round's start and updates
-    wasted: Cost = field(default_factory=Cost)  # by exchanges whose results were not used
-    trying: Cost = field(default_factory=Cost)  # by the work that is under way
+    last_round: tuple[State, tuple[Update, ...]] | None = None  # its start and its updates
+    cost_wasted: Cost = field(default_factory=Cost)  # of exchanges whose results were not used
+    cost_in_progress: Cost = field(default_factory=Cost)  # of the work that is under way
 
     @classmethod
-    def call(cls, desk: ErasureSession) -> Participants:
-        """Call those who still take part in this rung."""
-        plan = desk.plan
-        desk.ground.hurry(plan.client_timeout)
-        present = progress.present(plan.retained, desk.course.way)
-        roll = cls(desk=desk, plan=plan, present=present)
-        desk.ground.require(roll.allow)
-        return roll
+    def of(cls, session: ErasureSession) -> Participants:
+        """Return those who still take part in this rung."""
+        plan = session.plan
+        session.backend.set_timeout(plan.client_timeout)
+        present = session.progress.present(plan.retained)
+        participants = cls(session=session, plan=plan, present=present)
+        session.backend.require_quorum(participants.check_round)
+        return participants
 
-    def try_again(self, missing: MissingError) -> None:
+    def begin_again(self, missing: MissingError) -> None:
         """Begin again without a client; what was spent until here is wasted."""
-        self.leave_out(self.names[missing.client], missing.why)
-        self.wasted, self.trying = self.wasted + self.trying, Cost()
+        self.leave_out(self.client_names[missing.client], missing.why)
+        self.cost_wasted, self.cost_in_progress = self.cost, Cost()
 
     @property
-    def spent(self) -> Cost:
+    def cost(self) -> Cost:
         """What all of it took."""
-        return self.wasted + self.trying
+        return self.cost_wasted + self.cost_in_progress
 
     def leave_out(self, name: str, why: str) -> None:
         """Go on without a client."""
         self.left_out.setdefault(name, why)
         self.present = tuple(other for other in self.present if other != name)
 
-    def require(self) -> None:
+    def check_quorum(self) -> None:
         """Raise unless those present have the plan's share of the retained clients' samples."""
-        share = self.share(self.present)
+        share = self.sample_share(self.present)
         if share < self.plan.quorum or not self.present:
             reasons = sorted({*self.left_out.values()})
-            told = f" ({', '.join(reasons)})" if reasons else ""
+            listed = f" ({', '.join(reasons)})" if reasons else ""
             raise QuorumError(
                 f"{len(self.present)} of {len(self.plan.retained)} retained clients take part, "
-                f"with {share:.0%} of the samples, expected {self.plan.quorum:.0%} or more{told}"
+                f"with {share:.0%} of the samples, expected {self.plan.quorum:.0%} or more{listed}"
             )
 
-    def allow(self, names: Sequence[str]) -> None:
-        """Raise if a round that these alone take part in would be one of too few."""
+    def check_round(self, names: Sequence[str]) -> None:
+        """Leave out everybody but `names`; raise if these alone would be too few for a round."""
         for name in {*self.present} - {*names}:
             self.leave_out(name, reply_checks.SILENT)
-        self.require()
+        self.check_quorum()
 
-    def share(self, names: Sequence[str]) -> float:
+    def sample_share(self, names: Sequence[str]) -> float:
         """Return the share of the retained clients' samples; of heads where one is not pinned."""
-        pins = self.pins
-        if any(pins[name] is None for name in self.plan.retained):
+        pinned = self.pinned_samples
+        if any(pinned[name] is None for name in self.plan.retained):
             return len(names) / len(self.plan.retained)
-        total = sum(pins[name] or 0 for name in self.plan.retained)
-        return sum(pins[name] or 0 for name in names) / total
+        total = sum(pinned[name] or 0 for name in self.plan.retained)
+        return sum(pinned[name] or 0 for name in names) / total
 
-    def details(self) -> dict[str, Any]:
-        """Return what the journal keeps of it."""
-        found: dict[str, Any] = {}
-        if self.left_out:
-            named = sorted(self.left_out.items())[: progress.NAMED]
-            found["left_out"] = [{"client": name, "why": why} for name, why in named]
-        if self.sent:
-            first = list(self.sent.items())[: progress.NAMED]
-            found["sent"] = [{"model": digest, "to": sorted(to)} for digest, to in first]
-        return found
+    def exchange(self, cost: Cost | None = None) -> Exchange:
+        """Return what the journal keeps of it; `cost` instead of all that it took."""
+        left_out = sorted(self.left_out.items())[:MAX_NAMED]
+        sent = list(self.sent.items())[:MAX_NAMED]
+        return Exchange(
+            cost=self.cost if cost is None else cost,
+            left_out=tuple(LeftOut(client=name, why=why) for name, why in left_out),
+            left_out_count=len(self.left_out),
+            sent=tuple(
+                Sent(model=digest, to=tuple(who for who in (LEAVER, RETAINED) if who in to))
+                for digest, to in sent
+            ),
+        )
 
     @cached_property
-    def pins(self) -> Mapping[str, int | None]:
+    def pinned_samples(self) -> Mapping[str, int | None]:
         """Sample counts that the federation pinned, the leaver's too."""
         names = (*self.plan.retained, self.plan.client)
-        return {name: self.desk.ground.samples(name) for name in names}
+        return {name: self.session.backend.samples(name) for name in names}
 
     @cached_property
-    def names(self) -> Mapping[int, str]:
+    def client_names(self) -> Mapping[int, str]:
         """Clients' names by their numbers in the engine."""
-        return {number: name for name, number in self.desk.ground.clients.items()}
+        return {number: name for name, number in self.session.backend.clients.items()}
 
-    def note_sent(self, digest: str, names: Sequence[str]) -> None:
-        """Note who was sent a state."""
+    def record_sent(self, digest: str, names: Sequence[str]) -> None:
+        """Record who was sent a state."""
         to = {LEAVER if name == self.plan.client else RETAINED for name in names}
         self.sent.setdefault(digest, set()).update(to)

@@ -1,38 +1,44 @@
 """Post-training: rounds of the retained clients, each counted by them before the next one.
 
-It ends as soon as it pays no more and the gate is passed. A gate that is still shut after the last
-round gives the rung up. In the first round after a start that carries the leaver, what the retained
-clients' training does not use fades (`fading.py`): it answers next to none of their samples, and so
-it can hold little but what the leaver put there. A second round follows, so that the model is a
-plain mean again, out of which the next leaver can be taken. Whoever trusts the leaver can wish for
-no fading.
+It ends as soon as another round is not worth it and the gate is passed. A gate that is still shut
+after the last round gives the rung up. In the first round after a start that carries the leaver,
+weights that the retained clients' training does not use are taken out (`unused_weights.py`): they
+answer next to none of these clients' samples, and so can hold little but what the leaver put there.
+A second round follows, so that the model is a plain mean again, out of which the next leaver can be
+taken. Whoever trusts the leaver may keep unused weights.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from secede import state as states
 from secede.erasure.canonical_json import digest
-from secede.erasure.defences import gate, unused_weights
-from secede.erasure.defences import weight_layout as networks
+from secede.erasure.defences import gate, unused_weights, weight_layout
 from secede.erasure.defences.gate import Counts, Failed, Gate
 from secede.erasure.defences.reply_checks import MALFORMED, SAMPLES
 from secede.erasure.documents.plan import Margins, Plan, Step
-from secede.erasure.planning.planner import planned
-from secede.erasure.storage import progress as courses
-from secede.erasure.workflow.attempt import escalate, or_escalate
+from secede.erasure.planning.planner import method_of
+from secede.erasure.storage.transition_details import (
+    BaselineCounts,
+    ClassCounts,
+    GateResult,
+    RoundDetails,
+    UnusedWeights,
+)
+from secede.erasure.workflow.attempt import escalate, or_escalate, run_method
 from secede.erasure.workflow.checked_engine import with_checked_replies
-from secede.erasure.workflow.measurement import verify
+from secede.erasure.workflow.measurement import read_counts, verify
 from secede.erasure.workflow.participants import Participants
 from secede.erasure.workflow.session import ErasureSession
+from secede.errors import ConfigError
 from secede.federation.cost import Cost
 from secede.federation.robust import by_name
 from secede.state import State
+from secede.unlearning.method import Method, Recovered, Server
 from secede.unlearning.stopping import rounds_that_pay
+
+_MAX_WEIGHTS = 256  # weights that stay as they are, named in the journal
 
 
 def gate_of(margins: Margins) -> Gate:
@@ -45,236 +51,270 @@ def gate_of(margins: Margins) -> Gate:
     )
 
 
-def counted(
-    roll: Participants, state: State, model: str, known: Mapping[str, Any] | None
-) -> tuple[dict[str, Any], Cost]:
-    """Return a round's counts, what the gate says, and what the counting took.
+def check_gate(
+    participants: Participants, state: State, model: str, baseline: BaselineCounts | None
+) -> tuple[GateResult, Cost]:
+    """Let clients count with a round's model; return what the gate says, and what it took.
 
-    `model` is the state's digest, `known` what was counted with the model from before; it is
+    `model` is the state's digest, `baseline` what was counted with the model from before; it is
     counted again if others count now.
     """
-    plan, found = roll.plan, dict[str, Any]()
-    after, cost = count(roll, state, model)
-    who = digest(sorted(after))
-    same = known is not None and known["who"] == who
-    if (
-        known is None
-        or not same
-        or Counts.of(known).samples != gate.total([*after.values()]).samples
-    ):
-        before, spent = count(roll, roll.desk.model(plan.model), plan.model)
-        cost += spent
+    plan = participants.plan
+    after, cost = count(participants, state, model)
+    total = gate.total([*after.values()])
+    same_clients = baseline is not None and baseline.counted_by == digest(sorted(after))
+    recounted = None
+    if baseline is None or not same_clients or baseline.samples != total.samples:
+        old_state = participants.session.load_model(plan.model)
+        before, cost_before = count(participants, old_state, plan.model)
+        cost += cost_before
         for name in after.keys() & before.keys():
             if after[name].samples != before[name].samples:
-                roll.leave_out(name, SAMPLES)
-        roll.require()
-        both = sorted(after.keys() & before.keys() & {*roll.present})
-        after = {name: after[name] for name in both}
+                participants.leave_out(name, SAMPLES)
+        participants.check_quorum()
+        both = sorted(after.keys() & before.keys() & {*participants.present})
+        total = gate.total([after[name] for name in both])
         sums = gate.total([before[name] for name in both])
-        known = found["before"] = {**sums.as_dict(), "who": digest(both)}
-    now, was = gate.total([*after.values()]), Counts.of(known)
-    decided = gate_of(plan.margins).decide(was, now)
-    objection = None if isinstance(decided, Failed) else _veto(roll, state, was)
-    failed = decided if isinstance(decided, Failed) else objection
-    found |= {
-        "counts": now.as_dict(),
-        "passed": failed is None,
-        "gate": "passed" if failed is None else failed.reason,
-        "vetoed": objection is not None,
-    }
-    return found, cost
+        baseline = recounted = BaselineCounts(
+            right=sums.right, samples=sums.samples, counted_by=digest(both)
+        )
+    decided = gate_of(plan.margins).decide(read_counts(baseline), total)
+    failed = decided if isinstance(decided, Failed) else None
+    veto = None if failed else _veto(participants, state, read_counts(baseline))
+    failed = failed or veto
+    result = GateResult(
+        counts=ClassCounts(right=total.right, samples=total.samples),
+        baseline=recounted,
+        passed=failed is None,
+        reason="passed" if failed is None else failed.reason,
+        vetoed=veto is not None,
+    )
+    return result, cost
 
 
-def count(roll: Participants, state: State, model: str) -> tuple[dict[str, Counts], Cost]:
-    """Let those present count with a model; leave out who is silent or tells what cannot be."""
-    desk = roll.desk
-    numbers = desk.numbers(roll.present)
-    roll.note_sent(model, roll.present)
-    tally = desk.ground.tally(numbers, state)
-    roll.trying += tally.cost
+def count(participants: Participants, state: State, model: str) -> tuple[dict[str, Counts], Cost]:
+    """Let those present count with a model; leave out who is silent or sends impossible counts."""
+    session = participants.session
+    numbers = session.engine_numbers(participants.present)
+    participants.record_sent(model, participants.present)
+    tally = session.backend.tally(numbers, state)
+    participants.cost_in_progress += tally.cost
     for client, why in tally.left_out.items():
-        roll.leave_out(roll.names[client], why)
+        participants.leave_out(participants.client_names[client], why)
     sound = dict[str, Counts]()
     for client, counts in tally.counts.items():
-        name = roll.names[client]
-        if len(counts.samples) != desk.ground.classes:
-            roll.leave_out(name, MALFORMED)
-        elif roll.pins[name] not in (None, sum(counts.samples)):
-            roll.leave_out(name, SAMPLES)
+        name = participants.client_names[client]
+        if len(counts.samples) != session.backend.classes:
+            participants.leave_out(name, MALFORMED)
+        elif participants.pinned_samples[name] not in (None, sum(counts.samples)):
+            participants.leave_out(name, SAMPLES)
         else:
             sound[name] = counts
-    roll.require()
+    participants.check_quorum()
     return sound, tally.cost
 
 
-def _veto(roll: Participants, state: State, retained: Counts) -> Failed | None:
-    """Ask the server's own samples, where it has some."""
-    ground, plan = roll.desk.ground, roll.plan
-    after = ground.held_out(state)
-    before = None if after is None else ground.held_out(roll.desk.model(plan.model))
-    if before is None or after is None:
+def _veto(participants: Participants, state: State, retained: Counts) -> Failed | None:
+    """Return what the server's own samples have against a model, where it has some."""
+    backend, plan = participants.session.backend, participants.plan
+    after = backend.held_out(state)
+    if after is None:
         return None
-    return gate_of(plan.margins).veto(before, after, retained)
+    before = backend.held_out(participants.session.load_model(plan.model))
+    return None if before is None else gate_of(plan.margins).veto(before, after, retained)
 
 
-_NAMED = 256  # weights that stay as they are, in the journal
-
-
-def begin(desk: ErasureSession) -> None:
+def begin(session: ErasureSession) -> None:
     """Let the retained clients count with the start itself: zero rounds may be enough."""
-    found = desk.course.last.details
-    state, _ = desk.kept(found["state"])
-    roll = Participants.call(desk)
-    details = or_escalate(desk, roll, lambda: _counted(desk, roll, state, 0, Cost()))
+    state_file = session.progress.last_model.state_file
+    state, _ = session.load_state(state_file)
+    participants = Participants.of(session)
+    details = or_escalate(
+        session,
+        participants,
+        lambda: _round_details(
+            participants,
+            state,
+            number=0,
+            cost=Cost(),
+            state_file=state_file,
+            trained_from=None,
+        ),
+    )
     if details is not None:
-        kept = {"state": found["state"], "trained_from": None}
-        desk.move(courses.POST_TRAINING, {**details, **kept})
+        session.advance(details)
 
 
-def go_on(desk: ErasureSession) -> None:
+def proceed(session: ErasureSession) -> None:
     """Take one more round; or end, and say whether the gate was passed."""
-    course, plan, step = desk.course, desk.plan, desk.step
-    last = course.last.details
-    if not _enough(course.rounds, course.before, plan, step):
-        _round(desk, step, last)
-        return
-    if last["model"] == plan.model:
-        escalate(desk, "unchanged", "the model is the one from before: nothing was unlearnt")
-    elif any(model.digest == last["model"] for model in desk.registry.models()):
-        escalate(desk, "unchanged", "the model is one that served before: it is out of use")
-    elif not last["passed"]:
-        escalate(desk, "gate-failed", str(last["gate"]) + _why(course.rounds))
+    progress, plan = session.progress, session.plan
+    last = progress.rounds[-1]
+    if not _is_enough(progress.rounds, progress.baseline, plan, session.step):
+        _train_round(session, last)
+    elif last.model == plan.model:
+        escalate(session, "unchanged", "the model is the one from before: nothing was unlearnt")
+    elif any(model.digest == last.model for model in session.registry.models()):
+        escalate(session, "unchanged", "the model is one that served before: it is out of use")
+    elif not last.passed:
+        reason = "nobody counted" if last.gate is None else last.gate.reason
+        escalate(session, "gate-failed", reason + _removed(progress.rounds))
     else:
-        verify(desk)
+        verify(session)
 
 
-def _round(desk: ErasureSession, step: Step, last: Mapping[str, Any]) -> None:
-    state, memory = desk.kept(last["state"])
-    method = planned(step)
-    number = last["round"] + 1
-    roll = Participants.call(desk)
+def _train_round(session: ErasureSession, last: RoundDetails) -> None:
+    state, memory = session.load_state(last.state_file)
+    method, number = method_of(session.step), last.round + 1
+    participants = Participants.of(session)
 
-    def work() -> tuple[State, State, dict[str, Any]]:
+    def train() -> tuple[State, RoundDetails]:
         after = with_checked_replies(
-            roll, lambda server: method.recover(server, state, memory, number)
+            participants, lambda server: _recover(method, server, state, memory, number)
         )
-        final, told, stayed = after.state, dict[str, float](), dict[str, list[str]]()
-        if number == 1 and _fades(desk.plan, step):
-            final, told, stayed = _faded(desk, roll, final)
-        final = states.tied(final, desk.shared)
-        details = _counted(desk, roll, final, number, after.cost + roll.wasted)
-        details["scalars"] |= told
-        details |= stayed
-        return final, after.memory, details
+        trained, unused = after.state, None
+        if number == 1 and _removes_unused_weights(session.plan, session.step):
+            trained, unused = _without_unused_weights(session, participants, trained)
+        trained = states.tied(trained, session.parameter_aliases)
+        details = _round_details(
+            participants,
+            trained,
+            number=number,
+            cost=after.cost + participants.cost_wasted,
+            memory=after.memory,
+            trained_from=last.model,
+            unused=unused,
+        )
+        return trained, details
 
-    done = or_escalate(desk, roll, work)
+    done = or_escalate(session, participants, train)
     if done is None:
         return
-    final, remembered, details = done
-    kept = desk.vault.put(final, remembered, digest=details["model"])
-    began = str(last["model"])
-    desk.ground.trained(began, final)
-    desk.move(courses.POST_TRAINING, {**details, "state": kept, "trained_from": began})
-    if kept != last["state"]:
-        desk.vault.drop(last["state"])
+    trained, details = done
+    session.backend.trained(last.model, trained)
+    session.advance(details)
+    if details.state_file != last.state_file:
+        session.state_files.drop(last.state_file)
 
 
-def _fades(plan: Plan, step: Step) -> bool:
-    """Return whether something is taken out in a rung's first round.
+def _recover(method: Method, server: Server, state: State, memory: State, number: int) -> Recovered:
+    after: object = run_method(lambda: method.recover(server, state, memory, number))
+    if not isinstance(after, Recovered):
+        raise ConfigError(
+            f"{type(method).__name__}.recover returned {type(after).__name__}, expected a Recovered"
+        )
+    run_method(lambda: states.check_schema(after.state, server.global_state))
+    return after
 
-    Without fading what the leaver returns is trusted; what a server-side method leaves is not that.
+
+def _removes_unused_weights(plan: Plan, step: Step) -> bool:
+    """Return whether unused weights are taken out in a rung's first round.
+
+    An option keeps what a trusted leaver returns, not what a server-side method leaves.
     """
     if step.rung == "retraining" or step.max_rounds < 2:
         return False
     return not plan.keep_unused_weights or step.rung != "local-step"
 
 
-def _faded(
-    desk: ErasureSession, roll: Participants, state: State
-) -> tuple[State, dict[str, float], dict[str, list[str]]]:
-    """Return the state without what the retained clients do not use, how much, and what stays.
+def _without_unused_weights(
+    session: ErasureSession, participants: Participants, state: State
+) -> tuple[State, UnusedWeights | None]:
+    """Return the state without weights that the retained clients do not use, and what went.
 
     Where single updates are hidden, or nobody is to be trusted alone, their mean must tell. After a
     server-side method only what nobody moves goes: it has broken what it takes apart already.
     """
-    if roll.trained is None:  # a method of its own, which let nobody train
-        return state, {}, {}
-    start, updates = roll.trained
-    single = desk.ground.situation(desk.plan.client).single_updates and desk.plan.mean == "mean"
-    shown = [u.state for u in updates] if single else [by_name(desk.plan.mean)(updates)]
-    local = desk.step.rung == "local-step"
-    model = desk.ground.fresh_model(0)
-    movable = set(desk.movable) - networks.lookups(model)
-    if not local:
-        found = unused_weights.fade(state, start, shown, movable=movable, weights={}, single=True)
-        return found.state, {"zeroed": found.zeroed, "faded": found.share}, {}
-    layers = networks.layers(model, desk.ground.classes if desk.ground.classes_told else None)
-    left_out = sorted(movable & {*layers.left_out})
+    if participants.last_round is None:  # a method of its own, which let nobody train
+        return state, None
+    start, updates = participants.last_round
+    mean = session.plan.mean
+    is_single = session.backend.situation(session.plan.client).single_updates and mean == "mean"
+    shown = [update.state for update in updates] if is_single else [by_name(mean)(updates)]
+    model = session.backend.fresh_model(0)
+    movable = set(session.trainable) - weight_layout.lookups(model)
+    if session.step.rung != "local-step":
+        result = unused_weights.fade(state, start, shown, movable=movable, weights={}, single=True)
+        return result.state, UnusedWeights(removed_share=result.share, zeroed=result.zeroed)
+    classes = session.backend.classes if session.backend.classes_told else None
+    layers = weight_layout.layers(model, classes)
+    unknown = sorted(movable & {*layers.left_out})
     movable -= layers.turned  # an input's values are no column there
-    found = unused_weights.fade(state, start, shown, movable=movable, weights=layers.weights)
-    unfaded = [*left_out, *found.skipped]
-    cleared = [name for name in unfaded if not torch.equal(found.state[name], state[name])]
-    names = {"unfaded": [name for name in unfaded if name not in cleared], "cleared": cleared}
-    names = {key: each for key, each in names.items() if each}
-    told = {"zeroed": found.zeroed, "faded": found.share}
-    told |= {key: len(each) for key, each in names.items()}
-    return found.state, told, {key: each[:_NAMED] for key, each in names.items()}
+    result = unused_weights.fade(state, start, shown, movable=movable, weights=layers.weights)
+    stayed = [*unknown, *result.skipped]
+    cleared = [name for name in stayed if not torch.equal(result.state[name], state[name])]
+    kept = [name for name in stayed if name not in cleared]
+    return result.state, UnusedWeights(
+        removed_share=result.share,
+        zeroed=result.zeroed,
+        kept=tuple(kept[:_MAX_WEIGHTS]),
+        kept_count=len(kept),
+        cleared=tuple(cleared[:_MAX_WEIGHTS]),
+        cleared_count=len(cleared),
+    )
 
 
-def _cleared(last: Mapping[str, Any]) -> bool:
-    """Return whether something was taken out of the mean of this round."""
-    return any(last["scalars"].get(key) for key in ("faded", "zeroed"))
+def _removed(rounds: tuple[RoundDetails, ...]) -> str:
+    """Return how much of the model was taken out, as the end of a reason."""
+    for done in rounds:
+        if done.unused_weights and done.unused_weights.removed_share:
+            share = done.unused_weights.removed_share
+            return f"; {share:.0%} of the layers' squared weights were removed in the first round"
+    return ""
 
 
-def _why(rounds: tuple[Mapping[str, Any], ...]) -> str:
-    """Return what of the model is gone, beside the gate's own words."""
-    shares = [share for each in rounds if (share := each["scalars"].get("faded"))]
-    told = "; {:.0%} of the layers' weights, squared, had faded in the first round"
-    return told.format(shares[0]) if shares else ""
-
-
-def _enough(
-    rounds: tuple[Mapping[str, Any], ...], before: Mapping[str, Any] | None, plan: Plan, step: Step
+def _is_enough(
+    rounds: tuple[RoundDetails, ...], baseline: BaselineCounts | None, plan: Plan, step: Step
 ) -> bool:
+    """Return whether no more round is to be taken on this rung."""
     last = rounds[-1]
-    if last["round"] >= step.max_rounds:
+    if last.round >= step.max_rounds:
         return True
-    if last["round"] < step.min_rounds or before is None or _cleared(last):
+    if last.round < step.min_rounds or baseline is None:
         return False
-    if not last["passed"] or last["model"] == plan.model:
+    if last.unused_weights is not None and last.unused_weights.changed:
         return False
-    return _pays(rounds, before)
+    if not last.passed or last.model == plan.model:
+        return False
+    return _pays(rounds, baseline)
 
 
-def _pays(rounds: tuple[Mapping[str, Any], ...], before: Mapping[str, Any]) -> bool:
+def _pays(rounds: tuple[RoundDetails, ...], baseline: BaselineCounts) -> bool:
     """Return whether one more round would not be worth it."""
-    accuracies = [Counts.of(r["counts"]).overall().value for r in rounds]
-    return rounds_that_pay(Counts.of(before).overall().value, accuracies) is not None
+    accuracies = [done.gate.accuracy for done in rounds if done.gate]
+    return rounds_that_pay(read_counts(baseline).overall().value, accuracies) is not None
 
 
-def _counted(
-    desk: ErasureSession, roll: Participants, state: State, number: int, cost: Cost
-) -> dict[str, Any]:
-    """Return a round's details: counts before and after, and what the gate says."""
-    plan, step = desk.plan, desk.step
+def _round_details(
+    participants: Participants,
+    state: State,
+    *,
+    number: int,
+    cost: Cost,
+    trained_from: str | None,
+    state_file: str | None = None,
+    memory: State | None = None,
+    unused: UnusedWeights | None = None,
+) -> RoundDetails:
+    """Let the clients count with a round's model; keep it and return the round's details.
+
+    `state_file` is where it is kept already, `memory` what its method remembers.
+    """
+    session, plan, step = participants.session, participants.plan, participants.session.step
     states.check_finite(state, f"the model after round {number}")
-    details: dict[str, Any] = {
-        "plan": plan.digest(),
-        "round": number,
-        "model": states.digest(state),
-        "passed": None,
-    }
-    scalars: dict[str, Any] = {"round": number}
+    model = states.digest(state)
+    result = None
     # A model trained from scratch is counted once, in the end.
     if number == step.max_rounds or step.rung != "retraining":
-        found, spent = counted(roll, state, details["model"], desk.course.before)
-        cost += spent
-        details |= found
-        accuracy = Counts.of(found["counts"]).overall().value
-        scalars |= {"accuracy": accuracy, "passed": found["passed"], "vetoed": found["vetoed"]}
-    scalars |= {
-        "upload_bytes": cost.upload_bytes,
-        "download_bytes": cost.download_bytes,
-        "left_out": len(roll.left_out),
-    }
-    return {**details, **roll.details(), "cost": cost.as_dict(), "scalars": scalars}
+        result, counting = check_gate(participants, state, model, session.progress.baseline)
+        cost += counting
+    return RoundDetails(
+        plan=plan.digest(),
+        round=number,
+        model=model,
+        state_file=state_file or session.state_files.put(state, memory, digest=model),
+        trained_from=trained_from,
+        gate=result,
+        unused_weights=unused,
+        exchange=participants.exchange(cost),
+        software=session.backend.software(),
+    )

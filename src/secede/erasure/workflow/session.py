@@ -1,38 +1,51 @@
-"""The desk that an erasure is worked at: every transition is written down here, in one order.
+"""The session of an erasure: every transition is written here, in one order.
 
 First the state's file, then one transaction of the journal, then the ledger's rows. What a kill
-cut off after the journal is caught up with on the next start: rows follow from the journal alone,
-and each is appended once.
+cut off after the journal is completed on the next start: rows follow from the journal alone, and
+each is appended once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any
 
 from torch import Tensor
 
 from secede import state as states
 from secede.erasure.backend import FederationBackend
 from secede.erasure.defences.fingerprints import ReplayDetector
-from secede.erasure.documents.ledger_rows import KINDS, DeliveredBody, Row
+from secede.erasure.documents.ledger_rows import KINDS, MAX_NAMES, DeliveredBody, Row
 from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.documents.request import Request
-from secede.erasure.receipts import contribution
 from secede.erasure.signing.keys import PrivateKey
-from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.journal_entries import Holder, Transition
+from secede.erasure.storage.journal_entries import Holder
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.locks import LEASE_SECONDS
 from secede.erasure.storage.model_registry import Model, ModelRegistry
-from secede.erasure.storage.progress import Progress
+from secede.erasure.storage.progress import ALLOWED, TERMINAL, Progress
 from secede.erasure.storage.state_files import StateFiles
+from secede.erasure.storage.transition_details import (
+    LEAVER,
+    RETAINED,
+    ClosingDetails,
+    EscalationDetails,
+    PlanDetails,
+    PromotionDetails,
+    RoundDetails,
+    Sent,
+    StartDetails,
+    Transition,
+    TransitionDetails,
+    VerificationDetails,
+    dump_details,
+    read_transition,
+)
 from secede.erasure.types import Document
 from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, RecordError, StateError, StorageError
@@ -43,16 +56,17 @@ from secede.unlearning.method import Server
 
 logger = logging.getLogger(__name__)
 
-NAMES = 4096  # that fit into one row of the ledger
-NOT_FADED = ("unfaded", "cleared")  # all of it stayed, or all but what nobody reaches
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ErasureSession:
-    """One request with everything that its erasure needs at hand."""
+    """One request with everything that its erasure needs at hand.
+
+    Progress and plan stay in memory until the next transition. The journal checks in each write
+    that this process still holds the lease, so nobody else can have added one.
+    """
 
     home: Home
-    ground: FederationBackend
+    backend: FederationBackend
     journal: Journal
     ledger: Ledger
     registry: ModelRegistry
@@ -60,6 +74,8 @@ class ErasureSession:
     holder: Holder
     clock: Callable[[], datetime]
     number: int
+    _progress: Progress | None = field(default=None, init=False)
+    _plans: dict[str, Plan] = field(default_factory=dict, init=False)
 
     @cached_property
     def request(self) -> Request:
@@ -67,41 +83,47 @@ class ErasureSession:
         return self.journal.request(self.number)
 
     @cached_property
-    def vault(self) -> StateFiles:
-        """Where the erasure's states lie."""
+    def state_files(self) -> StateFiles:
+        """The states of this erasure."""
         return StateFiles(self.home.work(self.number))
 
     @cached_property
     def run(self) -> str:
-        """The run whose models are looked after."""
+        """The run whose models the registry looks after."""
         return self.home.federation.run
 
     @property
-    def course(self) -> Progress:
-        """How far it has come."""
-        return Progress(
-            self.journal.entry(self.number), tuple(self.journal.transitions(self.number))
-        )
+    def progress(self) -> Progress:
+        """How far the erasure has come."""
+        if self._progress is None:
+            self._progress = Progress.read(self.journal, self.number)
+        return self._progress
 
     @property
     def plan(self) -> Plan:
-        """What is followed."""
-        return self.home.plan(self.course.plan)
+        """The plan that is followed."""
+        return self.plan_of(self.progress.plan)
+
+    def plan_of(self, digest: str) -> Plan:
+        """Return a plan of this request by its digest."""
+        if digest not in self._plans:
+            self._plans[digest] = self.home.plan(digest)
+        return self._plans[digest]
 
     @property
     def step(self) -> Step:
-        """The rung that is taken."""
-        return self.plan.ladder[self.course.rung]
+        """The rung of the plan that is taken."""
+        return self.plan.ladder[self.progress.rung]
 
-    def serving(self) -> Model:
+    def serving_model(self) -> Model:
         """Return the registered model that serves."""
-        found = self.registry.serving(self.run)
-        if found is None:
+        model = self.registry.serving(self.run)
+        if model is None:
             raise RecordError(f"run {self.run!r} has no serving model in {self.home.registry}")
-        return found
+        return model
 
-    def model(self, digest: str) -> dict[str, Tensor]:
-        """Return a model that was put into service, where the engine takes it.
+    def load_model(self, digest: str) -> dict[str, Tensor]:
+        """Return a model that was put into service, on the engine's device.
 
         StorageError if its file is lost or damaged: no client and no rung is to blame for that.
         """
@@ -114,147 +136,157 @@ class ErasureSession:
             raise StorageError(
                 f"{path}: not the model that was registered; restore the file from a backup"
             )
-        return states.to(state, self.ground.device)
+        return states.to(state, self.backend.device)
 
-    def kept(self, name: str) -> tuple[State, State]:
-        """Return a state of this erasure and its method's memory, where the engine takes them."""
-        state, memory = self.vault.get(name)
-        return states.to(state, self.ground.device), states.to(memory, self.ground.device)
+    def load_state(self, name: str) -> tuple[State, State]:
+        """Return a state of this erasure and its method's memory, on the engine's device."""
+        state, memory = self.state_files.get(name)
+        return states.to(state, self.backend.device), states.to(memory, self.backend.device)
 
     def server(self, plan: Plan) -> Server:
-        """Return what a method finds."""
-        state = self.model(plan.model)
-        found = self.ground.server(plan.client, plan.retained, state, plan.leaver_timeout)
-        return replace(found, mean=by_name(plan.mean))
+        """Return what a method finds at the server."""
+        state = self.load_model(plan.model)
+        server = self.backend.server(plan.client, plan.retained, state, plan.leaver_timeout)
+        return replace(server, mean=by_name(plan.mean))
 
     @cached_property
-    def shared(self) -> dict[str, str]:
+    def parameter_aliases(self) -> dict[str, str]:
         """Further names of shared parameters, each with the one that stands for it."""
-        return states.aliases(self.ground.fresh_model(0))
+        return states.aliases(self.backend.fresh_model(0))
 
     @cached_property
-    def movable(self) -> frozenset[str]:
+    def trainable(self) -> frozenset[str]:
         """The entries of a state that training moves."""
-        parameters = self.ground.fresh_model(0).named_parameters()
+        parameters = self.backend.fresh_model(0).named_parameters()
         return frozenset(name for name, value in parameters if value.requires_grad)
 
-    def returning(self, plan: Plan) -> ReplayDetector:
-        """Return what old updates are known again by, those of the plan's leaver among them."""
-        last, seen = self.ground.last(plan.client), self.ground.seen(plan.client)
-        return ReplayDetector(self.home.path, self.movable, last, seen)
+    def replay_detector(self, plan: Plan) -> ReplayDetector:
+        """Return what recognises old updates, those of the plan's leaver among them."""
+        last = self.backend.last_update(plan.client)
+        digests = self.backend.recorded_digests(plan.client)
+        return ReplayDetector(self.home.path, self.trainable, last, digests)
 
-    def numbers(self, names: tuple[str, ...]) -> list[int]:
+    def engine_numbers(self, names: tuple[str, ...]) -> list[int]:
         """Return clients' numbers in the engine."""
-        unknown = sorted(set(names) - self.ground.clients.keys())
+        unknown = sorted(set(names) - self.backend.clients.keys())
         if unknown:
             raise ConfigError(f"client {unknown[0]!r} is registered but not in the federation")
-        return [self.ground.clients[name] for name in names]
+        return [self.backend.clients[name] for name in names]
 
-    def hold(self) -> None:
+    def renew_lease(self) -> None:
         """Renew the lease before what cannot be undone; RecordError if another had it since."""
         self.journal.renew(self.number, self.holder, self.clock(), LEASE_SECONDS)
 
-    def write(self, body: Document) -> Row:
-        """Append a row to the ledger unless it is there, stamped with the time that it is now."""
-        self.hold()
+    def append_row(self, body: Document) -> Row:
+        """Append a row to the ledger with the present time, unless it is there."""
+        self.renew_lease()
         row = self.ledger.append_once(KINDS[type(body)], body, self.clock())
-        self.note_head()
+        self.save_ledger_head()
         return row
 
-    def note_head(self) -> None:
-        """Keep in the journal how far the ledger goes."""
+    def save_ledger_head(self) -> None:
+        """Save in the journal how far the ledger goes."""
         head = self.ledger.head()
-        if self.journal.head() != head:
-            self.journal.keep_head(head)
+        if self.journal.ledger_head() != head:
+            self.journal.save_ledger_head(head)
 
-    def move(self, state: str, details: Mapping[str, Any]) -> None:
+    def advance(self, details: TransitionDetails) -> None:
         """Take the request to its next state: journal, lease, ledger."""
-        now = self.clock()
-        added = self.journal.append(
+        now, before = self.clock(), self.progress
+        row = self.journal.append(
             self.number,
-            state,
-            {**details, **self._circumstances(state)},
+            details.state,
+            dump_details(details),
             now,
             holder=self.holder,
-            allowed=courses.ALLOWED,
+            allowed=ALLOWED,
         )
-        if state not in courses.TERMINAL:
+        if details.state not in TERMINAL:
             self.journal.renew(self.number, self.holder, now, LEASE_SECONDS)
-        self._copy(self.course, added)
-        retraining = state == courses.POST_TRAINING and self.step.rung == "retraining"
-        logger.info(_words(added, "retraining" if retraining else state.replace("-", " ")))
+        transition = read_transition(row)
+        # The entry is read again: somebody may have extended the request meanwhile.
+        entry = self.journal.entry(self.number)
+        self._progress = Progress(entry, (*before.transitions, transition))
+        self._append_rows(transition)
+        logger.info(self._describe(transition))
 
-    def catch_up(self) -> None:
-        """Append what the ledger lacks of the journal, as a kill may have left it."""
-        course = self.course
-        self.enter()
-        for transition in course.way:
-            self._copy(course, transition)
+    def complete_ledger(self) -> None:
+        """Append the rows that a kill left out after the journal was written."""
+        self.append_request_rows()
+        for transition in self.progress.transitions:
+            self._append_rows(transition)
 
-    def enter(self) -> None:
-        """Append that the request was accepted, and until when it was put off, once."""
-        entry = self.course.entry
+    def append_request_rows(self) -> None:
+        """Append once that the request was accepted, and until when it was extended."""
+        entry = self.progress.entry
         for body in consistency.accepted(entry, self.request):
             self.ledger.append_once(KINDS[type(body)], body, entry.received)
 
-    def _circumstances(self, state: str) -> dict[str, Any]:
-        """Return what the receipt will say about a transition besides its own details."""
-        found = dict[str, Any]()
-        if state in courses.COMPUTED:
-            found["software"] = self.ground.software().model_dump(mode="json")
-        if state == courses.VERIFIED:
-            client = self.plan.client
-            trained = self.ground.scope(client)
-            scope = contribution.scope(self.home, self.journal, self.registry, trained, client)
-            found |= {"scope": scope.model_dump(mode="json"), "training": self.ground.training()}
-        return found
-
-    def _copy(self, course: Progress, transition: Transition) -> None:
-        for body in self._rows(course, transition):
+    def _append_rows(self, transition: Transition) -> None:
+        for body in self._rows(transition):
             self.ledger.append_once(KINDS[type(body)], body, transition.at)
-        self.note_head()
+        self.save_ledger_head()
 
-    def _rows(self, course: Progress, transition: Transition) -> Iterator[Document]:
-        """Yield what the ledger holds of a transition; it follows from the journal alone."""
+    def _rows(self, transition: Transition) -> Iterator[Document]:
+        """Yield the ledger's rows of a transition; they follow from the journal alone."""
         details = transition.details
-        if transition.state == courses.PLANNED:
-            yield self.home.plan(details["plan"]).body(0)
-        if transition.state == courses.ESCALATED and details["next"] is not None:
-            yield self.home.plan(details["plan"]).body(details["next"])
-        if transition.state == courses.POST_TRAINING and "sent" not in details:
-            names = self.home.plan(details["plan"]).retained
-            for start in range(0, len(names), NAMES):
-                part = names[start : start + NAMES]
-                yield DeliveredBody(model=details["model"], clients=part)
-        for told in details.get("sent", ()):
-            yield from self._delivered(course, transition, told)
-        yield consistency.transition_body(course.entry.digest, transition)
+        if isinstance(details, PlanDetails):
+            yield self.plan_of(details.plan).body(0)
+        if isinstance(details, EscalationDetails) and details.next_rung is not None:
+            yield self.plan_of(details.plan).body(details.next_rung)
+        if isinstance(
+            details, StartDetails | RoundDetails | EscalationDetails | VerificationDetails
+        ):
+            for sent in details.exchange.sent if details.exchange else ():
+                yield from self._delivered(transition.number, details.plan, sent)
+        yield consistency.transition_body(self.progress.entry.digest, transition)
 
-    def _delivered(
-        self, course: Progress, transition: Transition, told: Mapping[str, Any]
-    ) -> Iterator[DeliveredBody]:
+    def _delivered(self, number: int, plan_digest: str, sent: Sent) -> Iterator[DeliveredBody]:
         """Yield who was sent a state on the way to a transition: the leaver, those present."""
-        plan = self.home.plan(transition.details["plan"])
-        names: tuple[str, ...] = (plan.client,) if "leaver" in told["to"] else ()
-        if "retained" in told["to"]:
-            names += courses.present(plan.retained, course.way[: transition.number])
-        for start in range(0, len(names), NAMES):
-            yield DeliveredBody(model=told["model"], clients=names[start : start + NAMES])
+        plan = self.plan_of(plan_digest)
+        names: tuple[str, ...] = (plan.client,) if LEAVER in sent.to else ()
+        if RETAINED in sent.to:
+            names += self.progress.present(plan.retained, number)
+        return delivered_rows(sent.model, names)
+
+    def _describe(self, transition: Transition) -> str:
+        """Return the log line of a transition."""
+        name = transition.state.replace("-", " ")
+        if isinstance(transition.details, RoundDetails) and self.step.rung == "retraining":
+            name = "retraining"
+        return describe(transition.details, name)
 
 
-def _words(transition: Transition, said: str) -> str:
-    """Say what happened in a line that begins with `said`."""
-    details = transition.details
-    if transition.state == courses.POST_TRAINING:
-        accuracy = details["scalars"].get("accuracy")
-        told = "" if accuracy is None else f": retained clients answer {accuracy:.1%} right"
-        faded = details["scalars"].get("faded")
-        told += f", {faded:.0%} of the layers' weights, squared, faded" if faded else ""
-        if stay := [name for key in NOT_FADED for name in details.get(key, ())]:
-            count = sum(details["scalars"].get(key, 0) for key in NOT_FADED)
-            told += fill_line(", these could not fade: ", stay, count)
-        return f"{said} round {details['round']}{told}"
-    if transition.state in (courses.REFUSED, courses.ROLLED_BACK):
-        return said  # whoever works on it tells the outcome, and why
-    more = [str(details[key]) for key in ("method", "outcome", "reason") if details.get(key)]
-    return f"{said}: {', '.join(more)}" if more else said
+def delivered_rows(model: str, names: tuple[str, ...]) -> Iterator[DeliveredBody]:
+    """Yield rows that say who received a model, as many as the names take."""
+    for start in range(0, len(names), MAX_NAMES):
+        yield DeliveredBody(model=model, clients=names[start : start + MAX_NAMES])
+
+
+def describe(details: TransitionDetails, name: str) -> str:
+    """Return the log line of a transition that is called `name`."""
+    if isinstance(details, RoundDetails):
+        return f"{name} round {details.round}{_describe_round(details)}"
+    if isinstance(details, ClosingDetails):
+        return name  # whoever works on it logs the outcome, and why
+    if isinstance(details, EscalationDetails):
+        return f"{name}: {details.method}, {details.outcome}, {details.reason}"
+    if isinstance(details, StartDetails | PromotionDetails):
+        return f"{name}: {details.method}"
+    if isinstance(details, PlanDetails) and details.reason:
+        return f"{name}: {details.reason}"
+    return name
+
+
+def _describe_round(details: RoundDetails) -> str:
+    gate, unused = details.gate, details.unused_weights
+    line = "" if gate is None else f": retained clients answer {gate.accuracy:.1%} right"
+    if unused is None:
+        return line
+    if unused.removed_share:
+        line += f", {unused.removed_share:.0%} of the layers' squared weights removed as unused"
+    if unused.kept or unused.cleared:
+        names = (*unused.kept, *unused.cleared)
+        total = unused.kept_count + unused.cleared_count
+        line += fill_line(", these could not be removed: ", names, total)
+    return line

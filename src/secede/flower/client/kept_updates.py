@@ -19,14 +19,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from secede import files
 from secede import state as states
-from secede.erasure.canonical_json import parse, read, to_canonical
-from secede.erasure.types import Count, Digest, Document, describe_errors
-from secede.errors import ConfigError, RecordError, SecedeError, StateError, StorageError
+from secede.erasure.canonical_json import to_canonical
+from secede.erasure.storage.json_files import load_document
+from secede.erasure.types import Count, Digest, Document
+from secede.errors import ConfigError, RecordError, StateError, StorageError
 from secede.flower.storage import state_writer
 from secede.state import State
 
@@ -128,13 +129,7 @@ class KeptUpdates:
         path = self.folder / _INDEX
         if not path.exists():
             return ()
-        try:
-            return Index.model_validate_json(
-                to_canonical(parse(read(path, _LIMIT), _LIMIT))
-            ).updates
-        except (SecedeError, ValidationError) as error:
-            told = describe_errors(error) if isinstance(error, ValidationError) else error
-            raise RecordError(f"{path}: damaged ({told}); restore it from a backup") from error
+        return load_document(Index, path, _LIMIT).updates
 
     def get(self, digest: str, home: str | None = None) -> dict[str, Tensor] | None:
         """Return the update with this digest, of a home if one is named; None if it is not there.

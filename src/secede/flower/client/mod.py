@@ -163,7 +163,7 @@ class ClientErasure:
                 )
             like = arrays.template_of(self._load_model())
             asked, state = messages.read_task(message, like)
-            task = client_tasks.received(asked.form(), allowed=self._methods)
+            task = client_tasks.from_message(asked.form(), allowed=self._methods)
             own = None
             if isinstance(task, TakeStep):
                 own = self._own(self.updates(context), asked, like)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from secede.erasure.canonical_json import read
+from secede.erasure.canonical_json import read_file
 from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
 from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.model_registry import ModelRegistry
-from secede.erasure.storage.progress import PROMOTED
+from secede.erasure.storage.transition_details import PROMOTED
 from secede.errors import RecordError, RolledBackError
 from secede.flower.protocol.nodes import select
 from secede.flower.storage.round_log import RoundLog
@@ -59,7 +58,7 @@ def earlier_result(folder: Path, leaver: str) -> ErasureResult | None:
         return None
     home = Home(folder)
     with ModelRegistry(home.registry, read_only=True) as registry:
-        gone = done[-1].client in registry.erased()
+        gone = done[-1].client in registry.erased_clients()
     return _held(home, done[-1]) if gone else None
 
 
@@ -70,13 +69,12 @@ def _requests(folder: Path, leaver: str) -> list[Entry]:
         return []
     name = select(leaver, known).name
     with Journal(path, read_only=True) as journal:
-        found = [listed.entry for listed in journal.requests(datetime.now(UTC))]
-    return [entry for entry in found if entry.client == name]
+        return [entry for entry in journal.entries() if entry.client == name]
 
 
 def _held(home: Home, entry: Entry) -> ErasureResult:
     path, signers = home.receipt(entry.digest), home.signers()
-    data = read(path, MAX_RECEIPT_BYTES)
+    data = read_file(path, MAX_RECEIPT_BYTES)
     held = verify_receipt(data, signers.keys, auditors=signers.auditors, ledger=home.ledger)
     told = held.statement.predicate
     return ErasureResult(

@@ -19,13 +19,13 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from pydantic import Field, ValidationError
 
 from secede.erasure.canonical_json import parse
-from secede.erasure.types import Count, Digest, Document, Name, Share, describe_errors
+from secede.erasure.types import Count, Digest, Document, Fraction, Name, describe_errors
 from secede.errors import ConfigError, GuardError, RecordError, SecedeError, StateError, TrustError
 from secede.flower.protocol import arrays
 from secede.state import State
 from secede.text import one_line, printable
 from secede.unlearning import client_tasks
-from secede.unlearning.client_tasks import CountRight, Measure, Sent, Task
+from secede.unlearning.client_tasks import CountRight, Measure, Task, TaskMessage
 from secede.unlearning.local_step import LocalResult
 from secede.unlearning.method import Reply, TakeStep
 
@@ -55,13 +55,13 @@ class TaskHeader(Document):
     settings: dict[str, Any] = Field(default_factory=dict)
     client: Count  # its number in the engine
     number: Count  # seeds what is random in the task
-    weight: Share = 0.0  # of the client's own last update in the last mean
+    weight: Fraction = 0.0  # of the client's own last update in the last mean
     own: Digest | None = None  # of that update; None: the server recorded none
     home: str = ""  # the identity of the server's home
 
-    def form(self) -> Sent:
+    def form(self) -> TaskMessage:
         """Return the task's name and settings."""
-        return Sent(self.task, self.method, self.settings)
+        return TaskMessage(self.task, self.method, self.settings)
 
 
 def task_message(node: int, header: TaskHeader, state: State, *, ttl: float) -> Message:
@@ -196,7 +196,7 @@ def read_reply(message: Message, task: Task, template: State, who: str) -> Local
 
 def _state(message: Message, content: Mapping[str, Any], template: State) -> LocalResult:
     state = arrays.unpack(message.content.array_records[_STATE], template)
-    return client_tasks.result_of(state, content["report"])
+    return client_tasks.parse_result(state, content["report"])
 
 
 def _numbers(content: Mapping[str, Any], task: CountRight | Measure) -> Reply:

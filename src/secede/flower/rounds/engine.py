@@ -129,7 +129,7 @@ class LiveEngine(ABC):
         A client that goes away meanwhile gets the task again when it is back. One whose app
         crashes, perhaps for lack of memory, gets it up to four times more, after growing pauses.
         """
-        form, node = client_tasks.sent(task), self._node(client)
+        form, node = client_tasks.to_message(task), self._node(client)
         timeout = self.task_timeouts.get(client, self.round_timeout)
         cost, crash, pauses = Cost(), None, list(_PAUSES)
         for left in seconds_left(timeout, self.transport.pause):
@@ -152,7 +152,7 @@ class LiveEngine(ABC):
         self, clients: Sequence[int], task: Task, *, global_state: State, number: int = 0
     ) -> TaskReplies:
         """Send a task to several clients at once; those without a reply are left out and logged."""
-        request = TaskRequest(task, client_tasks.sent(task), global_state, number)
+        request = TaskRequest(task, client_tasks.to_message(task), global_state, number)
         result = self._tasks.send(
             clients, request, timeout=self.round_timeout, node_timeout=self.online_timeout
         )

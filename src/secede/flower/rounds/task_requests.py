@@ -18,7 +18,7 @@ from secede.flower.protocol.nodes import Node
 from secede.flower.rounds.transport import Transport
 from secede.state import State
 from secede.unlearning import client_tasks
-from secede.unlearning.client_tasks import Sent, Task
+from secede.unlearning.client_tasks import Task, TaskMessage
 from secede.unlearning.local_step import LocalResult
 from secede.unlearning.method import Reply
 
@@ -38,7 +38,7 @@ class TaskRequest:
     """A task, the form in which it is sent, and the state that it works on."""
 
     task: Task
-    form: Sent
+    form: TaskMessage
     state: State
     number: int = 0
 

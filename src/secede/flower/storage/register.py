@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from secede import files
 from secede.erasure.canonical_json import to_canonical
-from secede.erasure.documents.ledger_rows import DeliveredBody, ModelBody
+from secede.erasure.documents.ledger_rows import ModelBody
 from secede.erasure.documents.receipt import Scope
 from secede.erasure.storage.home import Client, Federation, Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import Candidate, Model, ModelRegistry
 from secede.erasure.types import parse_time
-from secede.erasure.workflow.session import NAMES
+from secede.erasure.workflow.session import delivered_rows
 from secede.errors import ConfigError, RecordError
 from secede.flower.storage.round_log import Round
 from secede.flower.storage.store import Store
@@ -129,8 +129,7 @@ def _register(store: Store, lineage: Sequence[Round]) -> None:
         )
         at = parse_time(last.at)
         ledger.append_once("model", body, at)
-        for start in range(0, len(model.clients), NAMES):
-            part = DeliveredBody(model=last.model, clients=model.clients[start : start + NAMES])
+        for part in delivered_rows(last.model, model.clients):
             ledger.append_once("delivered", part, at)
 
 

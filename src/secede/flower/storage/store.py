@@ -22,14 +22,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from flwr.app import ArrayRecord
-from pydantic import Field, ValidationError
+from pydantic import Field
 from torch import Tensor, nn
 
 from secede import files, logs
 from secede import state as states
-from secede.erasure.canonical_json import parse, read, to_canonical
+from secede.erasure.canonical_json import parse, read_file
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.json_files import load_document, save_document
 from secede.erasure.storage.locks import HomeLock, lock_home
 from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.types import Document, check_name, format_time, is_name
@@ -100,7 +101,7 @@ class Store:
         if not path.exists():
             return
         try:
-            engine = parse(read(path, _LIMIT), _LIMIT).get("engine")
+            engine = parse(read_file(path, _LIMIT), _LIMIT).get("engine")
         except TrustError as error:
             raise RecordError(f"{path}: damaged; restore it from a backup") from error
         if engine != self.engine:
@@ -112,7 +113,7 @@ class Store:
             )
 
     def _default_name(self) -> str:
-        """Return the federation's name in the home, else the folder's, or of the one around `home`."""
+        """Return the home's federation, else the name of the folder, or of the one around `home`."""
         if (self.path / "federation.json").exists():
             return self.home.federation.name
         names = (self.path.name, self.path.parent.name)
@@ -123,12 +124,8 @@ class Store:
         """The home's id for clients, drawn once at random: it survives a move of the folder."""
         path = self.path / "identity.json"
         if not path.exists():
-            identity = Identity(home=secrets.token_hex(16))
-            files.write_bytes(path, to_canonical(identity.model_dump(mode="json")) + b"\n")
-        try:
-            return Identity.model_validate_json(path.read_bytes()).home
-        except ValidationError as error:
-            raise RecordError(f"{path}: damaged; restore it from a backup") from error
+            save_document(path, Identity(home=secrets.token_hex(16)))
+        return load_document(Identity, path, _LIMIT).home
 
     @cached_property
     def template(self) -> dict[str, Tensor]:
@@ -184,7 +181,7 @@ class Store:
         if not self.home.registry.exists():
             return frozenset()
         with ModelRegistry(self.home.registry, read_only=True) as registry:
-            return frozenset(registry.erased())
+            return frozenset(registry.erased_clients())
 
     def serving_model(self) -> Model | None:
         """Return the registered model that serves, if there is one."""
@@ -204,7 +201,7 @@ class Store:
             return
         with ModelRegistry(self.home.registry, read_only=True) as registry:
             retired = any(m.digest == digest and m.status == "retired" for m in registry.models())
-            erased, last = frozenset(registry.erased()), self.last_round()
+            erased, last = frozenset(registry.erased_clients()), self.last_round()
         if not retired and erased and (last is None or last.model != digest):
             # The registry has the models that served, but not those of the rounds between.
             retired = not erased.isdisjoint(self.log.contributors().get(digest, ()))

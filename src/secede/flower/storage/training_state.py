@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from secede import files
-from secede.erasure.canonical_json import to_canonical
+from secede.erasure.storage.json_files import load_document, save_document
 from secede.erasure.types import Count, Document
-from secede.errors import ConfigError, RecordError
+from secede.errors import ConfigError
 from secede.flower.storage.round_log import Round, RoundLog
 from secede.text import plural, short_digest
+
+_MAX_BYTES = 1 << 20
 
 
 class Training(Document):
@@ -48,11 +47,9 @@ class TrainingState:
 
     def last(self) -> Training | None:
         """Return the training in progress, or the last one."""
-        try:
-            data = self._path.read_bytes() if self._path.exists() else None
-            return None if data is None else Training.model_validate_json(data)
-        except ValidationError as error:
-            raise RecordError(f"{self._path}: damaged; restore it from a backup") from error
+        if not self._path.exists():
+            return None
+        return load_document(Training, self._path, _MAX_BYTES)
 
     def unfinished(self) -> tuple[Training, int] | None:
         """Return the training that made the last model and was cut short, and its rounds so far."""
@@ -171,8 +168,13 @@ class TrainingState:
             self.write(last.model_copy(update=change))
 
     def write(self, training: Training) -> None:
+<<<<<<< HEAD
         """Write training.json."""
         files.write_bytes(self._path, to_canonical(training.model_dump(mode="json")) + b"\n")
+=======
+        """Write a training down."""
+        save_document(self._path, training)
+>>>>>>> main
 
     def _from_scratch_pending(self) -> bool:
         """Return whether a training from scratch was requested and has no round yet."""

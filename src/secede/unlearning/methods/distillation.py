@@ -1,10 +1,10 @@
-"""Distillation: take the leaver's updates out of the model, then let the old model teach it again.
+"""Distillation: subtract the leaver's updates, then distil the old model into the result.
 
-The server subtracts the leaver's weighted updates of all rounds and distils the old global model's
-soft labels into what is left, on unlabelled inputs of its own: no client takes part. Wu, Zhu, Mitra
-2022, "Federated Unlearning with Knowledge Distillation". The paper asks for a high temperature and
-states neither it nor the schedule: both are ours, as is the factor T² (Hinton et al. 2015).
-Statistics of normalisation layers are not subtracted but learnt anew from the server's inputs.
+Wu, Zhu, Mitra 2022, "Federated Unlearning with Knowledge Distillation". The server subtracts the
+leaver's weighted updates of all rounds and distils the old global model's soft labels on unlabelled
+inputs of its own; no client takes part. The paper wants a high temperature but gives neither its
+value nor the schedule: both are ours, as is the factor T² (Hinton et al. 2015). Statistics of
+normalisation layers are not subtracted but relearnt from the server's inputs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Distillation(Method):
     learning_rate: float = 0.01
     momentum: float = 0.9
     batch_size: int = 128
-    clip: float = 5.0  # of the gradient's norm: what is left after the subtraction may be far off
+    clip: float = 5.0  # of the gradient's norm: it is large after the subtraction
 
     def __post_init__(self) -> None:
         for name in ("epochs", "temperature", "learning_rate", "batch_size", "clip"):
@@ -46,30 +46,31 @@ class Distillation(Method):
             raise ConfigError(f"momentum must be at least 0 and below 1, got {self.momentum}")
 
     def start(self, server: Server) -> Start:
-        """Subtract and distil; nothing is sent, the server's own gradients are counted."""
-        inputs = _inputs(server)
+        """Subtract and distil; nothing is sent, and the cost counts the server's own gradients."""
+        inputs = _unlabelled_inputs(server)
         device = next(iter(server.global_state.values())).device
         started = _clock(device)
         student, teacher = server.fresh_model(), server.fresh_model()
         states.load_into(teacher, server.global_state)
-        skewed = _subtracted(server, student)
-        states.load_into(student, skewed)
-        # The order of the batches must not depend on what ran before: the model itself names it.
+        subtracted = _subtracted(server, student)
+        states.load_into(student, subtracted)
+        # The order of the batches must not depend on earlier runs: the model's digest seeds it.
         name = ("distillation", states.digest(server.global_state))
         with seeded(0, *name):
             self._distil(student, self._soft_labels(teacher, inputs), inputs, *name)
         state = states.of(student)
         if not states.is_finite(state):
             raise StateError(
-                "the distillation left the finite numbers: lower the learning rate or the clip"
+                "the distillation gave values that are not finite: lower the learning rate or the "
+                "clip"
             )
         gradients = self.epochs * len(inputs)
         return Start(
             state=state,
             cost=Cost(gradient_samples=gradients, seconds=_clock(device) - started),
             report={
-                "subtracted_distance": states.distance(skewed, server.global_state),
-                "distilled_distance": states.distance(state, skewed),
+                "subtracted_distance": states.distance(subtracted, server.global_state),
+                "distilled_distance": states.distance(state, subtracted),
                 "gradient_samples": gradients,
             },
         )
@@ -82,51 +83,53 @@ class Distillation(Method):
         return functional.softmax(torch.cat(outputs) / self.temperature, dim=1)
 
     def _distil(self, student: nn.Module, soft: Tensor, inputs: Tensor, *name: str) -> None:
-        """Train `student` in place to give the soft labels."""
-        moving = trainable(student)
-        optimiser = torch.optim.SGD(moving, lr=self.learning_rate, momentum=self.momentum)
+        """Train `student` in place on the soft labels."""
+        parameters = trainable(student)
+        optimiser = torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
         student.train()
         for chosen in self._orders(len(inputs), generator(0, *name)):
             optimiser.zero_grad(set_to_none=True)
             outputs = student(inputs[chosen.to(inputs.device)].to(soft.device))
-            found = functional.log_softmax(outputs / self.temperature, dim=1)
-            wanted = soft[chosen.to(soft.device)]
-            loss = functional.kl_div(found, wanted, reduction="batchmean")
+            log_probabilities = functional.log_softmax(outputs / self.temperature, dim=1)
+            targets = soft[chosen.to(soft.device)]
+            loss = functional.kl_div(log_probabilities, targets, reduction="batchmean")
             (loss * self.temperature**2).backward()
-            nn.utils.clip_grad_norm_(moving, self.clip)
+            nn.utils.clip_grad_norm_(parameters, self.clip)
             optimiser.step()
 
     def _orders(self, count: int, draw: torch.Generator) -> Iterator[Tensor]:
-        """Yield batches of nearly equal size, so that none holds the one sample left over."""
+        """Yield batches of nearly equal size: none holds a single left-over sample."""
         for _ in range(self.epochs):
             order = torch.randperm(count, generator=draw)
             yield from order.tensor_split(-(-count // self.batch_size))
 
 
-def _inputs(server: Server) -> Tensor:
+def _unlabelled_inputs(server: Server) -> Tensor:
     if server.unlabelled is None or not len(server.unlabelled):
         raise ConfigError(
-            "distillation needs unlabelled data at the server, and there is none: hold some back "
-            "(situation.server_data)"
+            "distillation needs unlabelled data at the server, and there is none: set "
+            "situation.server_data"
         )
     if not bool(torch.isfinite(server.unlabelled).all()):
-        raise DataError("the server's unlabelled inputs hold values that are not finite")
+        raise DataError(
+            "the server's unlabelled inputs hold values that are not finite, expected numbers"
+        )
     return server.unlabelled
 
 
 def _subtracted(server: Server, model: nn.Module) -> State:
-    """Return the global state without the leaver's weighted updates, over what can move."""
+    """Return the global state minus the leaver's weighted updates of trainable parameters."""
     if server.history is None:
         raise ConfigError(
             "distillation needs the sum of the leaver's updates, and the server kept no history: "
-            "train with one (situation.history)"
+            "set situation.history and train again"
         )
     device = next(iter(server.global_state.values())).device
-    taught = states.to(server.history.accumulated(server.leaver), device)
-    without = states.shifted(server.global_state, taught, scale=-1)
-    movable = {name for name, value in model.named_parameters() if value.requires_grad}
+    update_sum = states.to(server.history.update_sum(server.leaver), device)
+    shifted = states.shifted(server.global_state, update_sum, scale=-1)
+    trainable_names = {name for name, value in model.named_parameters() if value.requires_grad}
     return {
-        name: without[name] if name in movable else value
+        name: shifted[name] if name in trainable_names else value
         for name, value in server.global_state.items()
     }
 

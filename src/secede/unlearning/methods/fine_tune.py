@@ -1,4 +1,4 @@
-"""Fine-tuning alone: post-training straight from the global model, an ablation."""
+"""Fine-tuning: post-training straight from the global model. A baseline."""
 
 from __future__ import annotations
 

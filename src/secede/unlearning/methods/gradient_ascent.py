@@ -1,8 +1,8 @@
 """Gradient ascent without a ball: the leaver climbs its own loss from the global model.
 
-The plain idea that projected ascent (Halimi et al. 2022, section 4.2) puts a ball and an early stop
-around. Cross-entropy has no upper bound, so this may destroy the model; it is here to show that.
-Defaults are projected ascent's. It ends with its epochs, wherever it is by then.
+An ablation of projected ascent (Halimi et al. 2022, section 4.2), which adds a ball and an early
+stop. Cross-entropy has no upper bound, so this may destroy the model. Defaults are those of
+projected ascent. It always takes all its epochs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class GradientAscent:
         )
 
     def unlearn(self, task: LocalTask) -> LocalResult:
-        """Return where the climb is after its last epoch."""
+        """Return the state after the last epoch."""
         descent = Descent(
             task.model,
             task.global_state,
@@ -44,12 +44,12 @@ class GradientAscent:
             clip=self.clip,
         )
         samples = own_samples(task, self.batch_size)
-        descent.evaluate(samples, task.loss)  # samples that do not fit are refused before the climb
+        descent.evaluate(samples, task.loss)  # raises before the ascent if samples do not fit
 
-        def sunk(outputs: Tensor, labels: Tensor) -> Tensor:
+        def negated_loss(outputs: Tensor, labels: Tensor) -> Tensor:
             return -task.loss(outputs, labels)
 
         for epoch in range(1, self.epochs + 1):
             for inputs, labels in task.batches(self.batch_size, epoch):
-                descent.step(inputs, labels, sunk)
+                descent.step(inputs, labels, negated_loss)
         return descent.result(task, samples, ended_by="epochs")

@@ -1,10 +1,10 @@
-"""A negated update: for one round the leaver trains as always and sends the opposite.
+"""Negated update: for one round the leaver trains as always and sends the negated update.
 
 Mora, Mazzocca, Montanari, Bellavista 2025, "Federated Unlearning Made Practical: Seamless
-Integration via Negated Pseudo-Gradients" (PUF, its regular mode): the others train in the same
-round, and the mean of all, weighted by samples, is the new model. The authors' scripts scale by 20
-among ten clients, which takes two of the leaver's updates back: so by 2 over its share here. It
-scales before it sends, and trains on the global model's normalisation statistics, our choice.
+Integration via Negated Pseudo-Gradients" (PUF, regular mode): the others train in the same round,
+and the mean of all, weighted by samples, is the new model. The authors' scripts scale by 20 with
+ten clients, which takes back two of the leaver's updates: so we scale by 2 over its share. Ours:
+the leaver scales before it sends, and trains with the global model's normalisation statistics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PHASE = "negated-update"  # names the batches of the round
 
 @dataclass(frozen=True, kw_only=True)
 class NegatedUpdate(Method):
-    """One round with the leaver's update turned round and scaled."""
+    """One round with the leaver's update negated and scaled."""
 
     scale: float | None = None  # None: 2 over the leaver's share in the mean
 
@@ -34,35 +34,35 @@ class NegatedUpdate(Method):
 
     def start(self, server: Server) -> Start:
         """Return the mean of the retained clients and the leaver's negated update."""
-        opposite, cost = server.engine.ask(
-            server.leaver, partial(self._opposite, self.scale), global_state=server.global_state
+        negated, cost = server.engine.ask(
+            server.leaver, partial(self._negate, self.scale), global_state=server.global_state
         )
         reply = server.engine.train_round(
             server.global_state, server.retained, phase=_PHASE, number=1
         )
-        left = Update(server.leaver, opposite.state, opposite.samples)
-        return Start(state=aggregate((*reply.updates, left)), cost=cost + reply.cost)
+        leaver_update = Update(server.leaver, negated.state, negated.samples)
+        return Start(state=aggregate((*reply.updates, leaver_update)), cost=cost + reply.cost)
 
     @staticmethod
-    def _opposite(scale: float | None, side: ClientSide) -> Reply:
-        """Train a round at the leaver; return the global state minus the scaled update."""
+    def _negate(scale: float | None, side: ClientSide) -> Reply:
+        """Train a round at the leaver; return the global state minus its scaled update."""
         if scale is None:
             if side.own is None or not side.own.weight:
                 raise ConfigError(
-                    "negated-update: the leaver does not know its share in the mean, or missed the "
-                    "last round and has none; give scale"
+                    "negated-update: the leaver missed the last round, so it does not know its "
+                    "share in the mean; give scale"
                 )
             scale = 2 / side.own.weight
-        how = side.training
+        training = side.training
         descent = Descent(
             side.fresh_model(0),
             side.global_state,
-            learning_rate=how.learning_rate,
-            momentum=how.momentum,
+            learning_rate=training.learning_rate,
+            momentum=training.momentum,
             clip=math.inf,
         )
-        for epoch in range(1, how.epochs + 1):
-            for inputs, labels in side.batches(how.batch_size, epoch):
+        for epoch in range(1, training.epochs + 1):
+            for inputs, labels in side.batches(training.batch_size, epoch):
                 descent.step(inputs, labels, side.loss)
         update = states.difference(descent.state(), side.global_state)
         return Reply(

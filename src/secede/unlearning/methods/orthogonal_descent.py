@@ -1,11 +1,11 @@
-"""Orthogonal steepest descent: unlearn in directions that the retained clients do not feel.
+"""Orthogonal steepest descent: unlearn orthogonally to the retained clients' gradients.
 
 Pan, Wang, Li, Zheng, Wang, Tang, Zhao 2025, "Federated Unlearning with Gradient Descent and
-Conflict Mitigation" (FedOSD): 100 rounds, then post-training that does not go back. We upload
-full gradients, in evaluation mode; the authors' code uploads an epoch's sum of some 25 at rate
-0.0004, hence 0.01 here. It takes the way back out of an update whichever way that points, we only
-where it leads back; both keep the update's length. Means are weighted by samples, and clients
-recover at the federation's own rate; there both are other.
+Conflict Mitigation" (FedOSD): 100 rounds, then post-training that does not lead back. We upload
+full gradients in evaluation mode; the authors' code uploads an epoch's sum of about 25 at rate
+0.0004, hence 0.01 here. Their code removes an update's part along the line to the old model in both
+directions, ours only where it leads back; both keep the update's length. Unlike theirs, our means
+are weighted by samples, and clients recover at the federation's own rate.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from secede.unlearning.method import (
     ask_each,
 )
 
-# Samples, or as many as in training: sums alone matter. A CPU's caches are full with fewer.
-_AT_ONCE = {"cpu": 256, "cuda": 1024}
-_NOTHING_LEFT = 1e-6  # of the leaver's gradient: what is below is rounding
+# Samples per batch, at least the training's: only sums matter. Fewer fill a CPU's caches.
+_BATCH_SIZES = {"cpu": 256, "cuda": 1024}
+_ROUNDING = 1e-6  # of the gradient's length: a shorter orthogonal part is a rounding error
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrthogonalDescent(Method):
-    """Descend the leaver's unlearning loss at right angles to all retained gradients."""
+    """Descend the leaver's unlearning loss orthogonally to all retained gradients."""
 
     rounds: int = 100
     learning_rate: float = 0.01
@@ -56,76 +56,82 @@ class OrthogonalDescent(Method):
             raise ConfigError(f"decay must be above 0 and at most 1, got {self.decay}")
 
     def start(self, server: Server) -> Start:
-        """Take the unlearning rounds; remember where they began."""
-        state, cost, taken, ended_by = server.global_state, Cost(), 0, "rounds"
-        original = _movable(state, server.fresh_model())
+        """Take the unlearning rounds; remember the original state."""
+        state, cost, rounds, ended_by = server.global_state, Cost(), 0, "rounds"
+        original = _trainable(state, server.fresh_model())
         for number in range(1, self.rounds + 1):
-            wanted, one = server.engine.ask(
+            leaver, leaver_cost = server.engine.ask(
                 server.leaver,
                 partial(_gradient, number=number, objective=unlearning_loss),
                 global_state=state,
                 number=number,
             )
-            replies, others = ask_each(
+            replies, retained_cost = ask_each(
                 server.engine,
                 server.retained,
                 partial(_gradient, number=number),
                 global_state=state,
                 number=number,
             )
-            cost = cost + one + others
-            step = direction(wanted.state, [reply.state for reply in replies])
+            cost = cost + leaver_cost + retained_cost
+            step = orthogonal_direction(leaver.state, [reply.state for reply in replies])
             if step is None:
                 ended_by = "no-direction"
                 break
             rate = self.learning_rate * self.decay ** (number - 1)
-            here = {name: state[name] for name in original}
-            state = {**state, **states.shifted(here, step, -rate)}
-            taken += 1
+            parameters = {name: state[name] for name in original}
+            state = {**state, **states.shifted(parameters, step, -rate)}
+            rounds += 1
         states.check_finite(state, "the unlearned model")
-        moved = states.distance({name: state[name] for name in original}, original)
-        report = {"rounds": taken, "ended_by": ended_by, "distance_to_global": moved}
+        distance = states.distance({name: state[name] for name in original}, original)
+        report = {"rounds": rounds, "ended_by": ended_by, "distance_to_global": distance}
         return Start(state=state, cost=cost, report=report, memory=original)
 
     def recover(self, server: Server, state: State, memory: State, number: int) -> Recovered:
-        """Take a round in which no update leads back to the original model."""
+        """Take a round and remove from each update its part towards the original model."""
         reply = server.engine.train_round(
             state, server.retained, phase=POST_TRAINING, number=number
         )
-        here = {name: state[name] for name in memory}
-        back = {name: memory[name].to(value.device) - value for name, value in here.items()}
-        kept = [_kept(update, here, back) for update in reply.updates]
-        return Recovered(state=aggregate(kept), cost=reply.cost, memory=memory)
+        start = {name: state[name] for name in memory}
+        back = {name: memory[name].to(value.device) - value for name, value in start.items()}
+        updates = [_without_way_back(update, start, back) for update in reply.updates]
+        return Recovered(state=aggregate(updates), cost=reply.cost, memory=memory)
 
 
 def unlearning_loss(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean of −log(1 − p/2), p the true class's probability: at most log 2."""
+    """Return the mean of −log(1 − p/2), with p the true class's probability; at most log 2."""
     if outputs.ndim != 2 or labels.ndim != 1 or labels.is_floating_point():
-        raise ConfigError("orthogonal-descent needs class scores and class labels")
+        raise ConfigError(
+            "orthogonal-descent needs class labels: expected outputs of shape (n, classes) and "
+            "integer labels of shape (n,)"
+        )
     right = outputs.softmax(dim=1).gather(1, labels[:, None])
     return -torch.log1p(-right / 2).mean()
 
 
-def direction(wanted: State, others: list[State]) -> dict[str, Tensor] | None:
-    """Return what of `wanted` is orthogonal to `others`, as long as `wanted`; None: nothing is."""
-    length = states.norm(wanted)
+def orthogonal_direction(gradient: State, others: list[State]) -> dict[str, Tensor] | None:
+    """Return the part of `gradient` orthogonal to `others`, scaled to the length of `gradient`.
+
+    Return None if `gradient` has no such part.
+    """
+    length = states.norm(gradient)
     if not math.isfinite(length):
         raise StateError("a gradient or update is not finite: lower the learning rate")
-    free = states.orthogonal_part(wanted, others)
-    left = states.norm(free)
-    if left <= _NOTHING_LEFT * length:
+    orthogonal = states.orthogonal_part(gradient, others)
+    orthogonal_length = states.norm(orthogonal)
+    if orthogonal_length <= _ROUNDING * length:
         return None
-    return states.scaled(free, length / left)
+    return states.scaled(orthogonal, length / orthogonal_length)
 
 
-def _kept(update: Update, here: State, back: State) -> Update:
-    """Return the update without its way back, as long as it was."""
-    change = states.difference({name: update.state[name] for name in here}, here)
-    if not states.inner(change, back) > 0:  # what is not finite, the mean refuses by its name
+def _without_way_back(update: Update, start: State, back: State) -> Update:
+    """Return the update without its part along `back`, at its old length."""
+    change = states.difference({name: update.state[name] for name in start}, start)
+    if not states.inner(change, back) > 0:  # the mean names the client if this is not finite
         return update
-    along = direction(change, [back])
-    moved: Mapping[str, Tensor] = here if along is None else states.shifted(here, along)
-    return replace(update, state={**update.state, **moved})
+    step = orthogonal_direction(change, [back])
+    parameters: Mapping[str, Tensor] = start if step is None else states.shifted(start, step)
+    return replace(update, state={**update.state, **parameters})
 
 
 def _gradient(side: ClientSide, *, number: int, objective: Loss | None = None) -> Reply:
@@ -135,7 +141,7 @@ def _gradient(side: ClientSide, *, number: int, objective: Loss | None = None) -
     states.load_into(model, side.global_state)
     model.eval()
     device, count = next(model.parameters()).device, 0
-    size = max(_AT_ONCE.get(device.type, 1), side.training.batch_size)
+    size = max(_BATCH_SIZES.get(device.type, 1), side.training.batch_size)
     for inputs, labels in side.batches(size, number):
         (loss(model(inputs), labels) * len(labels)).backward()
         count += len(labels)
@@ -147,6 +153,6 @@ def _gradient(side: ClientSide, *, number: int, objective: Loss | None = None) -
     return Reply(state=gradient, gradient_samples=count, samples=side.samples)
 
 
-def _movable(state: State, model: nn.Module) -> dict[str, Tensor]:
+def _trainable(state: State, model: nn.Module) -> dict[str, Tensor]:
     """Return the trainable parameters alone."""
     return {name: state[name] for name, p in model.named_parameters() if p.requires_grad}

@@ -1,8 +1,8 @@
-"""Projected gradient ascent: the leaver forgets on its own premises.
+"""Projected gradient ascent: the leaver climbs its own loss inside a ball around the others' mean.
 
-It climbs its own loss from the retained clients' mean, is pulled back whenever it strays further
-than `radius`, and stops early. Halimi et al. 2022, Algorithm 1, with the inequality of the early
-stop turned round: printed as "below", it would fire on the first step.
+Halimi et al. 2022, Algorithm 1. The ascent starts at the retained clients' mean, is projected into
+a ball of `radius` after each step, and stops early. The inequality of the early stop is reversed:
+as printed ("below") it would stop at the first step.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import torch
 from secede.errors import ConfigError
 from secede.federation.engine import Batch
 from secede.unlearning.local_step import Candidate, LocalReport, LocalResult, LocalTask
-from secede.unlearning.post_training_hold import Holding
+from secede.unlearning.post_training_hold import PostTrainingHold
 from secede.unlearning.steps import stop_distance as tau
-from secede.unlearning.steps.ascent import Anchor, Ascent, Course
-from secede.unlearning.steps.leaver_metrics import Evaluation, checked
+from secede.unlearning.steps.ascent import AnchorState, Ascent, AscentBounds
+from secede.unlearning.steps.leaver_metrics import Evaluation, check_batch
 from secede.unlearning.steps.radius import third_of_distance_to_fresh
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectedAscent(Holding):
+class ProjectedAscent(PostTrainingHold):
     """Loss ascent kept inside an L2 ball around the reference; defaults are the paper's."""
 
     radius: float | None = None  # plain L2; None: a third of the mean distance to fresh models
@@ -60,78 +60,80 @@ class ProjectedAscent(Holding):
                 )
 
     def unlearn(self, task: LocalTask) -> LocalResult:
-        """Return the state that post-training starts from, and what ended the climb."""
+        """Return the state that post-training starts from, and what ended the ascent."""
         return self._unlearn(task)
 
-    def _unlearn(self, task: LocalTask, *, block: int | None = None) -> LocalResult:
-        """Do the same in blocks of `block` steps; None leaves their size to the device."""
-        climb = _Climb(self, task, block)
+    def _unlearn(self, task: LocalTask, *, block_size: int | None = None) -> LocalResult:
+        """Unlearn in blocks of `block_size` steps; None: the device's default."""
+        ascent = _AscentRun(self, task, block_size)
         if self.stop == "accuracy":
-            return climb.until_accuracy(self.stop_accuracy)
+            return ascent.until_accuracy(self.stop_accuracy)
         if self.stop == "loss":
-            return climb.until_chance_loss()
+            return ascent.until_chance_loss()
         if self.stop_distance is not None:
-            return climb.until_distance(self.stop_distance)
-        return climb.search()
+            return ascent.until_distance(self.stop_distance)
+        return ascent.search()
 
 
-class _Climb:
-    """One ascent in progress: the walker, its course and what was counted on the way."""
+class _AscentRun:
+    """One ascent: the model, its bounds, its batches and the number of projections."""
 
-    def __init__(self, how: ProjectedAscent, task: LocalTask, block: int | None) -> None:
-        self._walker = Ascent(
+    def __init__(self, settings: ProjectedAscent, task: LocalTask, block_size: int | None) -> None:
+        self._ascent = Ascent(
             task.model,
             task.reference,
             loss=task.loss,
-            learning_rate=how.learning_rate,
-            momentum=how.momentum,
-            clip=how.clip,
-            block=block,
+            learning_rate=settings.learning_rate,
+            momentum=settings.momentum,
+            clip=settings.clip,
+            block_size=block_size,
         )
-        self._course = Course(
-            center=Anchor(self._walker, task.reference),
-            radius=how.radius
-            or third_of_distance_to_fresh(task.reference, task.fresh_model, self._walker.movable),
-            own=Anchor(self._walker, task.own_state),
+        self._bounds = AscentBounds(
+            center=AnchorState(self._ascent, task.reference),
+            radius=settings.radius
+            or third_of_distance_to_fresh(
+                task.reference, task.fresh_model, self._ascent.trainable_names
+            ),
+            own=AnchorState(self._ascent, task.own_state),
         )
         self._projections = 0
         self._labels_fit = False
-        # Read once and before the climb, so that measuring cannot disturb a loader in the middle
-        # of a pass, nor torch's global generator.
+        # Read once, before the ascent: a loader in the middle of a pass, and torch's global
+        # generator, stay as they are.
         with torch.random.fork_rng(devices=()):
-            self._samples = [checked(batch) for batch in task.batches(how.batch_size, 0)]
-        self._batches = _Supply(
+            self._samples = [check_batch(batch) for batch in task.batches(settings.batch_size, 0)]
+        self._batches = _BatchQueue(
             batch
-            for epoch in range(1, how.epochs + 1)
-            for batch in task.batches(how.batch_size, epoch)
+            for epoch in range(1, settings.epochs + 1)
+            for batch in task.batches(settings.batch_size, epoch)
         )
 
     def until_distance(self, stop_distance: float) -> LocalResult:
-        """Stop once further than `stop_distance` from the leaver's own last state."""
-        self._evaluate()  # samples that do not fit the model are refused before the climb
-        stopped = self._climb_past(stop_distance) is not None
+        """Stop at the first step beyond `stop_distance` from the leaver's own last state."""
+        self._evaluate()  # raises before the ascent if samples do not fit the model
+        stopped = self._ascend_beyond(stop_distance) is not None
         return self._result("stop-distance" if stopped else "epochs", stop_distance=stop_distance)
 
     def until_accuracy(self, level: float | None) -> LocalResult:
-        """Stop once the leaver's accuracy on its own samples is at `level` or below."""
+        """Stop when the leaver's accuracy on its own samples is at most `level`."""
         _, classes = self._measured(self._evaluate())
         level = 1 / classes if level is None else level
-        reached = self._climb_until(lambda found: self._measured(found)[0] <= level)
+        reached = self._ascend_until(lambda evaluation: self._measured(evaluation)[0] <= level)
         return self._result("stop-accuracy" if reached else "epochs", stop_accuracy=level)
 
     def until_chance_loss(self) -> LocalResult:
-        """Stop once the leaver's loss is that of guessing: no tau, and no way past chance."""
+        """Stop when the leaver's loss is that of guessing: no tau, and no step beyond chance."""
         _, classes = self._measured(self._evaluate())
-        reached = self._climb_until(lambda found: found.loss >= math.log(classes))
+        reached = self._ascend_until(lambda evaluation: evaluation.loss >= math.log(classes))
         return self._result("stop-loss" if reached else "epochs")
 
     def search(self) -> LocalResult:
-        """Climb past every tau of the grid, keep the state at each, and choose one."""
+        """Climb past every tau of the grid, keep the result at each, and choose one."""
         accuracy, classes = self._measured(self._evaluate())
         target = tau.target_accuracy(accuracy, classes)
-        pending = list(tau.grid_ahead(self._walker.distance(self._course.own)))
+        pending = list(tau.grid_ahead(self._ascent.distance(self._bounds.own)))
         candidates, results = list[Candidate](), list[LocalResult]()
-        while pending and (distance := self._climb_past(pending[0])) is not None:
+        while pending and (distance := self._ascend_beyond(pending[0])) is not None:
             while pending and distance > pending[0]:
                 result = self._result("stop-distance", stop_distance=pending[0])
                 measured = result.report.accuracy or 0.0
@@ -141,38 +143,38 @@ class _Climb:
         if chosen is not None:
             result = results[chosen]
         elif pending:
-            result = self._result("epochs")  # the epochs ended before the grid and the target
+            result = self._result("epochs")  # they ended before the grid and before the target
         else:
             result = results[-1]
         report = replace(
             result.report,
             searched=tuple(candidates),
             search_target=target,
-            gradient_samples=self._walker.gradient_samples,  # the whole climb was paid for
+            gradient_samples=self._ascent.gradient_samples,  # of the whole ascent
         )
         return LocalResult(result.state, report)
 
-    def _climb_until(self, enough: Callable[[Evaluation], bool]) -> bool:
-        """Climb step by step until the leaver's samples show `enough`; tell if they did."""
+    def _ascend_until(self, reached: Callable[[Evaluation], bool]) -> bool:
+        """Ascend step by step until `reached` holds on the samples; return whether it did."""
         while batches := self._batches.take(1):
-            self._walker.ascend(batches[0])
-            self._projections += self._walker.project(self._course.center, self._course.radius)
-            if enough(self._evaluate()):
+            self._ascent.ascend(batches[0])
+            self._projections += self._ascent.project(self._bounds.center, self._bounds.radius)
+            if reached(self._evaluate()):
                 return True
         return False
 
-    def _climb_past(self, threshold: float) -> float | None:
-        """Return the first distance beyond `threshold`, or None if the batches ended before."""
-        while batches := self._batches.take(self._walker.block):
-            stretch = self._walker.climb(batches, self._course, threshold)
-            self._projections += stretch.projections
-            self._batches.put_back(batches[stretch.steps :])
-            if stretch.distance > threshold:
-                return stretch.distance
+    def _ascend_beyond(self, stop_distance: float) -> float | None:
+        """Return the first distance beyond `stop_distance`, or None if the batches ended before."""
+        while batches := self._batches.take(self._ascent.block_size):
+            block = self._ascent.run_block(batches, self._bounds, stop_distance)
+            self._projections += block.projections
+            self._batches.put_back(batches[block.steps :])
+            if block.distance > stop_distance:
+                return block.distance
         return None
 
     def _evaluate(self) -> Evaluation:
-        evaluation = self._walker.evaluate(self._samples, labels_fit=self._labels_fit)
+        evaluation = self._ascent.evaluate(self._samples, labels_fit=self._labels_fit)
         self._labels_fit = True
         return evaluation
 
@@ -180,8 +182,8 @@ class _Climb:
     def _measured(evaluation: Evaluation) -> tuple[float, int]:
         if evaluation.accuracy is None or evaluation.classes is None:
             raise ConfigError(
-                "accuracy cannot be measured: it needs outputs of shape (n, classes) and integer "
-                "labels of shape (n,); give stop_distance instead"
+                "projected-ascent cannot measure accuracy: expected outputs of shape (n, classes) "
+                "and integer labels of shape (n,); give stop_distance instead"
             )
         return evaluation.accuracy, evaluation.classes
 
@@ -194,34 +196,34 @@ class _Climb:
     ) -> LocalResult:
         evaluation = self._evaluate()
         report = LocalReport(
-            steps=self._walker.steps,
+            steps=self._ascent.steps,
             ended_by=ended_by,
-            distance_to_own=self._walker.distance(self._course.own),
-            distance_to_reference=self._walker.distance(self._course.center),
-            radius=self._course.radius,
+            distance_to_own=self._ascent.distance(self._bounds.own),
+            distance_to_reference=self._ascent.distance(self._bounds.center),
+            radius=self._bounds.radius,
             stop_distance=stop_distance,
             stop_accuracy=stop_accuracy,
             projections=self._projections,
             accuracy=evaluation.accuracy,
             loss=evaluation.loss,
-            gradient_samples=self._walker.gradient_samples,
+            gradient_samples=self._ascent.gradient_samples,
         )
-        return LocalResult(self._walker.state(), report)
+        return LocalResult(self._ascent.state(), report)
 
 
-class _Supply:
-    """The climb's batches in their order, some of them pulled ahead of their step."""
+class _BatchQueue:
+    """The ascent's batches in order; batches that were not used come again."""
 
     def __init__(self, batches: Iterator[Batch]) -> None:
-        self._coming = batches
-        self._held = deque[Batch]()
+        self._source = batches
+        self._returned = deque[Batch]()
 
     def take(self, count: int) -> list[Batch]:
-        """Return the next `count` batches, or fewer where no more come."""
-        while len(self._held) < count and (batch := next(self._coming, None)) is not None:
-            self._held.append(batch)
-        return [self._held.popleft() for _ in range(min(count, len(self._held)))]
+        """Return the next `count` batches, or fewer at the end."""
+        while len(self._returned) < count and (batch := next(self._source, None)) is not None:
+            self._returned.append(batch)
+        return [self._returned.popleft() for _ in range(min(count, len(self._returned)))]
 
     def put_back(self, batches: list[Batch]) -> None:
-        """Take back what was not used; it comes next."""
-        self._held.extendleft(reversed(batches))
+        """Put back unused batches; they come next."""
+        self._returned.extendleft(reversed(batches))

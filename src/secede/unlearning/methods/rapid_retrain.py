@@ -1,10 +1,10 @@
-"""Rapid retraining: from scratch, but with steps that know the curvature of each parameter.
+"""Rapid retraining: retrain from scratch with steps scaled by each parameter's curvature.
 
 Liu, Xu, Yuan, Wang, Li 2022, "The Right to be Forgotten in Federated Learning: An Efficient
-Realization with Rapid Retraining": the gradient's mean is divided by that of the diagonal
-empirical Fisher information, both with momentum and bias correction; eta and betas are theirs.
-Open there: the division is damped (else a flat parameter leaps), the Fisher is taken of a part of
-each batch, with fixed normalisation and no dropout, and the momenta start anew in each round.
+Realization with Rapid Retraining": the gradient's mean is divided by the mean of the diagonal
+empirical Fisher information, both with momentum and bias correction; eta and betas are the paper's.
+Our choices: the division is damped (else a flat parameter leaps), the Fisher information is taken
+of a part of each batch, with fixed normalisation and no dropout, and momenta restart each round.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RapidRetrain(Method):
     learning_rate: float = 0.001
     momentum: float = 0.9  # beta 1, of the gradient
     fisher_momentum: float = 0.999  # beta 2, of the squared Fisher diagonal
-    damping: float = 0.001  # added to the divisor: bounds the rate at learning_rate / damping
+    damping: float = 0.001  # added to the divisor: the rate is at most learning_rate / damping
     fisher_samples: int = 32  # of each batch, at most
 
     def __post_init__(self) -> None:
@@ -67,38 +67,38 @@ class RapidRetrain(Method):
         """Train a client for its local epochs in round `number`."""
         model = side.fresh_model(0)
         states.load_into(model, side.global_state)
-        steps, asked = _Steps(self, model), 0
+        optimiser, gradient_count = _QuasiNewton(self, model), 0
         for epoch in range(side.training.epochs):
-            turn = (number - 1) * side.training.epochs + epoch
-            for inputs, labels in side.batches(side.training.batch_size, turn):
+            pass_number = (number - 1) * side.training.epochs + epoch
+            for inputs, labels in side.batches(side.training.batch_size, pass_number):
                 chosen = (inputs[: self.fisher_samples], labels[: self.fisher_samples])
                 fisher = fisher_diagonal(model, chosen, side.loss)
                 model.train()
                 loss = batch_loss(model, inputs, labels, loss=side.loss, precision="float32")
-                gradients = torch.autograd.grad(loss, steps.parameters, materialize_grads=True)
-                steps.take(gradients, fisher)
-                asked += len(labels) + len(chosen[1])
-        return Reply(state=states.of(model), gradient_samples=asked, samples=side.samples)
+                gradients = torch.autograd.grad(loss, optimiser.parameters, materialize_grads=True)
+                optimiser.step(gradients, fisher)
+                gradient_count += len(labels) + len(chosen[1])
+        return Reply(state=states.of(model), gradient_samples=gradient_count, samples=side.samples)
 
 
-class _Steps:
-    """The steps of one client's local training, and their momenta."""
+class _QuasiNewton:
+    """Damped quasi-Newton steps of one client's local training, and their momenta."""
 
-    def __init__(self, how: RapidRetrain, model: nn.Module) -> None:
+    def __init__(self, settings: RapidRetrain, model: nn.Module) -> None:
         self.parameters: list[Tensor] = list(trainable(model))
-        self._how, self._count = how, 0
+        self._settings, self._count = settings, 0
         self._gradient = [torch.zeros_like(value) for value in self.parameters]
         self._curvature = [torch.zeros_like(value) for value in self.parameters]
 
     @torch.no_grad()
-    def take(self, gradients: tuple[Tensor, ...], fisher: list[Tensor]) -> None:
-        """Move by the mean gradient over the root of the mean squared Fisher diagonal."""
-        how, self._count = self._how, self._count + 1
+    def step(self, gradients: tuple[Tensor, ...], fisher: list[Tensor]) -> None:
+        """Step by the mean gradient over the root of the mean squared Fisher diagonal."""
+        settings, self._count = self._settings, self._count + 1
         squared = torch._foreach_mul(fisher, fisher)
-        torch._foreach_lerp_(self._gradient, gradients, 1 - how.momentum)
-        torch._foreach_lerp_(self._curvature, squared, 1 - how.fisher_momentum)
-        divisor = torch._foreach_div(self._curvature, 1 - how.fisher_momentum**self._count)
+        torch._foreach_lerp_(self._gradient, gradients, 1 - settings.momentum)
+        torch._foreach_lerp_(self._curvature, squared, 1 - settings.fisher_momentum)
+        divisor = torch._foreach_div(self._curvature, 1 - settings.fisher_momentum**self._count)
         torch._foreach_sqrt_(divisor)
-        torch._foreach_add_(divisor, how.damping)
-        rate = how.learning_rate / (1 - how.momentum**self._count)
+        torch._foreach_add_(divisor, settings.damping)
+        rate = settings.learning_rate / (1 - settings.momentum**self._count)
         torch._foreach_addcdiv_(self.parameters, self._gradient, divisor, value=-rate)

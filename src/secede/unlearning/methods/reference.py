@@ -1,6 +1,6 @@
 """The reference alone: the mean of the others, then post-training. An ablation of the ascent.
 
-Removing the leaver's last update leaves what it taught in all rounds before.
+It removes the leaver's last update and keeps what the leaver taught in all rounds before.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from secede.unlearning.local_step import LocalReport, LocalResult, LocalTask
 
 @dataclass(frozen=True)
 class Reference:
-    """Send back w_ref, computed by the leaver, without any step."""
+    """Return w_ref, computed by the leaver, without any step."""
 
     def unlearn(self, task: LocalTask) -> LocalResult:
-        """Return the reference itself; raise where that is the global state, leaver and all."""
+        """Return the reference; raise if it is the global state, which still holds the leaver."""
         if task.own_weight == 0:
             raise ConfigError(
                 "reference: the leaver missed the last round, so the others' mean is the global "
-                "model and nothing would be forgotten; choose a method that takes steps"
+                "model and nothing would be forgotten; choose another method"
             )
         report = LocalReport(
             steps=0,
@@ -36,7 +36,9 @@ class Reference:
 
 
 def _distance(task: LocalTask) -> float:
-    """Return the distance to the own state, over what can move, as other steps tell it."""
-    movable = [name for name, p in task.model.named_parameters() if p.requires_grad]
-    here, there = (states.without_aliases(s, task.model) for s in (task.reference, task.own_state))
-    return states.distance({n: here[n] for n in movable}, {n: there[n] for n in movable})
+    """Return the distance to the own state, over the trainable parameters."""
+    names = [name for name, p in task.model.named_parameters() if p.requires_grad]
+    reference, own = (
+        states.without_aliases(state, task.model) for state in (task.reference, task.own_state)
+    )
+    return states.distance({n: reference[n] for n in names}, {n: own[n] for n in names})

@@ -1,4 +1,4 @@
-"""Retraining from scratch on the retained clients: exact, slow, and the measure of all others."""
+"""Retraining from scratch on the retained clients: exact and slow, the gold standard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from secede.unlearning.method import Method, Server, Start
 
 @dataclass(frozen=True)
 class Retrain(Method):
-    """Start over from a freshly initialised model that never met the leaver."""
+    """Start from a freshly initialised model, which never saw the leaver."""
 
     def start(self, server: Server) -> Start:
         """Return a fresh state."""

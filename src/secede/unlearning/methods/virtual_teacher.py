@@ -1,11 +1,10 @@
-"""A virtual teacher: the leaver distils the model's own answers with the true class pressed down.
+"""Virtual teacher: the leaver distils the model's own outputs with the true class lowered.
 
 Mora, Valerio, Bellavista, Passarella 2024, "FedQUIT: On-Device Federated Unlearning via a
-Quasi-Competent Virtual Teacher". Of its variants this is the one its newer scripts run, the true
-class's logit set to the sample's smallest; KL, temperature 1, one epoch as there (older ones: 20).
-They take Adam at 1e-4 and batches of 32; we take SGD and batches as in the federation's rounds,
-since a rate of Adam's means nothing to SGD; gradients are clipped, and normalisation keeps its
-statistics. The teacher is the model that the student starts from.
+Quasi-Competent Virtual Teacher", in the variant of its newer scripts: the true class's logit is set
+to the sample's smallest; KL divergence, temperature 1, one epoch (older scripts: 20). They use Adam
+at 1e-4 and batches of 32. We use SGD and batches as in the federation's rounds, clip gradients and
+fix normalisation statistics. The teacher is the model that the student starts from.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from torch import Tensor, nn
 
 from secede.errors import ConfigError
 from secede.unlearning.local_step import LocalResult, LocalTask
-from secede.unlearning.post_training_hold import Holding
+from secede.unlearning.post_training_hold import PostTrainingHold
 from secede.unlearning.steps.sgd import Descent, check_settings, frozen, own_samples
 
 
 @dataclass(frozen=True, kw_only=True)
-class VirtualTeacher(Holding):
-    """Distillation from the start's own outputs without the true class."""
+class VirtualTeacher(PostTrainingHold):
+    """Distillation from the outputs of the start state, without the true class."""
 
     begin: Literal["global", "reference"] = "global"
-    label: Literal["minimum", "removed"] = "minimum"  # the true class's logit; removed: −∞
+    label: Literal["minimum", "removed"] = "minimum"  # the true class's logit; "removed": −∞
     learning_rate: float | None = None  # None: as in the leaver's own training
     momentum: float | None = None
     batch_size: int | None = None
@@ -69,20 +68,20 @@ class VirtualTeacher(Holding):
             for inputs, labels in task.batches(batch_size, epoch):
                 inputs, labels = inputs.to(student.device), labels.to(student.device)
                 with torch.no_grad():
-                    lesson = self._lesson(teacher(inputs), labels)
-                student.step(inputs, lesson, self._divergence)
+                    targets = self._targets(teacher(inputs), labels)
+                student.step(inputs, targets, self._divergence)
         return student.result(task, samples, ended_by="epochs")
 
-    def _lesson(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return what the teacher says: class probabilities with the true class pressed down."""
+    def _targets(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the teacher's class probabilities with the true class lowered."""
         if self.label == "minimum":
-            pressed = logits.amin(dim=1, keepdim=True)
+            lowered = logits.amin(dim=1, keepdim=True)
         else:
-            pressed = torch.full_like(logits[:, :1], -torch.inf)
-        changed = logits.scatter(1, labels[:, None], pressed)
+            lowered = torch.full_like(logits[:, :1], -torch.inf)
+        changed = logits.scatter(1, labels[:, None], lowered)
         return (changed / self.temperature).softmax(dim=1)
 
-    def _divergence(self, outputs: Tensor, lesson: Tensor) -> Tensor:
-        """Return the mean KL divergence from the lesson."""
-        answer = (outputs / self.temperature).log_softmax(dim=1)
-        return nn.functional.kl_div(answer, lesson, reduction="batchmean")
+    def _divergence(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean KL divergence from the targets."""
+        log_probabilities = (outputs / self.temperature).log_softmax(dim=1)
+        return nn.functional.kl_div(log_probabilities, targets, reduction="batchmean")

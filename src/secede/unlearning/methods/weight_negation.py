@@ -1,11 +1,10 @@
-"""Weight negation: the server flips the sign of the first layer, and post-training repairs it.
+"""Weight negation: the server negates the first layer, and post-training repairs the model.
 
 Khalil, Brunswic, Lamghari, Li, Beitollahi, Chen 2025, "NoT: Federated Unlearning via Weight
-Negation". Nobody is asked and nothing is stored. A layer is a module with a trainable weight of two
-dimensions or more, which leaves out normalisation; the first is the one that the model defines
-first. The paper negates a layer's parameters and argues with negated pre-activations, so the bias
-goes too; re-implementations that we know leave it (`bias=False`). The paper's other choices of
-layers are reached by `layers`.
+Negation". It asks no client and stores nothing. A layer is a module with a trainable weight of two
+dimensions or more, so no normalisation layer; the first is the one that the model defines first.
+The paper negates a layer's parameters and argues with negated pre-activations, so the bias is
+negated, too; known re-implementations keep it (`bias=False`). `layers` selects other layers.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from secede.unlearning.method import Method, Server, Start
 
 @dataclass(frozen=True, kw_only=True)
 class WeightNegation(Method):
-    """Multiply the first layers, or those named, by −1."""
+    """Multiply the first layers, or the named ones, by −1."""
 
     layers: int | Sequence[str] = 1  # how many from the input on, or names of modules
     bias: bool = True
@@ -35,31 +34,31 @@ class WeightNegation(Method):
             raise ConfigError(f"layers must be a number or a list of names, got {self.layers!r}")
 
     def check_model(self, model: nn.Module) -> None:
-        """Raise if it lacks one of the layers."""
+        """Raise if the model lacks one of the layers."""
         self._parameters(model)
 
     def start(self, server: Server) -> Start:
-        """Return the global state with the layers' signs flipped."""
+        """Return the global state with the layers negated."""
         names = self._parameters(server.fresh_model())
         state = states.negated(server.global_state, names)
         return Start(state=state, report={"negated": len(names)})
 
     def _parameters(self, model: nn.Module) -> list[str]:
         """Return the names of the parameters to negate."""
-        known = _layers(model)
+        all_layers = _layers(model)
         if isinstance(self.layers, int):
-            if self.layers > len(known):
+            if self.layers > len(all_layers):
                 raise ConfigError(
-                    f"layers is {self.layers}, but the model has {len(known)} layers with "
+                    f"layers is {self.layers}, but the model has {len(all_layers)} layers with "
                     "trainable weights"
                 )
-            chosen = known[: self.layers]
+            chosen = all_layers[: self.layers]
         else:
             chosen = list(self.layers)
-            if unknown := [name for name in chosen if name not in known]:
+            if unknown := [name for name in chosen if name not in all_layers]:
                 raise ConfigError(
                     f"the model has no layer {unknown[0]!r} with trainable weights, "
-                    f"expected some of {', '.join(known)}"
+                    f"expected some of {', '.join(all_layers)}"
                 )
         return [
             name
@@ -71,10 +70,10 @@ class WeightNegation(Method):
 
 
 def _layers(model: nn.Module) -> list[str]:
-    """Return the names of the modules that own a trainable weight matrix, in their order."""
-    found: dict[str, None] = {}
+    """Return the names of the modules that own a trainable weight matrix, in order."""
+    layers: dict[str, None] = {}
     for name, value in model.named_parameters():
-        module, _, own = name.rpartition(".")
-        if value.requires_grad and value.ndim >= 2 and "weight" in own:
-            found[module] = None
-    return list(found)
+        module, _, parameter = name.rpartition(".")
+        if value.requires_grad and value.ndim >= 2 and "weight" in parameter:
+            layers[module] = None
+    return list(layers)

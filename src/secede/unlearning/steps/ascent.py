@@ -1,8 +1,8 @@
-"""A model that climbs its loss, is pulled back into a ball, and stops beyond a threshold.
+"""Projected gradient ascent on one model: climb the loss, project into a ball, stop at a distance.
 
-Only trainable parameters move. Normalisation layers run on the reference's statistics, so no
-statistic of the leaver's data enters the state that it uploads. Steps are taken in blocks: the
-host reads the device once per block, and the climb ends at the step where single ones would end.
+Only trainable parameters move. Normalisation layers use the statistics of the start state, so no
+statistic of the leaver's data enters the state that it uploads. Steps run in blocks: the host reads
+the device once per block, and the ascent ends at the same step as if steps ran one by one.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from secede.unlearning.steps.flat_buffers import FlatBuffers
 from secede.unlearning.steps.leaver_metrics import Evaluation
 from secede.unlearning.steps.step_blocks import StepBlock
 
-_STATISTICS = (nn.modules.batchnorm._NormBase,)
-_BLOCK_ON_A_GPU = 8  # one read for eight steps, and at most seven computed behind a stop
+_NORM_LAYERS = (nn.modules.batchnorm._NormBase,)
+_GPU_BLOCK_SIZE = 8  # one read for eight steps; at most seven steps are computed after a stop
 
 
-class Anchor:
-    """A state that distances are measured to, over the parameters that can move.
+class AnchorState:
+    """A state that distances are measured to, over the trainable parameters.
 
-    Frozen parameters are the same everywhere, and statistics of normalisation layers are not
-    weights: counted in, they alone would exceed any stop distance.
+    Frozen parameters are the same everywhere. Statistics of normalisation layers are not weights:
+    they alone would exceed any stop distance.
     """
 
-    def __init__(self, walker: Ascent, state: State) -> None:
-        state = states.without_aliases(state, walker.model)
-        states.check_schema(state, walker.state())
-        self.values = FlatBuffers(walker.parameters, wide=True)
-        self.values.take([state[name].to(walker.device) for name in walker.movable])
+    def __init__(self, ascent: Ascent, state: State) -> None:
+        state = states.without_aliases(state, ascent.model)
+        states.check_schema(state, ascent.state())
+        self.values = FlatBuffers(ascent.parameters, wide=True)
+        self.values.load([state[name].to(ascent.device) for name in ascent.trainable_names])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
-    """Where a climb may go: inside the ball around `center`; measured from `own`."""
+class AscentBounds:
+    """The ball that the ascent stays in, and the own state that the stop distance counts from."""
 
-    center: Anchor
+    center: AnchorState
     radius: float
-    own: Anchor
+    own: AnchorState
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """What one block did: steps taken, how many were pulled back, and the distance to `own`."""
+class BlockResult:
+    """The steps that one block took, how many were projected, and the distance to `own`."""
 
     steps: int
     projections: int
@@ -62,10 +62,10 @@ class Stretch:
 
 
 class Ascent:
-    """Gradient ascent with momentum and clipping from a given start.
+    """Gradient ascent with momentum and clipping from a start state.
 
-    `block` is how many steps a block may hold; by default one on the CPU, which has nothing to
-    wait for, and several on a GPU.
+    `block_size` is the largest number of steps in a block. The default is one step on the CPU,
+    where nothing waits, and several on a GPU.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Ascent:
         learning_rate: float,
         momentum: float,
         clip: float,
-        block: int | None = None,
+        block_size: int | None = None,
     ) -> None:
         states.check_finite(start, "reference")
         states.load_into(model, start)
@@ -85,104 +85,108 @@ class Ascent:
         self.model = model
         parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         if not parameters:
-            raise StateError("every parameter is frozen: nothing can be unlearned")
-        self.movable = list(parameters)
+            raise StateError("every parameter of the model is frozen, so nothing can be unlearned")
+        self.trainable_names = list(parameters)
         self.parameters: list[Tensor] = list(parameters.values())
         self.device = self.parameters[0].device
         self._loss, self._clip = loss, clip
         self._learning_rate, self._decay = learning_rate, momentum
-        # -0.0 is the number that changes no other when added: the first velocity is the gradient.
+        # Adding -0.0 changes no number, so the first velocity is the gradient.
         self._momentum = FlatBuffers(self.parameters, value=-0.0)
-        self._apart = FlatBuffers(self.parameters, wide=True)
-        default = _BLOCK_ON_A_GPU if self.device.type == "cuda" else 1
-        self._largest_block = default if block is None else block
-        self.block = 1  # the first step shows whether larger blocks are safe
+        self._difference = FlatBuffers(self.parameters, wide=True)
+        default = _GPU_BLOCK_SIZE if self.device.type == "cuda" else 1
+        self._max_block_size = default if block_size is None else block_size
+        self.block_size = 1  # the first step shows whether larger blocks are safe
         self.steps = 0
         self.gradient_samples = 0
 
-    def climb(self, batches: Sequence[Batch], course: Course, threshold: float) -> Stretch:
-        """Take a step per batch until one ends further than `threshold` from the own state.
+    def run_block(
+        self, batches: Sequence[Batch], bounds: AscentBounds, stop_distance: float
+    ) -> BlockResult:
+        """Take one step per batch until a step ends beyond `stop_distance` from the own state.
 
-        Expects at least one batch and at most `block` of them; `block` is another after the first
-        step, and stays one where a step draws random numbers or changes buffers.
+        Takes 1 to `block_size` batches. `block_size` grows after the first step, unless that step
+        drew random numbers or changed buffers.
         """
-        marks = _marks(self.model, self.device) if self._largest_block > 1 else None
+        before = _side_effects(self.model, self.device) if self._max_block_size > 1 else None
         if len(batches) == 1 and self.device.type == "cpu":
-            stretch = self._climb_one(batches[0], course)
+            result = self._run_single_step(batches[0], bounds)
         else:
-            stretch = self._climb_block(batches, course, threshold)
-        if marks is not None and marks != _marks(self.model, self.device):
-            self._largest_block = 1  # steps taken in vain would leave their traces
-        self.block = self._largest_block
-        return stretch
+            result = self._run_queued_steps(batches, bounds, stop_distance)
+        if before is not None and before != _side_effects(self.model, self.device):
+            self._max_block_size = 1  # undone steps would leave their side effects behind
+        self.block_size = self._max_block_size
+        return result
 
     def ascend(self, batch: Batch) -> None:
         """Take one clipped step up the loss of `batch`."""
-        _training_mode(self.model)
+        _set_training_mode(self.model)
         self._move(self._on_device(batch))
         self.steps += 1
         self.gradient_samples += len(batch[1])
 
-    def project(self, center: Anchor, radius: float) -> bool:
-        """Pull the state back into the ball around `center`; say whether it had left."""
-        away = self.distance(center)
-        if away <= radius:
+    def project(self, center: AnchorState, radius: float) -> bool:
+        """Project the state into the ball around `center`; return whether it was outside."""
+        distance = self.distance(center)
+        if distance <= radius:
             return False
         with torch.no_grad():
-            self._apart.shrink_towards(center.values, radius / away)
-            torch._foreach_copy_(self.parameters, self._apart.views)
+            self._difference.shrink_towards(center.values, radius / distance)
+            torch._foreach_copy_(self.parameters, self._difference.views)
         return True
 
-    def distance(self, anchor: Anchor) -> float:
-        """Return the plain L2 distance to `anchor`, over what can move."""
+    def distance(self, anchor: AnchorState) -> float:
+        """Return the plain L2 distance to `anchor`, over the trainable parameters."""
         with torch.no_grad():
-            for parameter, middle, apart in zip(
-                self.parameters, anchor.values.views, self._apart.views, strict=True
+            for parameter, value, difference in zip(
+                self.parameters, anchor.values.views, self._difference.views, strict=True
             ):
-                torch.sub(parameter, middle, out=apart)
-            found = math.sqrt(self._apart.squared_norm())
-        self._check_finite(found, self.steps)
-        return found
+                torch.sub(parameter, value, out=difference)
+            distance = math.sqrt(self._difference.squared_norm())
+        self._check_finite(distance, self.steps)
+        return distance
 
     def evaluate(self, batches: Iterable[Batch], *, labels_fit: bool = False) -> Evaluation:
-        """Measure loss and accuracy over `batches`; `labels_fit`: their labels were checked."""
+        """Measure loss and accuracy over `batches`; `labels_fit` skips the check of labels."""
         return leaver_metrics.evaluate(
             self.model, batches, loss=self._loss, device=self.device, labels_fit=labels_fit
         )
 
     def state(self) -> dict[str, Tensor]:
-        """Return a copy of where it stands."""
+        """Return a copy of the current state."""
         return states.of(self.model)
 
-    def _climb_one(self, batch: Batch, course: Course) -> Stretch:
+    def _run_single_step(self, batch: Batch, bounds: AscentBounds) -> BlockResult:
         self.ascend(batch)
-        projected = self.project(course.center, course.radius)
-        return Stretch(1, int(projected), self.distance(course.own))
+        projected = self.project(bounds.center, bounds.radius)
+        return BlockResult(1, int(projected), self.distance(bounds.own))
 
-    def _climb_block(self, batches: Sequence[Batch], course: Course, threshold: float) -> Stretch:
+    def _run_queued_steps(
+        self, batches: Sequence[Batch], bounds: AscentBounds, stop_distance: float
+    ) -> BlockResult:
         # Moved before the first step: a copy from the host's memory would wait for the device.
         batches = [self._on_device(batch) for batch in batches]
-        _training_mode(self.model)
-        trail = self._block.launch(
+        _set_training_mode(self.model)
+        distances = self._step_block.launch(
             batches,
-            center=course.center.values,
-            radius=course.radius,
-            own=course.own.values,
-            threshold=threshold,
+            center=bounds.center.values,
+            radius=bounds.radius,
+            own=bounds.own.values,
+            stop_distance=stop_distance,
         )
-        steps, projections, distance = 0, 0, math.nan
-        for away, distance in trail.tolist():  # the block's one read
+        steps, projections, to_own = 0, 0, math.nan
+        for to_center, to_own in distances.tolist():  # the block's one read
             steps += 1
-            self._check_finite(away + distance, self.steps + steps)
-            projections += away > course.radius
-            if distance > threshold:
+            self._check_finite(to_center + to_own, self.steps + steps)
+            projections += to_center > bounds.radius
+            if to_own > stop_distance:
                 break
         self.steps += steps
         self.gradient_samples += sum(len(labels) for _, labels in batches[:steps])
-        return Stretch(steps, projections, distance)
+        return BlockResult(steps, projections, to_own)
 
     @cached_property
-    def _block(self) -> StepBlock:
+    def _step_block(self) -> StepBlock:
         return StepBlock(self.parameters, self._momentum, self._move)
 
     def _on_device(self, batch: Batch) -> Batch:
@@ -190,45 +194,45 @@ class Ascent:
         return inputs.to(self.device), labels.to(self.device)
 
     def _move(self, batch: Batch) -> None:
-        """Do what clip_grad_norm_ and SGD(maximize=True) do, without a copy of the gradient."""
+        """Step as clip_grad_norm_ and SGD(maximize=True) do, without a copy of the gradient."""
         inputs, labels = batch
         for parameter in self.parameters:
             parameter.grad = None
         self._loss(self.model(inputs), labels).backward()
         nn.utils.clip_grad_norm_(self.parameters, self._clip)
-        moving, gradients, momentum = list[Tensor](), list[Tensor](), list[Tensor]()
+        updated, gradients, momentum = list[Tensor](), list[Tensor](), list[Tensor]()
         for parameter, velocity in zip(self.parameters, self._momentum.views, strict=True):
-            if parameter.grad is not None:  # SGD leaves alone what the loss does not depend on
-                moving.append(parameter)
+            if parameter.grad is not None:  # SGD skips parameters that the loss does not depend on
+                updated.append(parameter)
                 gradients.append(parameter.grad)
                 momentum.append(velocity)
-        self._advance(moving, gradients, momentum)
+        self._advance(updated, gradients, momentum)
 
     @torch.no_grad()
     def _advance(
-        self, moving: list[Tensor], gradients: list[Tensor], momentum: list[Tensor]
+        self, updated: list[Tensor], gradients: list[Tensor], momentum: list[Tensor]
     ) -> None:
         if self.device.type == "cpu":
             # As SGD does there: on bfloat16 the list's product rounds the factor, this does not.
-            for parameter, gradient, velocity in zip(moving, gradients, momentum, strict=True):
+            for parameter, gradient, velocity in zip(updated, gradients, momentum, strict=True):
                 velocity.mul_(self._decay).add_(gradient, alpha=-1)
                 parameter.add_(velocity, alpha=-self._learning_rate)
             return
         torch._foreach_mul_(momentum, self._decay)
         torch._foreach_add_(momentum, gradients, alpha=-1)
-        torch._foreach_add_(moving, momentum, alpha=-self._learning_rate)
+        torch._foreach_add_(updated, momentum, alpha=-self._learning_rate)
 
     @staticmethod
     def _check_finite(distance: float, step: int) -> None:
         if not math.isfinite(distance):
             raise StateError(
-                f"the ascent left the finite numbers at step {step}: "
+                f"the ascent gave values that are not finite at step {step}: "
                 "lower the learning rate or the radius"
             )
 
 
-def _marks(model: nn.Module, device: torch.device) -> tuple[object, ...]:
-    """Return what a step changes besides parameters: torch's generators and the buffers."""
+def _side_effects(model: nn.Module, device: torch.device) -> tuple[object, ...]:
+    """Return what a step may change besides parameters: torch's generators and the buffers."""
     generators = [torch.get_rng_state()]
     if device.type == "cuda":
         generators.append(torch.cuda.get_rng_state(device))
@@ -236,24 +240,25 @@ def _marks(model: nn.Module, device: torch.device) -> tuple[object, ...]:
     return (*(bytes(state.numpy()) for state in generators), *buffers)
 
 
-def _training_mode(model: nn.Module) -> None:
+def _set_training_mode(model: nn.Module) -> None:
     model.train()
     for module in model.modules():
-        if isinstance(module, _STATISTICS):
+        if isinstance(module, _NORM_LAYERS):
             module.eval()
 
 
 def _check_variances(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, _STATISTICS) and module.running_var is not None:
+        if isinstance(module, _NORM_LAYERS) and module.running_var is not None:
             if bool((module.running_var < 0).any()):
                 raise StateError(
-                    f"the reference has negative variances in {name!r}: own state or weight is "
-                    "not the one that entered the last aggregate"
+                    f"the reference has negative variances in {name!r}: the own state or its "
+                    "weight is not the one in the last aggregate"
                 )
             continue
-        if isinstance(module, _STATISTICS):
+        if isinstance(module, _NORM_LAYERS):
             raise StateError(
-                f"{name!r} normalises by the statistics of its own batch "
-                "(track_running_stats=False): one sample's loss then depends on others"
+                f"layer {name!r} normalises by the statistics of each batch "
+                "(track_running_stats=False), so a sample's loss depends on other samples; "
+                "expected running statistics"
             )

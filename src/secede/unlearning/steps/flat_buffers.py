@@ -1,4 +1,4 @@
-"""Buffers as large as a model, laid out so that one operation reaches every parameter."""
+"""Flat buffers as large as a model: one operation reaches every parameter of a dtype."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from torch import Tensor
 
 
 class FlatBuffers:
-    """One tensor per parameter, those of one dtype side by side in one piece of memory.
+    """One tensor per parameter; tensors of one dtype share one flat tensor.
 
-    `parts` are the pieces, one per dtype; `views` are the same numbers in the parameters' order
-    and shapes. Two of them over the same parameters and equally wide have matching parts. `wide`
-    means that float16 and bfloat16 are held in float32, as everywhere where they are measured.
+    `parts` are the flat tensors, one per dtype. `views` show the same numbers in the parameters'
+    order and shapes. Buffers over the same parameters with the same `wide` have matching parts.
+    With `wide`, float16 and bfloat16 are held in float32, the dtype that distances are measured in.
     """
 
     def __init__(
         self, parameters: Sequence[Tensor], *, wide: bool = False, value: float = 0.0
     ) -> None:
-        places: dict[torch.dtype, list[int]] = {}
-        for place, parameter in enumerate(parameters):
-            dtype = _wide(parameter.dtype) if wide else parameter.dtype
-            places.setdefault(dtype, []).append(place)
+        indices_by_dtype: dict[torch.dtype, list[int]] = {}
+        for index, parameter in enumerate(parameters):
+            dtype = _wide_dtype(parameter.dtype) if wide else parameter.dtype
+            indices_by_dtype.setdefault(dtype, []).append(index)
         self.parts: list[Tensor] = []
         views: dict[int, Tensor] = {}
-        for dtype, chosen in places.items():
-            sizes = [parameters[place].numel() for place in chosen]
+        for dtype, indices in indices_by_dtype.items():
+            sizes = [parameters[index].numel() for index in indices]
             part = torch.full((sum(sizes),), value, dtype=dtype, device=parameters[0].device)
             self.parts.append(part)
-            for place, piece in zip(chosen, part.split(sizes), strict=True):
-                views[place] = piece.view(parameters[place].shape)
-        self.views = [views[place] for place in range(len(parameters))]
+            for index, flat_view in zip(indices, part.split(sizes), strict=True):
+                views[index] = flat_view.view(parameters[index].shape)
+        self.views = [views[index] for index in range(len(parameters))]
 
-    def take(self, values: list[Tensor]) -> None:
+    def load(self, values: list[Tensor]) -> None:
         """Copy `values`, one per parameter."""
         torch._foreach_copy_(self.views, values)
 
     def copy(self, other: FlatBuffers) -> None:
-        """Copy what `other` holds."""
-        for mine, its in zip(self.parts, other.parts, strict=True):
-            mine.copy_(its)
+        """Copy the values of `other`."""
+        for part, other_part in zip(self.parts, other.parts, strict=True):
+            part.copy_(other_part)
 
     def copy_where(self, flag: Tensor, other: FlatBuffers) -> None:
-        """Copy what `other` holds where the device's `flag` is set, else keep every bit."""
-        for mine, its in zip(self.parts, other.parts, strict=True):
-            torch.where(flag, its, mine, out=mine)
+        """Copy the values of `other` if the device's `flag` is set; else keep every bit."""
+        for part, other_part in zip(self.parts, other.parts, strict=True):
+            torch.where(flag, other_part, part, out=part)
 
-    def subtract(self, other: FlatBuffers, *, of: FlatBuffers) -> None:
-        """Hold `of` minus `other`."""
-        for mine, whole, its in zip(self.parts, of.parts, other.parts, strict=True):
-            torch.sub(whole, its, out=mine)
+    def set_difference(self, minuend: FlatBuffers, subtrahend: FlatBuffers) -> None:
+        """Set the values to `minuend` minus `subtrahend`."""
+        for part, left, right in zip(self.parts, minuend.parts, subtrahend.parts, strict=True):
+            torch.sub(left, right, out=part)
 
     def shrink_towards(self, center: FlatBuffers, scale: float | Tensor) -> None:
-        """Turn a difference to `center` into the point at `scale` of the way out from it."""
-        for mine, middle in zip(self.parts, center.parts, strict=True):
-            mine.mul_(scale).add_(middle)
+        """Replace a difference d to `center` by the point center + scale * d."""
+        for part, center_part in zip(self.parts, center.parts, strict=True):
+            part.mul_(scale).add_(center_part)
 
     def squared_norm(self) -> Tensor:
         """Return the squared L2 norm, in float64 on the device."""
@@ -63,5 +63,5 @@ class FlatBuffers:
         return torch.sum(norms.double() ** 2)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -1,4 +1,4 @@
-"""How a model does on the leaver's own samples, and what those samples must be."""
+"""Loss and accuracy of a model on the leaver's own samples, and checks of those samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from secede.federation.training import Loss
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean loss over the given batches, and accuracy where the outputs are class scores."""
+    """Mean loss over the batches, and accuracy where the outputs are class scores."""
 
     loss: float
     accuracy: float | None
@@ -32,7 +32,7 @@ def evaluate(
 ) -> Evaluation:
     """Measure loss and accuracy over `batches` in evaluation mode, reading the device once.
 
-    Labels out of range are refused; `labels_fit` says that an earlier evaluation found none.
+    Raises if labels are out of range; `labels_fit` skips that check after an earlier evaluation.
     """
     model.eval()
     count, classes = 0, None
@@ -51,12 +51,12 @@ def evaluate(
             total += loss(outputs, labels).double().reshape(()) * len(labels)
             count += len(labels)
         if count == 0:
-            raise StateError("the leaver's batches are empty: nothing to unlearn")
+            raise StateError("the leaver's batches are empty, expected at least one sample")
         sums = torch.stack((total, right)).tolist()
     return Evaluation(sums[0] / count, sums[1] / count if classes else None, classes)
 
 
-def checked(batch: object) -> Batch:
+def check_batch(batch: object) -> Batch:
     """Return `batch` if it is a pair of tensors with finite inputs."""
     if not (
         isinstance(batch, (tuple, list))
@@ -76,12 +76,12 @@ def checked(batch: object) -> Batch:
             f"{tuple(labels.shape)}: they look swapped, expected (inputs, labels)"
         )
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
-        raise DataError("the leaver's inputs hold values that are not finite")
+        raise DataError("the leaver's inputs hold values that are not finite, expected numbers")
     return inputs, labels
 
 
 def _are_classes(outputs: Tensor, labels: Tensor) -> bool:
-    """Say whether these are class scores and labels; if not, the loss decides what fits."""
+    """Return whether these are class scores and labels; if not, the loss decides what fits."""
     return outputs.ndim == 2 and labels.ndim == 1 and not labels.is_floating_point()
 
 

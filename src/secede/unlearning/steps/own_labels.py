@@ -1,11 +1,11 @@
-"""Which labels are the leaver's own: those that fall when its last state is taken back.
+"""Find the labels that are the leaver's own: they fall when its last state is subtracted.
 
-w_far = w_ref + k (w_ref - w_i). Where the leaver's pull balances the others', and a round takes
-them the share c of the way to where they would be without it, they still have p (1/c - 1) of w_ref
-- w_i to go, with p the leaver's weight. The others have the part 1 - p of the data, and c is the
-smaller the fewer steps they take: so k starts at a multiple of p / (1 - p), which is fitted. It is
-raised until a tenth of the labels' probability has gone, since last steps are short once training
-has converged.
+The leaver extrapolates the others' mean away from its own state: w_far = w_ref + k (w_ref - w_i).
+Where its pull balances the others', and a round takes them the share c of the way to where they
+would be without it, they still have p (1/c - 1) of w_ref - w_i to go, with p the leaver's weight.
+The others hold the part 1 - p of the data, and c falls with the steps that they take: so k starts
+at a multiple of p / (1 - p), which is fitted. k is raised until a tenth of the labels' probability
+has gone, since last updates are short once training has converged.
 """
 
 from __future__ import annotations
@@ -25,120 +25,140 @@ from secede.unlearning.local_step import LocalTask
 from secede.unlearning.steps.error_floor import natural_floor
 from secede.unlearning.steps.sgd import frozen
 
-REACH = 16.0  # times p / (1 - p): near where MNIST, EMNIST and CIFAR-10 had it
-RAISES = 12  # by half an octave each, at most
+REACH = 16.0  # times p / (1 - p): near the best value on MNIST, EMNIST and CIFAR-10
+MAX_RAISES = 12  # each by a factor of the square root of 2
 
 
 class Teacher:
-    """What the leaver's samples should be answered, and which of their labels are its own."""
+    """The target probabilities of the leaver's samples, and which of their labels are its own."""
 
     def __init__(self, model: nn.Module, begin: State) -> None:
-        self._near = frozen(model, begin)
-        self._far: nn.Module | None = None  # None: all labels are its own
-        self._keep = 1.0
+        self._reference = frozen(model, begin)
+        self._extrapolated: nn.Module | None = None  # None: all labels are the leaver's own
+        self._kept_fraction = 1.0
         self._floor: Tensor | None = None
         self.reach: float | None = None
         self.own_share = 1.0
 
-    def lower_no_further(self, samples: Sequence[Batch], classes: int) -> None:
-        """Lower no label below what it has by nature (`floor.py`)."""
-        self._floor = natural_floor(self._near, samples, classes)
+    def set_floor(self, samples: Sequence[Batch], classes: int) -> None:
+        """Lower no label below the rate at which the reference errs towards it."""
+        self._floor = natural_floor(self._reference, samples, classes)
 
-    def look_beyond(
-        self, task: LocalTask, samples: Sequence[Batch], share: float, *, keep: float = 1.0
+    def find_own_labels(
+        self,
+        task: LocalTask,
+        samples: Sequence[Batch],
+        share: float,
+        *,
+        kept_fraction: float = 1.0,
     ) -> bool:
-        """Take the own state back, further each time, until `share` of the labels has gone.
+        """Extrapolate, further each time, until `share` of the labels' probability has gone.
 
-        Of what a label has there it keeps the part `keep` then. False if too little went within
-        reason: then nothing is its own. Where the network's numbers end before, what was lost up
-        to there must do.
+        Return False if less goes at the largest reach: then no label is the leaver's own. If the
+        outputs are not finite from some reach on, the largest finite reach counts. Afterwards a
+        label's target keeps `kept_fraction` of its extrapolated probability.
         """
-        near = states.live(self._near)
-        own = states.without_aliases(task.own_state, self._near)
-        states.check_schema(own, near)
-        away = {n: near[n] - own[n] for n, p in self._near.named_parameters() if p.requires_grad}
-        if not any(bool(value.any()) for value in away.values()):
+        reference = states.live(self._reference)
+        own = states.without_aliases(task.own_state, self._reference)
+        states.check_schema(own, reference)
+        direction = {
+            name: reference[name] - own[name]
+            for name, parameter in self._reference.named_parameters()
+            if parameter.requires_grad
+        }
+        if not any(bool(value.any()) for value in direction.values()):
             raise StateError(
-                "second-choice: the leaver's own state is the one it starts from, so it cannot "
-                "tell which labels are its own: give the state it last sent, or labels = 'all'"
+                "second-choice cannot tell which labels are the leaver's own: its own state equals "
+                "the state that it starts from; give the state it last sent, or labels = 'all'"
             )
         weight = task.own_weight
         first = REACH * weight / (1 - weight) if weight else 1.0
-        for raised in range(RAISES + 1):
-            reach = first * 2 ** (raised / 2)
-            if not self._look(near, away, reach, samples):
-                self._look_nearer(near, away, reach, samples)
+        for raises in range(MAX_RAISES + 1):
+            reach = first * 2 ** (raises / 2)
+            if not self._extrapolate(reference, direction, reach, samples):
+                self._lower_reach(reference, direction, reach, samples)
                 break
             if self.own_share >= share:
                 break
         else:
             return False
-        self._keep = keep  # what is its own was told by what labels have there, all of it
+        self._kept_fraction = kept_fraction  # only now: own labels are found with all of it
         return True
 
-    def _look_nearer(
-        self, near: State, away: State, reach: float, samples: Sequence[Batch]
+    def _lower_reach(
+        self, reference: State, direction: State, reach: float, samples: Sequence[Batch]
     ) -> None:
-        """Look from as far away as there are numbers: that is all that can be told."""
-        for lowered in range(1, RAISES + 1):
-            if self._look(near, away, reach / 2 ** (lowered / 2), samples):
+        """Extrapolate to the largest reach whose outputs are finite."""
+        for lowered in range(1, MAX_RAISES + 1):
+            if self._extrapolate(reference, direction, reach / 2 ** (lowered / 2), samples):
                 return
         raise StateError(
-            "second-choice: taken back, the network gives no finite numbers, so the leaver cannot "
-            "tell which labels are its own: take labels = 'all'"
+            "second-choice cannot tell which labels are the leaver's own: without its last update "
+            "the model's outputs are not finite; give labels = 'all'"
         )
 
-    def _look(self, near: State, away: State, reach: float, samples: Sequence[Batch]) -> bool:
-        """Look from so far away; False if the network's numbers end before."""
-        beyond = {n: v + reach * away[n] if n in away else v for n, v in near.items()}
-        self._far = frozen(self._near, beyond)
-        self.reach, self.own_share = reach, self._share(samples)
+    def _extrapolate(
+        self, reference: State, direction: State, reach: float, samples: Sequence[Batch]
+    ) -> bool:
+        """Extrapolate by `reach` times `direction`; return whether the outputs are finite."""
+        extrapolated = {
+            name: value + reach * direction[name] if name in direction else value
+            for name, value in reference.items()
+        }
+        self._extrapolated = frozen(self._reference, extrapolated)
+        self.reach, self.own_share = reach, self._lost_share(samples)
         return not math.isnan(self.own_share)
 
-    def _share(self, samples: Sequence[Batch]) -> float:
-        device = next(self._near.parameters()).device
+    def _lost_share(self, samples: Sequence[Batch]) -> float:
+        """Return the share of the labels' probability that the extrapolation takes away."""
+        device = next(self._reference.parameters()).device
         sums = torch.zeros(2, dtype=torch.float64, device=device)
         for inputs, labels in samples:
-            lesson = self(inputs.to(device), labels.to(device))
-            sums += torch.stack((lesson.lost().double().sum(), lesson.known.double().sum()))
-        lost, known = sums.tolist()
-        return float(lost / known) if known else 0.0
+            targets = self(inputs.to(device), labels.to(device))
+            lost, total = targets.lost_probability(), targets.reference
+            sums += torch.stack((lost.double().sum(), total.double().sum()))
+        lost_sum, total_sum = sums.tolist()
+        return float(lost_sum / total_sum) if total_sum else 0.0
 
     @torch.no_grad()
-    def __call__(self, inputs: Tensor, labels: Tensor) -> Lesson:
-        """Return the lesson for a batch."""
-        near = self._near(inputs)
-        known = of_label(near.softmax(dim=1), labels)
-        kept = torch.zeros_like(known)
-        if self._far is not None:
-            kept = self._keep * of_label(self._far(inputs).softmax(dim=1), labels)
-        floor = torch.zeros_like(known) if self._floor is None else self._floor[labels]
-        return Lesson(second_choice(near, labels), known, kept, floor)
+    def __call__(self, inputs: Tensor, labels: Tensor) -> LabelTargets:
+        """Return the target probabilities of a batch."""
+        logits = self._reference(inputs)
+        reference = of_label(logits.softmax(dim=1), labels)
+        kept = torch.zeros_like(reference)
+        if self._extrapolated is not None:
+            outputs = self._extrapolated(inputs)
+            kept = self._kept_fraction * of_label(outputs.softmax(dim=1), labels)
+        floor = torch.zeros_like(reference) if self._floor is None else self._floor[labels]
+        return LabelTargets(second_choice(logits, labels), reference, kept, floor)
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """For a batch: second choices; the labels' probabilities at w_ref, beyond it, and at least."""
+class LabelTargets:
+    """For each sample of a batch: its second choice, and three probabilities of its label."""
 
-    second: Tensor
-    known: Tensor
-    kept: Tensor
+    second_choice: Tensor  # all other classes' probabilities
+    reference: Tensor  # at w_ref
+    kept: Tensor  # at w_far, times the fraction that is kept
     floor: Tensor
 
-    def target(self, labels: Tensor, now: Tensor) -> Tensor:
-        """Lower each label to the least it has anywhere, `now` included, not below its floor."""
-        least = torch.minimum(self.known, self._least(now))
-        return (self.second * (1 - least).unsqueeze(1)).scatter(
-            1, labels.unsqueeze(1), least.unsqueeze(1)
+    def distribution(self, labels: Tensor, current: Tensor) -> Tensor:
+        """Return the target: each label at the least of its probabilities, not below its floor.
+
+        `current` is the label's probability in the model that is being trained.
+        """
+        lowest = torch.minimum(self.reference, self._lowest(current))
+        return (self.second_choice * (1 - lowest).unsqueeze(1)).scatter(
+            1, labels.unsqueeze(1), lowest.unsqueeze(1)
         )
 
-    def lost(self, now: Tensor | None = None) -> Tensor:
-        """Return how much probability each label loses on the way, or has lost by `now`."""
-        least = self.kept if now is None else self._least(now)
-        return (self.known - least).clamp(min=0)
+    def lost_probability(self, current: Tensor | None = None) -> Tensor:
+        """Return how much probability each label loses: by extrapolation, or by `current` too."""
+        lowest = self.kept if current is None else self._lowest(current)
+        return (self.reference - lowest).clamp(min=0)
 
-    def _least(self, now: Tensor) -> Tensor:
-        return torch.maximum(torch.minimum(self.kept, now), self.floor)
+    def _lowest(self, current: Tensor) -> Tensor:
+        return torch.maximum(torch.minimum(self.kept, current), self.floor)
 
 
 def of_label(values: Tensor, labels: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""The ball's radius by the paper's rule: a third of the mean distance to fresh models.
+"""The radius of the ball by the paper's rule: a third of the mean distance to fresh models.
 
-Appendix A: the average is over ten freshly initialised models, in plain L2.
+Halimi et al. 2022, appendix A: the mean is over ten freshly initialised models, in plain L2.
 """
 
 from __future__ import annotations
@@ -19,36 +19,41 @@ MODELS = 10
 
 
 def third_of_distance_to_fresh(
-    reference: State, fresh_model: Callable[[int], nn.Module], movable: Collection[str]
+    reference: State, fresh_model: Callable[[int], nn.Module], trainable: Collection[str]
 ) -> float:
     """Return a third of the mean distance from `reference` to ten freshly initialised models.
 
-    Only `movable` parameters count: nothing else moves in the ascent, and a fresh BatchNorm's
-    statistics say nothing about how far a random model is.
+    Only `trainable` parameters count: nothing else changes in the ascent, and a fresh BatchNorm's
+    statistics do not tell how far a random model is.
     """
     distances = []
     for number in range(1, MODELS + 1):
         fresh = dict(fresh_model(number).named_parameters())
-        if missing := sorted(set(movable) - fresh.keys()):
-            raise ConfigError(f"the fresh model has no parameter {missing[0]!r}: another network?")
-        here = {name: fresh[name].detach() for name in movable}
-        there = {name: reference[name].to(value.device) for name, value in here.items()}
-        distances.append(states.distance(here, there))
+        if missing := sorted(set(trainable) - fresh.keys()):
+            raise ConfigError(
+                f"fresh_model() returned a model without the parameter {missing[0]!r}, expected "
+                "the same architecture as the model"
+            )
+        parameters = {name: fresh[name].detach() for name in trainable}
+        center = {name: reference[name].to(value.device) for name, value in parameters.items()}
+        distances.append(states.distance(parameters, center))
     mean = sum(distances) / MODELS
     if mean == 0:
-        raise ConfigError("the fresh models all equal the reference: give a radius instead")
+        raise ConfigError(
+            "the radius rule needs fresh models that differ from the reference; give radius="
+        )
     return mean / 3
 
 
 def reinitialised(model: nn.Module, seed: int) -> Callable[[int], nn.Module]:
-    """Return a source of fresh copies of `model`, made by its layers' own `reset_parameters`."""
+    """Return a function that copies `model` and calls `reset_parameters` of each layer."""
 
     def fresh(number: int) -> nn.Module:
-        twin = copy.deepcopy(model)
+        copied = copy.deepcopy(model)
         with seeded(seed, "fresh", number):
-            for name, module in twin.named_modules():
+            for name, module in copied.named_modules():
                 _reset(name, module)
-        return twin
+        return copied
 
     return fresh
 
@@ -56,7 +61,7 @@ def reinitialised(model: nn.Module, seed: int) -> Callable[[int], nn.Module]:
 def _reset(name: str, module: nn.Module) -> None:
     own = list(module.parameters(recurse=False))
     if not any(p.requires_grad for p in own):
-        return  # frozen layers are the same in every fresh model
+        return  # frozen layers stay the same in every fresh model
     reset = getattr(module, "reset_parameters", None)
     if callable(reset):
         reset()

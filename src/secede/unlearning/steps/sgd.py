@@ -1,8 +1,8 @@
-"""SGD at the leaver towards any objective: what several local steps have in common.
+"""SGD on any objective at the leaver, shared by the local steps.
 
-It is the ascent's walker, sent the other way: the gradient is clipped, only trainable parameters
-move, and normalisation layers run on the start's statistics. Nothing is read from the device
-until a state, a distance or a result is asked for.
+It runs `Ascent` on the negated objective: gradients are clipped, only trainable parameters move,
+and normalisation layers use the statistics of the start state. Nothing is read from the device
+before a state, a distance or a result is requested.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _DROPOUT = (
 
 
 class Descent:
-    """Gradient descent with momentum and clipping from a given start; `model` is overwritten."""
+    """Gradient descent with momentum and clipping from a start state; `model` is overwritten."""
 
     def __init__(
         self, model: nn.Module, start: State, *, learning_rate: float, momentum: float, clip: float
     ) -> None:
         self._objective: Loss | None = None
-        self._walker = Ascent(
+        self._ascent = Ascent(
             model,
             start,
-            loss=self._height,
+            loss=self._negated_objective,
             learning_rate=learning_rate,
             momentum=momentum,
             clip=clip,
@@ -61,73 +61,73 @@ class Descent:
         momentum: float | None,
         clip: float,
     ) -> Descent:
-        """Return a descent that goes on as the leaver trained, where nothing else is given."""
-        usual = task.training
+        """Return a descent with the leaver's own training settings, where no others are given."""
+        training = task.training
         return cls(
             task.model,
             start,
-            learning_rate=learning_rate or usual.learning_rate,
-            momentum=usual.momentum if momentum is None else momentum,
+            learning_rate=learning_rate or training.learning_rate,
+            momentum=training.momentum if momentum is None else momentum,
             clip=clip,
         )
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
-        return self._walker.device
+        """The device of the parameters."""
+        return self._ascent.device
 
     @property
     def steps(self) -> int:
-        """How many steps were taken."""
-        return self._walker.steps
+        """The number of steps taken."""
+        return self._ascent.steps
 
     @property
     def gradient_samples(self) -> int:
         """Per-sample gradients computed so far."""
-        return self._walker.gradient_samples
+        return self._ascent.gradient_samples
 
     def step(self, inputs: Tensor, targets: Tensor, objective: Loss) -> None:
         """Take one clipped step down `objective(outputs, targets)`.
 
-        `targets` has one row per sample: labels, or whatever else the objective compares with.
+        `targets` has one row per sample: labels, or anything else that the objective compares with.
         """
         self._objective = objective
-        self._walker.ascend((inputs, targets))
+        self._ascent.ascend((inputs, targets))
 
     def state(self) -> dict[str, Tensor]:
-        """Return a copy of where it stands; raise if that is not finite."""
-        found = self._walker.state()
-        self._check_finite(states.is_finite(found))
-        return found
+        """Return a copy of the current state; raise if it is not finite."""
+        state = self._ascent.state()
+        self._check_finite(states.is_finite(state))
+        return state
 
     def distance_to(self, state: State) -> float:
-        """Return the plain L2 distance to `state`, over what can move."""
-        model = self._walker.model
-        here, there = states.live(model), states.without_aliases(state, model)
-        states.check_schema(there, here)
-        found = states.distance(
-            {name: here[name] for name in self._walker.movable},
-            {name: there[name].to(self.device) for name in self._walker.movable},
+        """Return the plain L2 distance to `state`, over the trainable parameters."""
+        model, names = self._ascent.model, self._ascent.trainable_names
+        current, other = states.live(model), states.without_aliases(state, model)
+        states.check_schema(other, current)
+        distance = states.distance(
+            {name: current[name] for name in names},
+            {name: other[name].to(self.device) for name in names},
         )
-        self._check_finite(math.isfinite(found))
-        return found
+        self._check_finite(math.isfinite(distance))
+        return distance
 
     def evaluate(self, samples: Sequence[Batch], loss: Loss) -> Evaluation:
-        """Measure loss and accuracy over `samples`; labels that do not fit the model raise."""
-        return leaver_metrics.evaluate(self._walker.model, samples, loss=loss, device=self.device)
+        """Measure loss and accuracy over `samples`; raise if labels do not fit the model."""
+        return leaver_metrics.evaluate(self._ascent.model, samples, loss=loss, device=self.device)
 
     def count_classes(self, samples: Sequence[Batch], loss: Loss, method: str) -> int:
-        """Return how many classes there are; raise unless `method` has one to choose instead."""
+        """Return the number of classes; raise if `method` has no second class to choose."""
         classes = self.evaluate(samples, loss).classes
         if classes is None or classes < 2:
             raise ConfigError(
-                f"{method} needs class labels, and needs a second class to choose: outputs of "
-                "shape (n, classes) and integer labels of shape (n,)"
+                f"{method} needs at least two classes: outputs of shape (n, classes) and integer "
+                "labels of shape (n,)"
             )
         return classes
 
     def result(self, task: LocalTask, samples: Sequence[Batch], *, ended_by: str) -> LocalResult:
-        """Return where it stands, with the report that goes with it."""
+        """Return the current state and its report."""
         state = self.state()
         measured = self.evaluate(samples, task.loss)
         report = LocalReport(
@@ -141,50 +141,50 @@ class Descent:
         )
         return LocalResult(state, report)
 
-    def _height(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return what the walker climbs: the objective, turned round."""
-        assert self._objective is not None  # set by `step`, the only way to here
+    def _negated_objective(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss that the ascent climbs."""
+        assert self._objective is not None  # `step` sets it before every call
         return -self._objective(outputs, targets)
 
-    def _check_finite(self, sound: bool) -> None:
-        if not sound:
+    def _check_finite(self, is_finite: bool) -> None:
+        if not is_finite:
             raise StateError(
-                f"the local step left the finite numbers within {self.steps} steps: "
+                f"the local step gave values that are not finite within {self.steps} steps: "
                 "lower the learning rate or the clip, or take fewer epochs"
             )
 
 
 def frozen(model: nn.Module, state: State) -> nn.Module:
-    """Return a copy of `model` that holds `state` and only answers."""
-    twin = copy.deepcopy(model)
-    states.load_into(twin, state)
-    return twin.eval()
+    """Return a copy of `model` with `state`, in evaluation mode."""
+    copied = copy.deepcopy(model)
+    states.load_into(copied, state)
+    return copied.eval()
 
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Let every unit answer in training mode too: for targets that follow the answers."""
+    """Switch dropout off in the block: targets that follow the outputs must not be random."""
     layers = [layer for layer in model.modules() if isinstance(layer, _DROPOUT)]
-    shares = [layer.p for layer in layers]
+    rates = [layer.p for layer in layers]
     for layer in layers:
         layer.p = 0.0
     try:
         yield
     finally:
-        for layer, share in zip(layers, shares, strict=True):
-            layer.p = share
+        for layer, rate in zip(layers, rates, strict=True):
+            layer.p = rate
 
 
 def own_samples(task: LocalTask, batch_size: int) -> list[Batch]:
-    """Return the leaver's samples, checked; measuring on them disturbs no later pass."""
+    """Return the leaver's samples, checked; reading them changes no later draw."""
     with torch.random.fork_rng(devices=()):
-        return [leaver_metrics.checked(batch) for batch in task.batches(batch_size, 0)]
+        return [leaver_metrics.check_batch(batch) for batch in task.batches(batch_size, 0)]
 
 
 def check_settings(
     *, learning_rate: float, momentum: float, clip: float, batch_size: int, epochs: int
 ) -> None:
-    """Raise unless a descent can be taken with these."""
+    """Raise unless the settings of a descent are in range."""
     positive = {
         "learning_rate": learning_rate,
         "clip": clip,

@@ -1,0 +1,96 @@
+"""`secede federation init`: train a simulated federation and set up its home."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from secede.cli.commands.run import search_folder
+from secede.cli.options import Device, Json, Limit, Rounds
+from secede.cli.output import print_json
+from secede.errors import StoppedError
+
+group = typer.Typer(
+    name="federation", help="Set up a simulated federation to erase from.", no_args_is_help=True
+)
+group.callback()(lambda: None)  # a group, though it has one command
+
+
+@group.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="HOME", help="Home folder to make.")],
+    experiment: Annotated[
+        str, typer.Argument(metavar="PRESET|FILE.toml", help="See `secede presets`.")
+    ] = "demo",
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the federation.", show_default="the experiment's name"),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is random.")] = 0,
+    rounds: Rounds = None,
+    device: Device = None,
+    limit: Limit = None,
+    json: Json = False,
+) -> None:
+    """Train a simulated federation and set up its home.
+
+    The home holds the serving model, the registry of models, journal, ledger and keys. Clients are
+    called site-0, site-1, and so on. What would be at each of them, its private key too, is in
+    HOME/sites.
+
+    Example: secede federation init home demo --name north
+    """
+    from secede.erasure.storage.model_registry import ModelRegistry
+    from secede.experiments import presets
+    from secede.experiments.config import override
+    from secede.simulation.new_federation import create_federation
+
+    changes = {"training.rounds": rounds, "device": device, "limit": limit}
+    config = override(presets.load(experiment), changes)
+    existed = folder.exists()
+    try:
+        home = create_federation(
+            folder,
+            config,
+            name=name or _usable_name(config.name),
+            seed=seed,
+            search=search_folder(experiment),
+            now=datetime.now(UTC),
+        )
+    except KeyboardInterrupt:
+        raise StoppedError(_clean_up(folder, existed=existed)) from None
+    federation = home.federation
+    clients = [client.name for client in federation.clients]
+    with ModelRegistry(home.registry, read_only=True) as registry:
+        serving = registry.serving(federation.run)
+    model = serving.digest if serving else None
+    if json:
+        row = {"home": str(folder), "federation": federation.name}
+        print_json({**row, "model": model, "clients": clients})
+        return
+    print(f"{folder}  home of federation {federation.name}: {', '.join(clients)}")
+    print(f"model {model} serves")
+    print(f"{home.keys}  everybody's public keys; the server's private one is {folder}/server.key")
+    print(f"{folder / 'sites'}  what would be at the clients, their private keys too")
+    if config.settings:
+        print("The config's settings of methods are for `secede run`; an erasure has --set.")
+
+
+def _clean_up(folder: Path, *, existed: bool) -> str:
+    """Remove what was begun, unless the folder is older, and return what to tell."""
+    if (folder / "federation.json").exists():
+        return f"interrupted when all was done: {folder} is a federation's home"
+    if not existed:
+        shutil.rmtree(folder, ignore_errors=True)
+    rest = f"{folder} is no home" if folder.exists() else f"nothing was written to {folder}"
+    return f"interrupted: {rest}; the same command begins anew"
+
+
+def _usable_name(text: str) -> str:
+    """Return a name for a federation that is called after its experiment."""
+    return re.sub(r"[^A-Za-z0-9._:-]+", "-", text)[:64] or "federation"

@@ -1,0 +1,75 @@
+"""`secede lineage`: which models there are, and which still carry a client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from secede.cli.options import Json
+from secede.cli.output import print_json
+from secede.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from secede.erasure.storage.model_registry import Model
+
+
+def lineage(
+    home: Annotated[Path, typer.Argument(help="Home folder, or the file of its model registry.")],
+    client: Annotated[
+        str | None, typer.Option(help="List only the models in use that carry this client.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List registered models, or those that carry a client.
+
+    Example: secede lineage home --client site-3
+    """
+    from secede.erasure.storage.home import Home
+    from secede.erasure.storage.model_registry import ModelRegistry
+
+    path = Home(home).registry if home.is_dir() else home
+    with ModelRegistry(path, read_only=True) as registry:
+        models = registry.models() if client is None else registry.carriers(client)
+        erased, clients = registry.erased_clients(), registry.clients()
+    if client is not None and client not in clients:
+        raise ConfigError(
+            f"no model ever carried {client!r}: {did_you_mean(client, clients)}"
+            f"expected one of {', '.join(sorted(clients)[:20])}"
+        )
+    if json:
+        rows = [{**vars(model), "clients": list(model.clients)} for model in models]
+        print_json({"models": rows, "erased_clients": list(erased)})
+        return
+    if client is not None:
+        print(_summary(client, models, erased=client in erased))
+    for model in models:
+        Console().print(_lines(model))
+    if not models and client is None:
+        print("no models yet")
+
+
+def _summary(client: str, models: tuple[Model, ...], *, erased: bool) -> str:
+    """Return how many models carry a client, and whether it was erased."""
+    past = "was erased" if erased else "was not erased"
+    if not models:
+        return f"No model in use carries {client!r}; it {past}."
+    serving = sum(model.status == "serving" for model in models)
+    if len(models) == 1:
+        rest = "and it serves" if serving else "and it does not serve"
+        return f"1 model still carries {client!r}, {rest}; {client!r} {past}."
+    rest = f"{serving} of them {'serves' if serving == 1 else 'serve'}"
+    return f"{len(models)} models still carry {client!r}, {rest}; {client!r} {past}."
+
+
+def _lines(model: Model) -> Text:
+    """Return a model in three lines: digests and dates stay in one piece at any width."""
+    parent = f"from {model.parent[:12]}" if model.parent else "from scratch"
+    return Text(  # no markup: names such as :no: are no emoji
+        f"{model.digest[:12]}  {model.status} since {model.changed[:10]}\n"
+        f"  {parent}, run {model.run}, round {model.round}\n"
+        f"  carries {', '.join(model.clients) or 'nobody'}"
+    )

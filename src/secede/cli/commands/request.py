@@ -1,0 +1,143 @@
+"""`secede request`: sign a request for erasure, and recognise the file of one."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from secede.cli.commands.verify import model_digest
+from secede.cli.options import Json, Trigger
+from secede.cli.output import print_json
+from secede.errors import ConfigError, RequestError, TrustError
+
+
+def request(
+    client: Annotated[str, typer.Argument(help="Who leaves: the client's name.")],
+    key: Annotated[Path, typer.Option(help="Private key of the client.")],
+    trigger: Trigger,
+    home: Annotated[
+        Path | None, typer.Option(help="Home folder to take federation and model from.")
+    ] = None,
+    federation: Annotated[str | None, typer.Option(help="Name of the federation.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model: its digest, or its safetensors file.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=31, help="Days until the request expires.")] = 7,
+    out: Annotated[Path, typer.Option(help="File to write, for the server.")] = Path(
+        "request.json"
+    ),
+    json: Json = False,
+) -> None:
+    """Sign a request for erasure.
+
+    It names the client, the model and a nonce, and no person. The server accepts it once. Give
+    --home, or --federation and --model.
+
+    Example: secede request site-3 --home home --key keys/site-3.key --trigger contract-ended
+    """
+    from secede import files
+    from secede.erasure.documents.request import new_request, sign_request
+    from secede.erasure.signing.keys import load_private
+
+    if home is not None:
+        federation, model = _from_home(home, federation, model)
+        _check_accepted(home, client, key)
+    if federation is None or model is None:
+        raise ConfigError("give --federation and --model, or --home for both")
+    document = new_request(
+        federation=federation,
+        client=client,
+        trigger=trigger,
+        model=_digest(model),
+        now=datetime.now(UTC),
+        lifetime=timedelta(days=days),
+    )
+    try:
+        files.create(out, sign_request(document, load_private(key)), 0o644)
+    except FileExistsError:
+        raise ConfigError(f"{out} exists and is not replaced: name another file") from None
+    if json:
+        print_json({"file": str(out), "request": document.digest(), "expires": document.expires})
+        return
+    print(f"{out}  {client} asks {federation} for erasure ({trigger})")
+    print(f"request {document.digest()}")
+    print(f"send it before {document.expires}")
+
+
+def read_request_file(path: Path) -> bytes:
+    """Return a signed request, not verified; ConfigError if the file is plainly another one.
+
+    A damaged request is returned: verifying it says what is wrong.
+    """
+    from secede.erasure.canonical_json import parse, read_file
+    from secede.erasure.documents.request import MAX_REQUEST_BYTES
+    from secede.erasure.signing import dsse
+
+    kind = "is a folder and" if path.is_dir() else "is"
+    other = ConfigError(
+        f"{path} {kind} no request: give the file that `secede request` wrote, request.json "
+        "unless --out named another"
+    )
+    if path.is_dir():
+        raise other
+    try:
+        data = read_file(path, MAX_REQUEST_BYTES)
+    except TrustError as error:  # longer than any request
+        raise other from error
+    if not data.startswith(b"{"):
+        raise other
+    with suppress(TrustError):
+        if not dsse.FIELDS & parse(data, MAX_REQUEST_BYTES).keys():
+            raise other
+    return data
+
+
+def _from_home(folder: Path, federation: str | None, model: str | None) -> tuple[str, str]:
+    """Return federation and model, those of a home unless they are given."""
+    from secede.erasure.storage.home import Home
+    from secede.erasure.storage.model_registry import ModelRegistry
+
+    home = Home(folder)
+    record = home.federation
+    with ModelRegistry(home.registry, read_only=True) as registry:
+        serving = registry.serving(record.run)
+    if model is None and serving is None:
+        raise ConfigError(f"no model serves in {folder}: give --model")
+    return federation or record.name, model or (serving.digest if serving else "")
+
+
+def _check_accepted(folder: Path, client: str, key: Path) -> None:
+    """Raise if the home would refuse a request of `client` signed with `key`."""
+    from secede.erasure.signing.keys import key_id, load_private
+    from secede.erasure.storage.home import Home
+    from secede.erasure.storage.model_registry import ModelRegistry
+
+    home = Home(folder)
+    home.federation.client(client)
+    with ModelRegistry(home.registry, read_only=True) as registry:
+        if client in registry.erased_clients():
+            raise RequestError(f"{client!r} was erased already: there is nothing to ask for")
+    ring, identity = home.keyring(), key_id(load_private(key).public_key)
+    if client not in ring or key_id(ring[client]) == identity:
+        return
+    owners = [f"{name}'s key" for name, public in ring.items() if key_id(public) == identity]
+    raise ConfigError(
+        f"{key} is {owners[0] if owners else 'a key that nobody has here'}, expected "
+        f"{client}'s, whose public key is {home.keys / f'{client}.pub'}"
+    )
+
+
+def _digest(model: str) -> str:
+    """Return the digest of a model that is given as one, or as a safetensors file."""
+    if re.fullmatch("[0-9a-f]{64}", model):
+        return model
+    if not Path(model).exists():
+        raise ConfigError(
+            f"no model {model!r}: expected a digest of 64 hexadecimal digits or a safetensors file"
+        )
+    return model_digest(Path(model))

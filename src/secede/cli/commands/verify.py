@@ -1,0 +1,230 @@
+"""`secede verify` and `secede countersign`: receipts, with files and public keys alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secede.cli.options import Auditors, Json, Keys, ServerName
+from secede.cli.output import naming, print_json
+from secede.errors import ConfigError, TrustError
+
+if TYPE_CHECKING:
+    from secede.erasure.documents.acknowledgement import Acknowledgement
+    from secede.erasure.documents.receipt import MethodPart, Verification
+    from secede.erasure.receipts.verify import Verified
+    from secede.erasure.signing.keys import Signers
+
+
+def verify(
+    receipts: Annotated[
+        list[Path], typer.Argument(help="Receipts, or acknowledgements of requests.")
+    ],
+    keys: Keys = Path("keys"),
+    model: Annotated[
+        Path | None, typer.Option(help="Compare with the erased model's safetensors file.")
+    ] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="Compare with the ledger, or its export.")
+    ] = None,
+    server: ServerName = "server",
+    auditor: Auditors = None,
+    countersigned_by: Annotated[
+        list[str] | None,
+        typer.Option("--countersigned-by", help="Require this signature too. Repeatable."),
+    ] = None,
+    page: Annotated[
+        bool, typer.Option("--page", help="Write the receipt's HTML page beside it.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Verify receipts of erasures, offline.
+
+    Public keys are enough. The server must have signed the receipt; only the client that left and
+    auditors, whose keys are in KEYS/auditors, may have signed it too. Any altered byte is found.
+
+    Example: secede verify receipt.json --keys keys --ledger ledger.sqlite
+    """
+    from secede.erasure.canonical_json import read_file
+    from secede.erasure.documents.acknowledgement import (
+        ACKNOWLEDGEMENT_TYPE,
+        verify_acknowledgement,
+    )
+    from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
+    from secede.erasure.receipts import page as pages
+    from secede.erasure.receipts.verify import verify_receipt
+    from secede.erasure.signing import dsse
+    from secede.erasure.signing.keys import Signers, key_id
+
+    if len(receipts) > 1 and (json or model is not None):
+        raise ConfigError("--json and --model are for one receipt at a time")
+    signers = Signers.load(keys, auditor or ())
+    for path in receipts:
+        data = read_file(path, MAX_RECEIPT_BYTES)
+        with naming(path):
+            if dsse.payload_type(data, limit=MAX_RECEIPT_BYTES) == ACKNOWLEDGEMENT_TYPE:
+                if model or ledger or countersigned_by or page:
+                    raise ConfigError(f"{path} is an acknowledgement: only receipts are compared")
+                acknowledged = verify_acknowledgement(data, signers.keys, server=server)
+                _print_acknowledgement(path, acknowledged, as_json=json)
+                continue
+            verified = verify_receipt(
+                data,
+                signers.keys,
+                auditors=signers.auditors,
+                model_digest=None if model is None else model_digest(model),
+                ledger=ledger,
+                server=server,
+                countersigned_by=countersigned_by or (),
+            )
+        written = pages.write_page(verified, path) if page else None
+        if json:
+            print_json(_as_json(verified, written))
+            continue
+        _print_receipt(path, verified, key_id(signers.keys[verified.server]))
+        if written is not None:
+            print(f"page       {written}")
+
+
+def countersign(
+    receipts: Annotated[list[Path], typer.Argument(help="Receipts; each is replaced.")],
+    key: Annotated[Path, typer.Option(help="Your private key.")],
+    keys: Keys = Path("keys"),
+    server: ServerName = "server",
+    auditor: Auditors = None,
+    json: Json = False,
+) -> None:
+    """Add your signature to receipts, as the leaver or an auditor.
+
+    You are the client that left, or your public key is among the auditors'. The receipt is verified
+    before and after; nothing is written unless it is valid. Its page is written again.
+
+    Example: secede countersign receipt.json --key auditor.key --keys keys
+    """
+    from secede import files
+    from secede.erasure.canonical_json import read_file
+    from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
+    from secede.erasure.receipts import page as pages
+    from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
+    from secede.erasure.signing.keys import Signers, key_id, load_private
+
+    signers, private = Signers.load(keys, auditor or ()), load_private(key)
+    for path in receipts:
+        with (
+            files.lock_folder(path.parent),
+            files.private(),
+        ):  # another may be countersigning it too
+            data = read_file(path, MAX_RECEIPT_BYTES)
+            with naming(path):
+                verified = verify_receipt(
+                    data, signers.keys, auditors=signers.auditors, server=server
+                )
+                _check_entitled(key, key_id(private.public_key), signers, verified)
+                signed = countersign_receipt(data, private)
+                verified = verify_receipt(
+                    signed, signers.keys, auditors=signers.auditors, server=server
+                )
+            files.write_bytes(path, signed)
+            page = pages.write_page(verified, path)
+        names = list(verified.countersigned_by)
+        if json:
+            print_json({"receipt": str(path), "page": str(page), "countersigned_by": names})
+            continue
+        print(f"{path}: countersigned by {', '.join(names)}")
+        print(f"{page}: written again")
+
+
+def model_digest(path: Path) -> str:
+    """Return the digest of a model in a safetensors file."""
+    from secede import state as states  # torch, only where a model is given
+
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is not a regular file")  # a pipe may hang
+    return states.digest(states.load(path)[0])
+
+
+def _check_entitled(path: Path, identity: str, signers: Signers, verified: Verified) -> None:
+    """Raise if this key is somebody's whose signature on this receipt counts for nothing."""
+    from secede.erasure.signing.keys import key_id
+
+    client = verified.statement.predicate.request.client
+    for name, public in signers.keys.items():
+        if key_id(public) == identity and name != client:
+            raise TrustError(
+                f"{path} is the key of {name!r}, who is neither {client!r}, the client that left, "
+                "nor an auditor: nothing is signed"
+            )
+
+
+def _print_acknowledgement(path: Path, document: Acknowledgement, *, as_json: bool) -> None:
+    """Print what the server said of a request: that it came, when it is due, how it ended."""
+    if as_json:
+        print_json({"verified": True, "acknowledgement": document.model_dump(mode="json")})
+        return
+    print(f"{path}: signature valid")
+    print(f"client     {document.client}, federation {document.federation}")
+    print(f"request    {document.request}")
+    print(f"received   {document.received[:10]}, due {document.due[:10]}")
+    if document.extended_to is not None:
+        print(f"extended   to {document.extended_to[:10]}: {document.reason}")
+    if document.ended is not None:
+        ended = document.ended
+        print(f"ended      {ended.at[:10]}, {ended.state}: {ended.reason}")
+        print(ended.remedies)
+
+
+def _print_receipt(path: Path, verified: Verified, key_id: str) -> None:
+    from secede.erasure.documents.receipt import STANDING_LIMITS
+    from secede.erasure.receipts.page import describe_duration
+
+    receipt = verified.statement.predicate
+    countersigned = ", ".join(verified.countersigned_by)
+    ledger = "not compared; give --ledger FILE"
+    if verified.ledger is not None:
+        ledger = f"valid up to row {verified.ledger.number:,}; agrees with the receipt"
+    lines = {
+        "signed by": verified.server,
+        "key id": key_id,
+        "countersigned by": countersigned or "nobody",
+        "client": f"{receipt.request.client}, federation {receipt.request.federation}",
+        "completed": f"{receipt.request.completed[:10]}, {describe_duration(receipt.request)}",
+        "method": _method(receipt.method),
+        "forgotten": _forgotten(receipt.verification),
+        "useful": receipt.verification.useful,
+        "model": "matches" if verified.model_checked else "not compared; give --model FILE",
+        "ledger": ledger,
+    }
+    print(f"{path}: signature valid")
+    for name, value in lines.items():
+        print(f"{name:<16}  {value}")
+    print(STANDING_LIMITS[0])
+
+
+def _forgotten(verification: Verification) -> str:
+    if verification.forgotten != "yes":
+        return verification.forgotten
+    if verification.by_definition:
+        return "yes, by definition: trained from scratch without the client"
+    return f"yes, within {verification.margin_points:g} points of retraining"
+
+
+def _method(method: MethodPart) -> str:
+    from secede.text import plural
+
+    after = "" if method.rung == "retraining" else " after it"
+    return f"{method.name} ({method.rung}), {plural(method.rounds, 'round')}{after}"
+
+
+def _as_json(verified: Verified, page: Path | None) -> dict[str, object]:
+    return {
+        "verified": True,
+        "receipt": verified.digest,
+        "server": verified.server,
+        "countersigned_by": list(verified.countersigned_by),
+        "model_checked": verified.model_checked,
+        "ledger": verified.ledger and verified.ledger.model_dump(),
+        "page": page and str(page),
+        "statement": verified.statement.model_dump(mode="json", by_alias=True),
+    }

@@ -1,0 +1,399 @@
+"""What the journal keeps of each transition of an erasure: one model for each state.
+
+A transition is written from its model and read back as one; details that fit no model are damage.
+The ledger holds a transition's model and scalars, which follow from the details alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+from pydantic import ValidationError
+
+from secede.erasure.documents.ledger_rows import Rung, Verdict
+from secede.erasure.documents.receipt import Scope, Setting, Software, Verification
+from secede.erasure.storage.journal_entries import TransitionRow
+from secede.erasure.types import Count, Digest, Document, Name, Number, Scalar, describe_errors
+from secede.errors import RecordError
+from secede.federation.cost import Cost
+
+RECEIVED, PLANNED, REFUSED = "received", "planned", "refused"
+LOCAL_STEP, SERVER_STEP, GUARDED = "local-step", "server-step", "guarded"
+POST_TRAINING, ESCALATED, VERIFIED = "post-training", "escalated", "verified"
+PROMOTED, ROLLED_BACK = "promoted", "rolled-back"
+
+LEAVER: Literal["leaver"] = "leaver"
+RETAINED: Literal["retained"] = "retained"
+
+
+class LeftOut(Document):
+    """A retained client that was left out, and why: silent, malformed, not-finite and the like."""
+
+    client: Name
+    why: Name
+
+
+class Sent(Document):
+    """A state by its digest, and who was sent it: the leaver, the retained clients present."""
+
+    model: Digest
+    to: tuple[Literal["leaver", "retained"], ...]
+
+
+class Exchange(Document):
+    """What the exchanges with clients took, who was left out, and which states were sent."""
+
+    cost: Cost = Cost()
+    left_out: tuple[LeftOut, ...] = ()  # at most `MAX_NAMED`; more are asked again
+    left_out_count: Count = 0
+    sent: tuple[Sent, ...] = ()
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return the bytes and who was left out, for the ledger."""
+        return {
+            "upload_bytes": self.cost.upload_bytes,
+            "download_bytes": self.cost.download_bytes,
+            "left_out": self.left_out_count,
+        }
+
+
+MAX_NAMED = 400  # clients left out, or states sent, that one transition names
+
+
+class ClassCounts(Document):
+    """By class: samples of the retained clients, and how many of them were answered right."""
+
+    right: tuple[Count, ...]
+    samples: tuple[Count, ...]
+
+
+class BaselineCounts(ClassCounts):
+    """The same with the model from before; `counted_by` is the digest of who counted."""
+
+    counted_by: Digest
+
+
+class GateResult(Document):
+    """What the retained clients counted after a round, and what the gate says of it."""
+
+    counts: ClassCounts
+    baseline: BaselineCounts | None = None  # if it was counted again in this transition
+    passed: bool
+    reason: str  # "passed", or why not
+    vetoed: bool  # by the server's own samples
+
+    @property
+    def accuracy(self) -> float:
+        """The share of all samples that was answered right."""
+        return sum(self.counts.right) / sum(self.counts.samples)
+
+
+class GuardReport(Document):
+    """What the guard measured of the returned state and did to it: scalars only."""
+
+    digest: Digest  # of the state that post-training starts from
+    centre: Literal["reference", "global"]  # "global" where single updates are hidden
+    distance: Number  # to the centre, as returned
+    distance_to_global: Number
+    distance_to_line: Number | None  # through the global model and the leaver's last update
+    unit: Number  # a third of the distance from the centre to fresh models
+    farthest: Number  # from the centre: more is refused
+    nearest: Number  # to any known state: less is refused
+    nearest_line: Number
+    radius: Number | None  # of the ball around the centre: the method's own, or the guard's
+    ball: Literal["method", "guard"] | None  # whose
+    known: Count  # further registered models that it was compared with
+    projections: Count  # 1 if the state had to be pulled back into that ball
+    restored: Count  # entries that no local step may move and that came back changed
+    to_reference: Number = 0.0  # from the global model, where no more than this is known of it
+
+    def as_dict(self) -> dict[str, Scalar]:
+        """Return the report by name, as ledger and receipt hold it."""
+        return self.model_dump(mode="json")
+
+
+class UnusedWeights(Document):
+    """What the first round took out of a model that the retained clients' training does not use."""
+
+    removed_share: Number  # of the layers' squared weights
+    zeroed: Count  # values that were set to zero
+    kept: tuple[str, ...] = ()  # names of weights that stayed as the client returned them
+    kept_count: Count = 0  # all of these, named or not
+    cleared: tuple[str, ...] = ()  # that stayed but for what nobody's training reaches
+    cleared_count: Count = 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was taken out."""
+        return bool(self.removed_share or self.zeroed)
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return the counts, for the ledger."""
+        return {
+            "unused_share_removed": self.removed_share,
+            "unused_zeroed": self.zeroed,
+            "unused_kept": self.kept_count,
+            "unused_cleared": self.cleared_count,
+        }
+
+
+class TransitionDetails(Document):
+    """What the journal keeps of one transition."""
+
+    state: ClassVar[str]
+
+    @property
+    def ledger_model(self) -> str | None:
+        """The model that the ledger's row names, if the transition made one."""
+        return None
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return what the ledger's row says."""
+        return {}
+
+
+class ReceivedDetails(TransitionDetails):
+    """The request was accepted."""
+
+    state: ClassVar[str] = RECEIVED
+
+
+class PlanDetails(TransitionDetails):
+    """A plan was made; the options are those that the request was planned with first."""
+
+    state: ClassVar[str] = PLANNED
+    plan: Digest
+    options: dict[str, Any]  # of `planning.options.EraseOptions`, as JSON
+    reason: str | None = None  # for planning again
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return the plan's digest."""
+        return {"plan": self.plan}
+
+
+class ModelDetails(TransitionDetails):
+    """A transition that follows a plan and leaves a model."""
+
+    plan: Digest
+    model: Digest
+
+    @property
+    def ledger_model(self) -> str | None:
+        """The digest of the model."""
+        return self.model
+
+
+class ComputedDetails(ModelDetails):
+    """A transition whose model was computed, and kept in a file of states."""
+
+    state_file: Digest  # the model, and what its method remembers
+    software: Software  # that computed it
+
+
+class StartDetails(ComputedDetails):
+    """A rung was started: by the leaver's local step, or by the server alone."""
+
+    rung: Rung
+    method: Name
+    report: dict[str, Scalar]  # of the method
+    exchange: Exchange
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return rung, method and bytes."""
+        cost = self.exchange.cost
+        return {
+            "rung": self.rung,
+            "method": self.method,
+            "upload_bytes": cost.upload_bytes,
+            "download_bytes": cost.download_bytes,
+        }
+
+
+class LocalStepDetails(StartDetails):
+    """The leaver took its local step."""
+
+    state: ClassVar[str] = LOCAL_STEP
+
+
+class ServerStepDetails(StartDetails):
+    """The server started without the leaver."""
+
+    state: ClassVar[str] = SERVER_STEP
+
+
+class GuardDetails(ComputedDetails):
+    """The guard let the returned state by."""
+
+    state: ClassVar[str] = GUARDED
+    report: GuardReport
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return what the guard measured."""
+        return self.report.as_dict()
+
+
+class RoundDetails(ComputedDetails):
+    """A round of post-training; round 0 is the start itself."""
+
+    state: ClassVar[str] = POST_TRAINING
+    round: Count
+    trained_from: Digest | None  # None: it is the start
+    gate: GateResult | None = None  # None: nobody counted
+    unused_weights: UnusedWeights | None = None  # None: nothing was looked for
+    exchange: Exchange
+
+    @property
+    def passed(self) -> bool:
+        """Whether the gate is passed."""
+        return self.gate is not None and self.gate.passed
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return the round's number, accuracy, the gate's answer and what it took."""
+        found: dict[str, Scalar] = {"round": self.round, **self.exchange.scalars()}
+        if self.gate is not None:
+            found |= {
+                "accuracy": self.gate.accuracy,
+                "passed": self.gate.passed,
+                "vetoed": self.gate.vetoed,
+            }
+        return found | (self.unused_weights.scalars() if self.unused_weights else {})
+
+
+class EscalationDetails(TransitionDetails):
+    """A rung was given up; `outcome` is the kind of reason, `next_rung` None after the last one."""
+
+    state: ClassVar[str] = ESCALATED
+    plan: Digest
+    rung: Rung
+    method: Name
+    outcome: Name
+    reason: str
+    next_rung: Count | None
+    exchange: Exchange | None = None  # None: clients were not asked
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return rung, method, outcome and what it took."""
+        told: dict[str, Scalar] = {
+            "rung": self.rung,
+            "method": self.method,
+            "outcome": self.outcome,
+        }
+        return told | (self.exchange.scalars() if self.exchange else {})
+
+
+class VerificationDetails(ComputedDetails):
+    """The last round's model was measured: all that the receipt says of it."""
+
+    state: ClassVar[str] = VERIFIED
+    rounds: Count
+    rounds_needed: Count | None  # None: none of those that were counted was good enough
+    trained_from: Digest | None
+    verification: Verification
+    limits: tuple[str, ...]
+    holdings: tuple[str, ...]  # that the server has of the leaver alone
+    scope: Scope
+    training: dict[Name, Setting]
+    left_out_count: Count  # on the whole rung
+    exchange: Exchange
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return the two answers and the rounds."""
+        forgotten: Verdict = self.verification.forgotten
+        return {
+            "forgotten": forgotten,
+            "useful": self.verification.useful,
+            "rounds": self.rounds,
+            "rounds_needed": self.rounds_needed,
+            "left_out": self.left_out_count,
+        }
+
+
+class PromotionDetails(ModelDetails):
+    """The new model serves and the receipt is issued."""
+
+    state: ClassVar[str] = PROMOTED
+    rung: Rung
+    method: Name
+    receipt: Digest
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return the receipt and the rung."""
+        return {"receipt": self.receipt, "rung": self.rung}
+
+
+class ClosingDetails(TransitionDetails):
+    """The request ended without an erasure."""
+
+    reason: str
+    failed_rungs: Count
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return how many rungs were given up."""
+        return {"failed_rungs": self.failed_rungs}
+
+
+class RefusalDetails(ClosingDetails):
+    """The request could not be done for, or was closed."""
+
+    state: ClassVar[str] = REFUSED
+
+
+class RollbackDetails(ClosingDetails):
+    """No rung succeeded; the model from before stays."""
+
+    state: ClassVar[str] = ROLLED_BACK
+
+
+_MODELS: dict[str, type[TransitionDetails]] = {
+    model.state: model
+    for model in (
+        ReceivedDetails,
+        PlanDetails,
+        LocalStepDetails,
+        ServerStepDetails,
+        GuardDetails,
+        RoundDetails,
+        EscalationDetails,
+        VerificationDetails,
+        PromotionDetails,
+        RefusalDetails,
+        RollbackDetails,
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transition:
+    """One step of an erasure; numbers count from 0 without a gap."""
+
+    number: int
+    at: datetime
+    details: TransitionDetails
+
+    @property
+    def state(self) -> str:
+        """The state that it leads to."""
+        return self.details.state
+
+
+def read_transition(row: TransitionRow) -> Transition:
+    """Return a row of the journal with its details checked; RecordError if they are damaged."""
+    place = f"transition {row.number} of request {row.request}"
+    if row.state not in _MODELS:
+        raise RecordError(f"{place} has an unknown state {row.state!r}: restore the journal")
+    try:
+        details = _MODELS[row.state].model_validate_json(json.dumps(dict(row.details)))
+    except ValidationError as error:
+        raise RecordError(
+            f"the journal is damaged at {place} ({describe_errors(error)}): restore it from a "
+            "backup"
+        ) from error
+    return Transition(number=row.number, at=row.at, details=details)
+
+
+def dump_details(details: TransitionDetails) -> dict[str, Any]:
+    """Return details as JSON, for the journal."""
+    return details.model_dump(mode="json")

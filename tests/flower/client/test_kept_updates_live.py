@@ -17,7 +17,7 @@ from secede.flower import Store, recording
 
 
 def serving(federation: Federation, n: int) -> str:
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     (digest,) = (each.digest for each in last.clients if each.client == f"site-{n}")
     assert digest is not None
@@ -26,14 +26,14 @@ def serving(federation: Federation, n: int) -> str:
 
 def cut(federation: Federation, store: Store) -> None:
     """Train up to the aggregate, and no further."""
-    found = recording(strategy(), store, wait_seconds=0.3, from_scratch=True)
+    found = recording(strategy(), store, online_timeout=0.3, from_scratch=True)
 
     def killed(*_: Any) -> Any:
         raise KeyboardInterrupt
 
     found.aggregate_train = killed  # type: ignore[method-assign,assignment]
     grid = federation.grid()
-    begin = federation.store.model() or initial()
+    begin = federation.store.last_model() or initial()
     shifted = {name: value + 0.01 * grid.run_id for name, value in begin.items()}
     with pytest.raises(KeyboardInterrupt):
         found.start(grid, ArrayRecord(shifted), num_rounds=1, timeout=5)
@@ -116,7 +116,7 @@ def test_rounds_into_another_home_do_not_cost_the_serving_update(federation: Fed
     federation.train(1)
     other = Store(federation.folder / "other", federation.store.load_model)
     shifted = {name: value + 1 for name, value in initial().items()}
-    recording(strategy(), other, wait_seconds=0.3).start(
+    recording(strategy(), other, online_timeout=0.3).start(
         federation.grid(), ArrayRecord(shifted), num_rounds=3, timeout=5
     )
     assert disk(federation, 1).get(serving(federation, 1)) is not None

@@ -68,7 +68,7 @@ def test_every_round_sends_the_arrays_in_the_models_order(tmp_path: Path) -> Non
 
     federation = Federation(tmp_path, app=erasure.register(app))
     store = Store(tmp_path / "home", Unsorted, name="north", clock=lambda: NOW)
-    recording(strategy(), store, wait_seconds=0.3).start(
+    recording(strategy(), store, online_timeout=0.3).start(
         federation.grid(), ArrayRecord(Unsorted().state_dict()), num_rounds=2, timeout=5
     )
     trained = len(seen)
@@ -79,8 +79,8 @@ def test_every_round_sends_the_arrays_in_the_models_order(tmp_path: Path) -> Non
         leaver="name:site-1",
         trigger="other",
         options=OPTIONS,
-        round_seconds=0.4,
-        gather_seconds=0.2,
+        round_timeout=0.4,
+        online_timeout=0.2,
         pause=0.01,
     )
     assert len(seen) > trained

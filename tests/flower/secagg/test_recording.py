@@ -35,7 +35,7 @@ from secede.flower import plan
 
 def test_a_client_is_erased_and_a_receipt_says_so(federation: SecureFederation) -> None:
     federation.train(2)
-    before = federation.store.last()
+    before = federation.store.last_round()
     assert before is not None
     assert reference_error(federation, LEAVER, OTHERS) < EXACT
     outcome = federation.erase("name:site-1")
@@ -58,7 +58,7 @@ def test_a_client_is_erased_and_a_receipt_says_so(federation: SecureFederation) 
     with Ledger(home(federation) / "ledger.sqlite", read_only=True) as ledger:
         ledger.verify()
     assert federation.told.has("Secure aggregation hides single updates")  # the plan
-    after = federation.store.last()
+    after = federation.store.last_round()
     assert after is not None
     assert (after.model, after.erased, after.secure) == (outcome.model, "site-1", True)
 
@@ -123,7 +123,7 @@ def test_numbers_that_nobody_masked_are_found_in_what_reaches_the_server(
 
 def test_the_local_step_starts_at_an_exact_reference(federation: SecureFederation) -> None:
     federation.train(2)
-    model, last = federation.store.model(), federation.store.last()
+    model, last = federation.store.last_model(), federation.store.last_round()
     own = disk(federation, LEAVER).newest(federation.store.identity)
     assert model is not None
     assert last is not None
@@ -152,7 +152,7 @@ def test_training_goes_on_without_the_erased_client_and_the_next_can_leave(
     federation.train(1)
     assert federation.site("site-1").seen == []
     assert federation.told.has("stays out", "'site-1'", "it was erased")
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert {c.client for c in last.clients} == {"site-0", "site-2", "site-3"}
     assert reference_error(federation, 2, left) < EXACT
@@ -187,7 +187,7 @@ def test_a_site_that_allows_no_step_is_asked_in_vain(tmp_path: Path) -> None:
     outcome = federation.erase("name:site-1")
     assert outcome.failures[0].outcome == "unable"
     assert outcome.rung != "local-step"
-    size = states.size_bytes(federation.store.like)
+    size = states.size_bytes(federation.store.template)
     assert all(len(data) < size for kind, data in federation.seen if kind == "train.unlearn")
 
 

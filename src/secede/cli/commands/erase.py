@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from secede.cli.commands.request import read_request
+from secede.cli.commands.request import read_request_file
 from secede.cli.erase_options import EraseArguments, with_erase_options
 from secede.cli.options import HomeFolder, Json
 from secede.cli.output import naming, print_json
@@ -54,7 +54,7 @@ def erase(
 
     check_simulated(folder)
     options, home, now = arguments.options(), Home(folder), datetime.now(UTC)
-    data = read_request(request)
+    data = read_request_file(request)
     with naming(request):
         document = verify_request(data, home.client_keys(), federation=home.federation.name)
     gone = (document.client,) if arguments.leaver_gone else ()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from secede.erasure.canonical_json import read
+from secede.erasure.canonical_json import read_file
 from secede.erasure.documents.ledger_rows import (
     ExtendedBody,
     Head,
@@ -59,7 +59,7 @@ def receipt_heads(home: Home) -> tuple[list[Head], list[Path]]:
     signers, heads, broken = home.signers(), list[Head](), list[Path]()
     for path in sorted(home.receipts.glob("*.json")):
         try:
-            data = read(path, MAX_RECEIPT_BYTES)
+            data = read_file(path, MAX_RECEIPT_BYTES)
             verified = verify_receipt(data, signers.keys, auditors=signers.auditors)
         except (TrustError, ConfigError):
             broken.append(path)

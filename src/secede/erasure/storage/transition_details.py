@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ValidationError
 
 from secede.erasure.documents.ledger_rows import Rung, Verdict
-from secede.erasure.documents.receipt import Scope, Setting, Software, Verification
+from secede.erasure.documents.receipt import Scope, Software, Verification
 from secede.erasure.storage.journal_entries import TransitionRow
 from secede.erasure.types import Count, Digest, Document, Name, Number, Scalar, describe_errors
 from secede.errors import RecordError
@@ -295,7 +295,7 @@ class VerificationDetails(ComputedDetails):
     limits: tuple[str, ...]
     holdings: tuple[str, ...]  # that the server has of the leaver alone
     scope: Scope
-    training: dict[Name, Setting]
+    training: dict[str, bool | int | float | str | None]  # the receipt checks it
     left_out_count: Count  # on the whole rung
     exchange: Exchange
 

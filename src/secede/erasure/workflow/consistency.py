@@ -55,7 +55,7 @@ def check(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry)
 
 
 def receipt_heads(home: Home) -> tuple[list[Head], list[Path]]:
-    """Return the ledger's heads that a home's receipts name, and the receipts that do not verify."""
+    """Return the ledger's heads that a home's receipts name, and the receipts that are invalid."""
     signers, heads, broken = home.signers(), list[Head](), list[Path]()
     for path in sorted(home.receipts.glob("*.json")):
         try:

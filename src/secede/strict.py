@@ -1,6 +1,7 @@
-"""Values from outside as JSON text, for checks in which nothing is taken for what it is not.
+"""Settings from outside as JSON text, so that pydantic checks them strictly.
 
-"no" is not false there, and "3" not 3, but a list may be a tuple. Imports no torch.
+In its strict mode for JSON, "no" is not false and "3" is not 3, but a list may become a tuple.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any
 from secede.errors import ConfigError
 
 
-def as_text(values: Mapping[str, Any]) -> str:
-    """Return `values` as JSON; a date and the like is refused."""
-    return json.dumps(dict(values), default=_refused)
+def as_json(settings: Mapping[str, Any]) -> str:
+    """Return `settings` as JSON; ConfigError for a type that JSON does not have."""
+    return json.dumps(dict(settings), default=_refuse)
 
 
-def _refused(value: object) -> object:
+def _refuse(value: object) -> object:
     raise ConfigError(
         f"{value} is a {type(value).__name__}, expected text, a number, true, false, a list or a "
         "table"

@@ -3,11 +3,15 @@ from __future__ import annotations
 import io
 import logging
 import threading
+import time
 
 import pytest
 from rich.console import Console
 
+from harness.lines import Lines
+from secede import logs
 from secede.cli import progress as module
+from secede.cli.output import show_log
 from secede.experiments.config import Config
 
 CONFIG = Config(name="cell")
@@ -24,6 +28,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def test_lines_of_one_lane_look_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
+    show_log()
     with module.progress() as reporter:
         reporter.expect(2, 1)
         reporter.reused(CONFIG, 0)
@@ -32,7 +37,7 @@ def test_lines_of_one_lane_look_as_ever(capsys: pytest.CaptureFixture[str]) -> N
         turn.round("fedavg", 2, ROW)
         turn.end()
     assert capsys.readouterr().err.splitlines() == [
-        "cell, seed 0: found finished, not computed again",
+        "cell, seed 0: finished already, not computed again",
         "cell, seed 1: 12 rounds in all",
         "  training with everybody, round 1: clean accuracy 50.0 %",
     ]
@@ -41,6 +46,7 @@ def test_lines_of_one_lane_look_as_ever(capsys: pytest.CaptureFixture[str]) -> N
 def test_lines_of_several_lanes_name_cell_and_seed_and_stay_whole(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    show_log()
     with module.progress() as reporter:
         reporter.expect(4, 4)
         turns = [reporter.begin(CONFIG, seed, 500) for seed in range(4)]
@@ -92,14 +98,12 @@ def test_several_turns_have_a_bar_each_and_one_over_all(monkeypatch: pytest.Monk
 
 def test_who_works_in_silence_is_named_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUIET_SECONDS", 0.02)
-    said, twice = list[str](), threading.Event()
-
-    def say(line: str) -> None:
-        said.append(line)
-        if line.startswith("still at it"):
-            twice.set()
-
-    with module.repeating_when_quiet(say):
+    lines, deadline = Lines(), time.monotonic() + 10
+    before = len(logs.LOGGER.handlers)
+    with module.repeating_when_quiet():
         logging.getLogger("secede.erasure").info("asking site-0 for a local step")
-        assert twice.wait(10)
-    assert said[0] == "still at it after 0 s: asking site-0 for a local step"
+        while len(lines) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    again = "still at it after 0 s: asking site-0 for a local step"
+    assert lines[:3] == ["asking site-0 for a local step", again, again]
+    assert len(logs.LOGGER.handlers) == before

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from harness.erasure import vectors
 from harness.paths import ROOT
-from secede.erasure.canonical_json import MAX_DEPTH, digest, parse, read, to_canonical
+from secede.erasure.canonical_json import MAX_DEPTH, digest, parse, read_file, to_canonical
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Statement
 from secede.errors import ConfigError, SecedeError, TrustError
@@ -247,10 +247,10 @@ def test_any_bytes_give_an_object_or_our_error(data: bytes) -> None:
 def test_files_are_read_up_to_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
-    assert read(path, 5) == b"12345"
+    assert read_file(path, 5) == b"12345"
     with pytest.raises(TrustError, match="more bytes than the limit of 4"):
-        read(path, 4)
+        read_file(path, 4)
     os.mkfifo(tmp_path / "pipe")
     for other in (tmp_path / "absent", tmp_path, tmp_path / "pipe"):
         with pytest.raises(ConfigError):
-            read(other, 5)
+            read_file(other, 5)

@@ -36,7 +36,7 @@ from secede.unlearning.registry import METHODS
 
 def test_a_client_is_erased_and_a_receipt_says_so(federation: Federation) -> None:
     federation.train(3)
-    before = federation.store.last()
+    before = federation.store.last_round()
     assert before is not None
     outcome = federation.erase("name:site-1")
     assert (outcome.state, outcome.client, outcome.method) == (
@@ -82,14 +82,14 @@ def test_a_round_of_an_erasure_hashes_each_update_once(
     monkeypatch.setattr(states, "digest", counted)
     monkeypatch.setattr(engines, "digest", counted)
     federation.erase("name:site-1")
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert [hashed[str(each.digest)] for each in last.clients] == [1, 1, 1]
 
 
 def test_the_local_step_is_the_simulators_to_the_bit(federation: Federation) -> None:
     federation.train(2)
-    model = federation.store.model()
+    model = federation.store.last_model()
     assert model is not None
     own = KeptUpdates(federation.folder / "disk-1" / "partition-1")
     last = own.newest(federation.store.identity)
@@ -129,18 +129,18 @@ def test_training_and_erasing_may_be_months_apart(federation: Federation) -> Non
     later = Federation(federation.folder, app=client_app())  # restarted: folders are all there is
     later.clock = lambda: NOW + timedelta(days=200)
     assert later.erase(f"key:{hashlib.sha256(b'public key 2').hexdigest()}").client == "site-2"
-    assert later.store.last() is not None
+    assert later.store.last_round() is not None
 
 
 def test_training_goes_on_without_the_erased_client(federation: Federation) -> None:
     federation.train(3)
     outcome = federation.erase("name:site-1")
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert (last.model, last.erased) == (outcome.model, "site-1")
     federation.site("site-1").seen.clear()
     federation.train(1)
-    after = federation.store.last()
+    after = federation.store.last_round()
     assert after is not None
     assert after.start == outcome.model
     assert {c.client for c in after.clients} == {"site-0", "site-2", "site-3"}
@@ -149,7 +149,7 @@ def test_training_goes_on_without_the_erased_client(federation: Federation) -> N
 
 def test_a_retired_model_is_not_trained_from(federation: Federation) -> None:
     federation.train(3)
-    old = federation.store.model()
+    old = federation.store.last_model()
     assert old is not None
     federation.erase("name:site-1")
     with pytest.raises(GuardError, match="which is retired"):
@@ -161,14 +161,14 @@ def test_nothing_of_the_old_model_stays_at_the_server(federation: Federation) ->
     outcome = federation.erase("name:site-1")
     left = [path.stem for path in (home(federation) / "models").iterdir()]
     assert left == [outcome.model]
-    assert not list((home(federation) / "noted").glob("*"))
+    assert not list((home(federation) / "pending").glob("*"))
     assert not list((home(federation) / "work").rglob("*.safetensors"))
 
 
 def test_a_second_client_leaves_with_its_share_of_post_training(federation: Federation) -> None:
     federation.train(3)
     federation.erase("name:site-1")
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert last.share("site-0") == pytest.approx(60 / (60 + 120 + 45))
     outcome = federation.erase("name:site-0")
@@ -187,12 +187,12 @@ def test_who_trains_again_after_an_erasure_has_those_rounds_in_its_scope(
 ) -> None:
     federation.train(2)
     federation.erase("name:site-1")
-    after = federation.store.last()
+    after = federation.store.last_round()
     assert after is not None
     federation.site("site-2").online = False
     federation.train(2)
     federation.site("site-2").online = True
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert last.number == after.number + 2
     scopes = {name: register.scope(federation.store, name) for name in ("site-0", "site-2")}
@@ -246,7 +246,7 @@ def test_a_leaver_that_does_not_answer_leads_to_the_next_rung(
     outcome = federation.erase("name:site-1", options=replace(OPTIONS, max_server_rounds=8))
     assert outcome.state == "promoted"
     assert outcome.rung != "local-step"
-    assert outcome.failures[0]["outcome"] == "silent"
+    assert outcome.failures[0].outcome == "silent"
     assert federation.told.has("waiting for site-1 until") or fault == "vanishes"
 
 
@@ -273,8 +273,8 @@ def test_a_leaver_that_lost_its_update_leads_to_the_next_rung(federation: Federa
     federation.train(3)
     KeptUpdates(federation.folder / "disk-1" / "partition-1").forget()
     outcome = federation.erase("name:site-1", options=replace(OPTIONS, max_server_rounds=8))
-    assert outcome.failures[0]["outcome"] == "unable"
-    assert "client 'site-1'" in str(outcome.failures[0]["reason"])
+    assert outcome.failures[0].outcome == "unable"
+    assert "client 'site-1'" in outcome.failures[0].reason
 
 
 def test_late_clients_are_waited_for_and_dropped_ones_left_out(federation: Federation) -> None:
@@ -284,7 +284,7 @@ def test_late_clients_are_waited_for_and_dropped_ones_left_out(federation: Feder
     outcome = federation.erase("name:site-1")
     assert outcome.state == "promoted"
     assert federation.told.has("left out", "site-3")
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert {c.client for c in last.clients} == {"site-0", "site-2"}
 

@@ -111,7 +111,7 @@ def test_a_signed_request_is_read_from_its_file(federation: Federation) -> None:
     public.write_bytes((federation.folder / "theirs" / "site-1.pub").read_bytes())
     with pytest.raises(RequestError, match="signs its own requests"):
         asked(federation, leaver="name:site-1", trigger="other")
-    serving = federation.store.serving()
+    serving = federation.store.serving_digest()
     made = new_request(
         federation="north", client="site-1", trigger="objection", model=str(serving), now=NOW
     )

@@ -46,7 +46,7 @@ def test_a_hostile_leavers_state_is_refused_and_the_ladder_goes_on(
     federation.train(3)
     federation.site("site-1").answer = other_state(change)
     outcome = federation.erase("name:site-1", options=replace(OPTIONS, max_server_rounds=8))
-    assert outcome.failures[0]["outcome"] == "refused"
+    assert outcome.failures[0].outcome == "refused"
     assert outcome.state == "promoted"
 
 
@@ -66,7 +66,7 @@ def test_a_hostile_leavers_report_ends_its_rung_and_nothing_else(
 
     federation.site("site-1").answer = answer
     outcome = federation.erase("name:site-1", options=replace(OPTIONS, max_server_rounds=8))
-    assert outcome.failures[0]["rung"] == "local-step"
+    assert outcome.failures[0].rung == "local-step"
     assert outcome.state == "promoted"
 
 
@@ -98,7 +98,7 @@ def test_an_update_whose_weight_cannot_be_is_left_out(
     federation.site("site-0").answer = answer
     federation.erase("name:site-1")
     assert federation.told.has("left out of the round", "site-0")
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert "site-0" not in {c.client for c in last.clients}
 
@@ -135,7 +135,7 @@ def test_killed_at_any_message_the_same_call_ends_it(federation: Federation, at:
     try:
         federation.erase("name:site-1", grid=grid)
     except KeyboardInterrupt:
-        assert federation.store.serving() == federation.store.log.rounds()[2].model
+        assert federation.store.serving_digest() == federation.store.log.rounds()[2].model
     outcome = federation.erase("name:site-1")
     assert outcome.state == "promoted"
     whole = Federation(federation.folder / "whole")
@@ -154,14 +154,14 @@ def test_killed_while_it_settles_the_rounds_are_not_lost(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(FlowerBackend, "settle", die)
+        patch.setattr(FlowerBackend, "commit", die)
         with pytest.raises(KeyboardInterrupt):
             federation.erase("name:site-1")
-    cut = federation.store.last()
+    cut = federation.store.last_round()
     assert cut is not None
-    assert cut.model != federation.store.serving()
+    assert cut.model != federation.store.serving_digest()
     outcome = federation.erase("name:site-1")
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert (outcome.state, last.model) == ("promoted", outcome.model)
     assert {c.client for c in last.clients} == {"site-0", "site-2", "site-3"}
@@ -170,7 +170,7 @@ def test_killed_while_it_settles_the_rounds_are_not_lost(
 def test_rounds_that_led_nowhere_do_not_cost_a_client_its_update(federation: Federation) -> None:
     federation.train(3)
     kept = {n: KeptUpdates(federation.folder / f"disk-{n}" / f"partition-{n}") for n in (0, 2, 3)}
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     told = {each.client: str(each.digest) for each in last.clients}
     serving = {n: told[f"site-{n}"] for n in kept}

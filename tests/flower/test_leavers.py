@@ -107,7 +107,7 @@ def test_a_client_with_a_key_of_its_own_must_ask_itself(federation: Federation) 
     public.write_bytes((federation.folder / "theirs" / "site-1.pub").read_bytes())
     with pytest.raises(RequestError, match="'site-1' signs its own requests"):
         federation.erase("name:site-1")
-    serving = federation.store.serving()
+    serving = federation.store.serving_digest()
     assert serving is not None
     made = new_request(
         federation="north", client="site-1", trigger="objection", model=serving, now=NOW
@@ -185,10 +185,10 @@ def test_a_leaver_with_a_large_share_is_not_refused_for_it(federation: Federatio
 def test_what_is_known_of_an_update_outlives_an_erasure(federation: Federation) -> None:
     federation.train(2)
     assert federation.erase("name:site-1").state == "promoted"
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert last.erased == "site-1"
-    serving = federation.store.model()
+    serving = federation.store.last_model()
     assert serving is not None
     for each in last.clients:
         number = each.client.removeprefix("site-")

@@ -82,12 +82,12 @@ def test_an_exchange_ends_in_time_and_says_who_is_awaited(tmp_path: Path) -> Non
     told, made = Lines(), sites(3, tmp_path)
     made[0].silent, made[1].vanishes, made[2].late = True, True, 2
     grid = InProcess(made, client_app())
-    exchange = Transport(grid=grid, pause=0.01)
+    transport = Transport(grid=grid, pause=0.01)
     names = {site.node: site.name for site in made}
     content = RecordDict({"arrays": ArrayRecord(initial())})
     messages = [Message(content, site.node, "query.nothing") for site in made]
     started = time.monotonic()
-    found = exchange.send(messages, names, 0.3)
+    found = transport.send(messages, names, 0.3)
     assert time.monotonic() - started < 2
     assert list(found.lost) == [made[1].node]
     assert "No query function" in found.failed[made[2].node]
@@ -110,11 +110,11 @@ def test_a_reply_of_another_node_or_type_is_none(
             return found
 
     made = sites(1, tmp_path)
-    exchange = Transport(grid=Forging(made, client_app()), pause=0.01)
+    transport = Transport(grid=Forging(made, client_app()), pause=0.01)
     content = RecordDict(
         {"arrays": ArrayRecord(initial()), "config": ConfigRecord({"server-round": 1})}
     )
-    found = exchange.send([Message(content, made[0].node, "train")], {made[0].node: "site-0"}, 0.3)
+    found = transport.send([Message(content, made[0].node, "train")], {made[0].node: "site-0"}, 0.3)
     assert not found.sound
     assert words in found.failed[made[0].node]
 

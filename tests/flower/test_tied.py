@@ -68,7 +68,7 @@ def test_a_network_with_shared_parameters_is_erased_from(tmp_path: Path, method:
     federation = Federation(tmp_path, app=erasure.register(app))
     store = Store(tmp_path / "home", Tied, name="north", clock=lambda: NOW)
     torch.manual_seed(0)
-    recording(strategy(), store, wait_seconds=0.3).start(
+    recording(strategy(), store, online_timeout=0.3).start(
         federation.grid(),
         ArrayRecord(Tied().state_dict()),
         num_rounds=2,
@@ -85,12 +85,12 @@ def test_a_network_with_shared_parameters_is_erased_from(tmp_path: Path, method:
         leaver="name:site-1",
         trigger="other",
         options=how,
-        round_seconds=0.4,
-        gather_seconds=0.2,
+        round_timeout=0.4,
+        online_timeout=0.2,
         pause=0.01,
     )
     assert (outcome.state, outcome.method) == ("promoted", method), outcome.failures
-    found = store.model()
+    found = store.last_model()
     assert found is not None
     assert torch.equal(found["a.weight"], found["b.weight"])
     assert not any(line.startswith("left out") for line in federation.told)

@@ -47,12 +47,12 @@ def test_it_ends_at_flowers_digest(job: Job, tmp_path: Path) -> None:
     federation = Federation(tmp_path / "flower")
     federation.recording().start(federation.grid(), ArrayRecord(initial()), num_rounds=3, timeout=5)
     job.run(rounds=3)
-    mine, other = job.store.last(), federation.store.last()
+    mine, other = job.store.last_round(), federation.store.last_round()
     assert mine is not None
     assert other is not None
     assert mine.model == other.model
     job.erase("name:site-1")
-    assert job.store.serving() == federation.erase("name:site-1").model
+    assert job.store.serving_digest() == federation.erase("name:site-1").model
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_retained_client_that_fails_is_left_out_and_named(job: Job) -> None:
     job.erase("name:site-1")
     assert job.told.has("'site-3' failed: NVFlare says EXECUTION_EXCEPTION")
     assert job.told.has("left out", "'site-3'")
-    assert job.store.serving() is not None
+    assert job.store.serving_digest() is not None
 
 
 def test_an_update_that_a_filter_changed_is_found_out(job: Job) -> None:
@@ -122,7 +122,7 @@ def test_differences_instead_of_parameters_are_refused_by_name(job: Job) -> None
 
 def test_training_that_was_cut_short_goes_on(job: Job) -> None:
     job.run(rounds=3)
-    whole = job.store.last()
+    whole = job.store.last_round()
     assert whole is not None
     other = Job(job.folder / "other", job._flare)
 
@@ -140,7 +140,7 @@ def test_training_that_was_cut_short_goes_on(job: Job) -> None:
     other.broadcast = begun  # type: ignore[method-assign]
     other.run(rounds=3)
     assert other.told.has("training goes on after round 2 of 3")
-    last = other.store.last()
+    last = other.store.last_round()
     assert last is not None
     assert last.model == whole.model
 
@@ -190,7 +190,7 @@ def test_a_network_without_a_linear_layer_is_erased_from_where_its_classes_are_t
     with pytest.raises(ConfigError, match=r"FederationController\(\.\.\., classes=\)"):
         job.erase()
     job.run(leaver="name:site-1", trigger="other", classes=CLASSES)
-    assert job.store.erased()
+    assert job.store.erased_clients()
     assert said(job.folder / "home")["method"]["rung"] == "local-step"
 
 

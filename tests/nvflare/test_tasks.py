@@ -30,12 +30,12 @@ from secede.unlearning.client_tasks import COUNT, CountRight
 def engine(job: Job, **options: Any) -> FlowerEngine:
     grid = job.grid()
     return FlowerEngine(
-        exchange=Transport(grid=grid, pause=0.01),
+        transport=Transport(grid=grid, pause=0.01),
         strategy=strategy(),
         clients=dict(enumerate(online_nodes(grid))),
         like=arrays.template_of(load_model()),
-        round_seconds=0.4,
-        gather_seconds=0.1,
+        round_timeout=0.4,
+        erasure_online_timeout=0.1,
         **options,
     )
 
@@ -113,12 +113,12 @@ def test_an_aborted_job_waits_for_nobody(job: Job) -> None:
 def test_a_client_that_goes_away_is_lost_and_has_not_failed(job: Job, sent: bool) -> None:
     job.site("site-1").silent = sent
     job.site("site-1").online = sent
-    exchange = Transport(grid=job.grid(), pause=0.01)
+    transport = Transport(grid=job.grid(), pause=0.01)
     message = question(job)
-    ids = list(exchange.grid.push_messages([message]))
+    ids = list(transport.grid.push_messages([message]))
     if sent:
         job.end(job.tasks[-1], TaskCompletionStatus.CLIENT_DEAD)
-    (reply,) = exchange.grid.pull_messages(ids)
+    (reply,) = transport.grid.pull_messages(ids)
     assert reply.has_error()
     assert reply.metadata.src_node_id != node_id_of("site-1")
 

@@ -73,7 +73,7 @@ def test_each_client_can_show_later_what_it_was_trained_on(home: Home) -> None:
 def test_the_ground_is_the_same_on_every_start(home: Home) -> None:
     one, other = SimulatedBackend(home), SimulatedBackend(home)
     for name in one.clients:
-        mine, theirs = one.last(name), other.last(name)
+        mine, theirs = one.last_update(name), other.last_update(name)
         assert mine is not None
         assert theirs is not None
         assert states.digest(mine.state) == states.digest(theirs.state)
@@ -97,7 +97,7 @@ def test_who_is_gone_or_slow_is_silent(home: Home) -> None:
     with pytest.raises(SilentError, match="more than 1e-09 seconds"):
         server.engine.ask(0, CountRight(), global_state=state)
     count(server.engine, [1], state)
-    ground.hurry(1e-9)
+    ground.set_timeout(1e-9)
     assert dict(ground.tally([1], state).left_out) == {1: "silent"}
     reply = ground.engine.train_round(state, [0, 1], phase="post-training", number=1)
     assert [update.client for update in reply.updates] == [1]

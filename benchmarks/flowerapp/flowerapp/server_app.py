@@ -136,10 +136,10 @@ def main(grid: Grid, context: Context) -> None:
         row["ours-bytes"] = (counting.down + counting.up) / rounds
         if turn:
             rows.append(row)
-        start = ArrayRecord(store.model() or {})
+        start = ArrayRecord(store.last_model() or {})
     counting = Counting(grid)
     options = EraseOptions(max_rounds=5, min_rounds=1)
-    last = store.last()
+    last = store.last_round()
     assert last is not None
     leaver = last.clients[0].client
     begun = time.perf_counter()

@@ -1,1 +1,1 @@
-"""A real erasure: from a signed request to a signed receipt that verifies offline."""
+"""The erasure of one client, from a signed request to a signed receipt that verifies offline."""

@@ -70,7 +70,7 @@ def parse(data: bytes, limit: int) -> dict[str, Any]:
     return value
 
 
-def read(path: Path, limit: int) -> bytes:
+def read_file(path: Path, limit: int) -> bytes:
     """Return the bytes of a regular file of at most `limit` bytes."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not hang us

@@ -63,12 +63,12 @@ class FlowerBackend(FederationBackend):
 
     def __init__(
         self,
-        exchange: Transport,
+        transport: Transport,
         strategy: FedAvg | SecAggSettings,
         store: Store,
         *,
-        round_seconds: float = 3600.0,
-        gather_seconds: float = 120.0,
+        round_timeout: float = 3600.0,
+        online_timeout: float = 120.0,
         passes: int = 1,
         seed: int = 0,
         by_operator: bool = False,
@@ -89,7 +89,7 @@ class FlowerBackend(FederationBackend):
         self.clients = {node.name: number for number, node in enumerate(known)}
         recorded = {each.client: each.weight for r in rounds if not r.erased for each in r.clients}
         self._weights = {n: recorded[node.name] for n, node in enumerate(known)}
-        self._round_seconds, self._gather_seconds = round_seconds, gather_seconds
+        self._round_timeout, self._online_timeout = round_timeout, online_timeout
         self._round: tuple[str, Sequence[Contribution], Sequence[Update]] = ("", (), ())
         digests = {each.client: each.digest for r in rounds for each in r.clients}
         engine: Callable[..., LiveEngine] = (
@@ -98,23 +98,23 @@ class FlowerBackend(FederationBackend):
             else partial(FlowerEngine, strategy=strategy)
         )
         self.engine = engine(
-            exchange=exchange,
+            transport=transport,
             clients=dict(enumerate(known)),
-            like=store.like,
+            like=store.template,
             home=store.identity,
             config=next((r.config for r in reversed(rounds) if not r.erased), {}),
             own={
                 n: RecordedUpdate(last.share(c.name), digests[c.name]) for n, c in enumerate(known)
             },
             remembers=False,  # what belongs to the serving model stays until one is settled on
-            round_seconds=round_seconds,
-            gather_seconds=gather_seconds,
+            round_timeout=round_timeout,
+            online_timeout=online_timeout,
             first_round=last.number,
             passes=passes,
-            heaviest={n: GROWTH * weight for n, weight in self._weights.items()},
+            max_weights={n: GROWTH * weight for n, weight in self._weights.items()},
             note=self._note,
         )
-        self.training_rounds = sum(not r.erased for r in store.log.made())
+        self.training_rounds = sum(not r.erased for r in store.log.lineage())
         self.classes_told = store.classes is not None
         self.classes = store.classes or _outputs(self._fresh("template"))
 
@@ -131,12 +131,12 @@ class FlowerBackend(FederationBackend):
 
     def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
         """Return what a method finds."""
-        leaver, trace = self.clients[client], self.trace(client)
+        leaver, trace = self.clients[client], self.update_trace(client)
         # Two sums from one start would tell about single updates: each erasure has its own.
         name = ("retraining", client, self._last) if self._hidden else ("retraining",)
         return Server(
             engine=replace(
-                self.engine, answer_seconds={leaver: seconds}, hidden=frozenset({leaver})
+                self.engine, task_timeouts={leaver: seconds}, hidden=frozenset({leaver})
             ),
             global_state=state,
             leaver=leaver,
@@ -146,20 +146,20 @@ class FlowerBackend(FederationBackend):
             weight=None if trace is None else trace.weight,
         )
 
-    def last(self, client: str) -> OwnState | None:
+    def last_update(self, client: str) -> OwnState | None:
         """Return nothing: the server keeps no update."""
         return None
 
-    def trace(self, client: str) -> UpdateTrace | None:
+    def update_trace(self, client: str) -> UpdateTrace | None:
         """Return what was written down of the client's update in the last mean."""
-        found = self._store.last()
+        found = self._store.last_round()
         for each in found.clients if found else ():
             if found and each.client == client:
                 share = found.share(client)
                 return UpdateTrace(weight=share, distance=each.distance, digest=each.digest)
         return None
 
-    def seen(self, client: str) -> tuple[str, ...]:
+    def recorded_digests(self, client: str) -> tuple[str, ...]:
         """Return the digests of the client's updates that were recorded."""
         every = (each for r in self._store.log.rounds() for each in r.clients)
         return tuple(each.digest for each in every if each.client == client and each.digest)
@@ -168,15 +168,15 @@ class FlowerBackend(FederationBackend):
         """Return the n-th fresh model."""
         return self._fresh("guard", number)
 
-    def hurry(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """Give every retained client at most so long for an answer or a round."""
         self.engine = replace(
             self.engine,
-            round_seconds=min(self._round_seconds, seconds),
-            gather_seconds=min(self._gather_seconds, seconds),
+            round_timeout=min(self._round_timeout, seconds),
+            online_timeout=min(self._online_timeout, seconds),
         )
 
-    def require(self, enough: Callable[[Sequence[str]], None]) -> None:
+    def require_quorum(self, enough: Callable[[Sequence[str]], None]) -> None:
         """Let no sum be opened of those for whom `enough` raises."""
         self.engine = replace(self.engine, enough=enough)
 
@@ -199,7 +199,7 @@ class FlowerBackend(FederationBackend):
             for each in came
             if shares.get(each.client, 0.0) > 0
         ]
-        self._store.notes.put(start, used)
+        self._store.pending.put(start, used)
 
     def trained(self, start: str, state: State) -> None:
         """Write down how far the updates lie from what came of them, and let go of them."""
@@ -210,11 +210,11 @@ class FlowerBackend(FederationBackend):
         names = {number: name for name, number in self.clients.items()}
         # Under SecAgg+ every update is the mean, which tells nothing of a client's own.
         away = {
-            names[u.client]: None if self._hidden else self._store.moved(u.state, state)
+            names[u.client]: None if self._hidden else self._store.distance(u.state, state)
             for u in updates
         }
-        noted = self._store.notes.get(start)
-        self._store.notes.put(
+        noted = self._store.pending.get(start)
+        self._store.pending.put(
             start, [each.model_copy(update={"distance": away[each.client]}) for each in noted]
         )
 
@@ -255,27 +255,27 @@ class FlowerBackend(FederationBackend):
 
     def roll_back(self) -> None:
         """Forget the rounds that led nowhere; clients keep the update that the model holds."""
-        self._store.notes.drop()
+        self._store.pending.drop()
 
-    def settle(self, client: str, trained_from: str | None) -> None:
+    def commit(self, client: str, trained_from: str | None) -> None:
         """Go on from the model that serves now, with those who trained it last."""
         store = self._store
-        last = store.last()
-        serving = store.served()
+        last = store.last_round()
+        serving = store.serving_model()
         if last is not None and serving is not None and last.model != serving.digest:
             state, _ = states.load(store.home.model(serving.digest))
-            store.keep(
-                {name: state[name] for name in store.like},
+            store.record_round(
+                {name: state[name] for name in store.template},
                 run=last.run,
                 strategy=self._strategy,
                 start=trained_from or serving.digest,
-                clients=store.notes.get(trained_from),
+                clients=store.pending.get(trained_from),
                 config=self.engine.config,
                 erased=client,
                 number=serving.round,
                 secure=self._hidden,
             )
-        store.notes.drop()
+        store.pending.drop()
 
     def _note(self, start: str, came: Sequence[Contribution], updates: Sequence[Update]) -> None:
         self._round = (start, came, updates)

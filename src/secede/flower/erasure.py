@@ -30,7 +30,7 @@ from secede.erasure.signing.keys import key_id
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
-from secede.erasure.storage.progress import PLANNED, PROMOTED, RECEIVED
+from secede.erasure.storage.transition_details import PLANNED, PROMOTED, RECEIVED
 from secede.erasure.types import Document, describe_errors, format_time
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome
@@ -66,8 +66,8 @@ def erase(
     trigger: str | None = None,
     options: EraseOptions | None = None,
     gone: bool = False,
-    round_seconds: float = 3600.0,
-    gather_seconds: float = 120.0,
+    round_timeout: float = 3600.0,
+    online_timeout: float = 120.0,
     passes: int = 1,
     seed: int = 0,
     pause: float = 1.0,
@@ -78,7 +78,7 @@ def erase(
     `request` is what the client signed; without it the operator asks for the client and says why
     (`trigger`), which is not possible for one whose public key lies in the home's `keys/`. A leaver
     that is offline is waited for as long as `options.leaver_timeout`; one that is `gone`, not at
-    all. `round_seconds` bounds each exchange, `gather_seconds` the wait for other clients that are
+    all. `round_timeout` bounds each transport, `online_timeout` the wait for other clients that are
     offline; `passes` is how often a client goes over its samples in a round, for the costs. The
     plan is told before anybody is asked; it and the receipt echo the name.
 
@@ -91,19 +91,19 @@ def erase(
     register.check_recorded(store)
     _check_secrecy(found, store)
     # Nobody trains between what is read and done.
-    with files.private(), store.held(purpose="an erasure") as lock:
+    with files.private(), store.lock(purpose="an erasure") as lock:
         home = register.register_federation(store)
         client = find_leaver(grid, store, leaver)
-        logger.info(f"leaver {leaver} is client {client.name!r} ({client.words()})")
+        logger.info(f"leaver {leaver} is client {client.name!r} ({client.selectors()})")
         _check_enough(found, store, client.name, asked=not (gone or options.untrusted_leaver))
         entry, by_operator = _open_request(store, home, client.name, request, trigger)
-        exchange = Transport(grid=grid, pause=pause, now=store.clock)
+        transport = Transport(grid=grid, pause=pause, now=store.clock)
         ground = FlowerBackend(
-            exchange,
+            transport,
             found,
             store,
-            round_seconds=round_seconds,
-            gather_seconds=gather_seconds,
+            round_timeout=round_timeout,
+            online_timeout=online_timeout,
             passes=passes,
             seed=seed,
             by_operator=by_operator,
@@ -113,7 +113,7 @@ def erase(
         if not again:
             logger.info(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
         if entry.state in (RECEIVED, PLANNED) and not gone and not options.untrusted_leaver:
-            _log_if_offline(exchange, store, client)
+            _log_if_offline(transport, store, client)
         outcome = workflow.erase(
             home,
             ground,
@@ -125,7 +125,7 @@ def erase(
         )
     logger.info(_earlier_result(outcome, home) if again else _result(outcome, home))
     if outcome.model is not None:
-        _ask_to_delete_updates(exchange, store, client, min(round_seconds, _GOODBYE))
+        _ask_to_delete_updates(transport, store, client, min(round_timeout, _GOODBYE))
     return outcome
 
 
@@ -145,12 +145,12 @@ def plan(
     found = _strategy(strategy, secure)
     register.check_recorded(store)
     _check_secrecy(found, store)
-    with files.private(), store.held(purpose="planning an erasure"):
+    with files.private(), store.lock(purpose="planning an erasure"):
         home = register.register_federation(store)
         client = find_leaver(grid, store, leaver)
         _check_enough(found, store, client.name, asked=not (gone or options.untrusted_leaver))
-        exchange = Transport(grid=grid)
-        ground = FlowerBackend(exchange, found, store, gone=gone)
+        transport = Transport(grid=grid)
+        ground = FlowerBackend(transport, found, store, gone=gone)
         with Journal(home.journal) as journal:
             known = _existing_request(store, journal, client.name)
             asked = (
@@ -173,21 +173,23 @@ def find_leaver(grid: Grid, store: Store, leaver: str) -> Node:
     return found
 
 
-def _log_if_offline(exchange: Transport, store: Store, client: Node) -> None:
+def _log_if_offline(transport: Transport, store: Store, client: Node) -> None:
     """Say it if the leaver is offline when it is about to be asked."""
-    if client.name not in exchange.gather([client], 0.0):
+    if client.name not in transport.wait_for_nodes([client], 0.0):
         logger.info(
             f"{client.name} is not online: it is waited for until its deadline; if it is gone for "
-            "good, say so (--gone), and the next rung is taken at once"
+            "good, say so (--leaver-gone), and the next rung is taken at once"
         )
 
 
-def _ask_to_delete_updates(exchange: Transport, store: Store, client: Node, seconds: float) -> None:
+def _ask_to_delete_updates(
+    transport: Transport, store: Store, client: Node, seconds: float
+) -> None:
     """Let an erased client delete its own updates, which are of no use any more."""
-    there = exchange.gather([client], 0.0).get(client.name)
+    there = transport.wait_for_nodes([client], 0.0).get(client.name)
     if there is not None:
         message = messages.deletion_request(there.node, store.identity, ttl=seconds)
-        reply = exchange.send([message], {there.node: client.name}, seconds).sound.get(there.node)
+        reply = transport.send([message], {there.node: client.name}, seconds).sound.get(there.node)
         try:
             if reply is not None:
                 removed = messages.read_deletion_reply(reply)
@@ -216,7 +218,7 @@ def _strategy(
 
 def _check_secrecy(found: FedAvg | SecAggSettings, store: Store) -> None:
     """Raise if the rounds of an erasure would show what training hid, or the other way round."""
-    last, masked = store.last(), isinstance(found, SecAggSettings)
+    last, masked = store.last_round(), isinstance(found, SecAggSettings)
     if last is None or last.secure == masked:
         return
     if last.secure:
@@ -234,7 +236,7 @@ def _check_enough(
     found: FedAvg | SecAggSettings, store: Store, leaver: str, *, asked: bool
 ) -> None:
     """Raise if too few would be left to hide among each other, or were in the last mean."""
-    served, last = store.served(), store.last()
+    served, last = store.serving_model(), store.last_round()
     if not isinstance(found, SecAggSettings) or served is None or last is None:
         return
     found.check_enough(len({*served.clients} - {leaver}))
@@ -293,13 +295,13 @@ def _existing_request(store: Store, journal: Journal, client: str) -> Entry | No
     """Return the client's open request, or the one that it was erased for."""
     known = [entry for entry in journal.entries() if entry.client == client]
     fitting = [entry for entry in known if entry.open]
-    if not fitting and client in store.erased():
+    if not fitting and client in store.erased_clients():
         fitting = [entry for entry in known if entry.state == PROMOTED]
     return fitting[-1] if fitting else None
 
 
 def _new_request(store: Store, client: str, trigger: str) -> Request:
-    serving = store.serving()
+    serving = store.serving_digest()
     if serving is None:
         raise ConfigError(f"{store.path} has no serving model")
     return new_request(

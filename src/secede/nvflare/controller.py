@@ -37,7 +37,7 @@ class FederationController(Controller):
     folder. `options` are fields of `EraseOptions`, `request` the file that the
     client signed, `trigger` why it leaves where the operator asks for it. All waits are in
     seconds: `wait` for clients before a round of training, `gather` for those
-    that are offline during an erasure, `round` for each exchange. `classes` is how many the network
+    that are offline during an erasure, `round` for each transport. `classes` is how many the network
     tells apart, where its last linear layer does not say it.
     """
 
@@ -52,9 +52,9 @@ class FederationController(Controller):
         options: dict[str, Any] | None = None,
         federation: str = "",
         seed: int = 0,
-        wait_seconds: float = 600.0,
-        gather_seconds: float = 120.0,
-        round_seconds: float = 3600.0,
+        online_timeout: float = 600.0,
+        erasure_online_timeout: float = 120.0,
+        round_timeout: float = 3600.0,
         pause: float = 0.2,
         classes: int | None = None,
     ) -> None:
@@ -63,8 +63,8 @@ class FederationController(Controller):
         self.home, self.model, self.rounds = home, model, rounds
         self.leaver, self.request, self.trigger, self.options = leaver, request, trigger, options
         self.federation, self.seed, self.pause = federation, seed, pause
-        self.wait_seconds, self.gather_seconds = wait_seconds, gather_seconds
-        self.round_seconds, self.classes = round_seconds, classes
+        self.online_timeout, self.erasure_online_timeout = online_timeout, erasure_online_timeout
+        self.round_timeout, self.classes = round_timeout, classes
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Nothing is to be set up."""
@@ -90,13 +90,15 @@ class FederationController(Controller):
         if classes is not None and (type(classes) is not int or classes < 2):
             raise ConfigError(f"classes {classes!r}: expected a whole number of two or more")
         store = Store(self.home, load_model, name=self.federation or None, classes=classes)
-        strategy = recording(FedAvg(fraction_evaluate=0.0), store, wait_seconds=self.wait_seconds)
+        strategy = recording(
+            FedAvg(fraction_evaluate=0.0), store, online_timeout=self.online_timeout
+        )
         if not self.leaver:
             strategy.start(
                 grid,
-                arrays.to_record(store.model() or self._initial(load_model)),
+                arrays.to_record(store.last_model() or self._initial(load_model)),
                 num_rounds=self.rounds,
-                timeout=self.round_seconds,
+                timeout=self.round_timeout,
             )
             return
         if not self.leaver.startswith("name:"):
@@ -109,8 +111,8 @@ class FederationController(Controller):
             request=Path(self.request) if self.request else None,
             trigger=self.trigger or None,
             options=from_json(self.options or {}),
-            round_seconds=self.round_seconds,
-            gather_seconds=self.gather_seconds,
+            round_timeout=self.round_timeout,
+            online_timeout=self.erasure_online_timeout,
             seed=self.seed,
             pause=self.pause,
         )

@@ -134,7 +134,7 @@ class SimulatedBackend(FederationBackend):
         """Return how many samples were pinned when the federation was founded."""
         return self._pinned.get(client)
 
-    def hurry(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """Give retained clients so long for one answer."""
         self.engine = replace(self.engine, patience=seconds)
 
@@ -154,7 +154,7 @@ class SimulatedBackend(FederationBackend):
             weight=None if own is None else own.weight,
         )
 
-    def last(self, client: str) -> OwnState | None:
+    def last_update(self, client: str) -> OwnState | None:
         """Return the client's last update, unless secure aggregation hides it."""
         if self._recipe.config.situation.secure_aggregation:
             return None
@@ -214,7 +214,7 @@ class SimulatedBackend(FederationBackend):
 
     def holdings(self, client: str) -> tuple[str, ...]:
         """Return what lies here of the client, and of everybody where its updates are among it."""
-        last = self.last(client) is not None
+        last = self.last_update(client) is not None
         return ("last-update",) * last + ("history",) * (self._history is not None)
 
     def roll_back(self) -> None:
@@ -222,7 +222,7 @@ class SimulatedBackend(FederationBackend):
         for name in self.clients:
             self._sites.drop(name)
 
-    def settle(self, client: str, trained_from: str | None) -> None:
+    def commit(self, client: str, trained_from: str | None) -> None:
         """Keep the retained clients' states of the last round, and nothing of the leaver."""
         self._sites.forget(client)
         for name in self.clients.keys() - {client}:

@@ -17,7 +17,7 @@ from secede import state as states
 from secede.data.samples import Samples
 from secede.erasure.documents import data_commitment
 from secede.erasure.documents.data_commitment import Commitment, Proof, commit, new_salt
-from secede.erasure.documents.ledger_rows import DeliveredBody, ModelBody
+from secede.erasure.documents.ledger_rows import MAX_NAMES, DeliveredBody, ModelBody
 from secede.erasure.documents.receipt import Scope
 from secede.erasure.signing.keys import generate_key_pair
 from secede.erasure.storage.home import Client, Home
@@ -190,7 +190,7 @@ def _register(
     with Ledger(home.ledger) as ledger, Journal(home.journal) as journal:
         body = ModelBody(model=digest, parent=None, run=run, round=rounds, status="serving")
         ledger.append_once("model", body, now)
-        for start in range(0, len(names), 4096):
-            part = DeliveredBody(model=digest, clients=names[start : start + 4096])
+        for start in range(0, len(names), MAX_NAMES):
+            part = DeliveredBody(model=digest, clients=names[start : start + MAX_NAMES])
             ledger.append_once("delivered", part, now)
         journal.save_ledger_head(ledger.head())

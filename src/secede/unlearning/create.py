@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from secede.errors import ConfigError, did_you_mean
 from secede.plugins import find, importable
-from secede.strict import as_text
+from secede.strict import as_json
 from secede.unlearning import registry
 from secede.unlearning.method import LocalStepMethod, Method
 from secede.unlearning.registry import Entry, Needs
@@ -120,7 +120,7 @@ def _build(name: str, cls: type, settings: Mapping[str, Any]) -> Any:
                 f"allowed here: {', '.join(allowed) or 'none'}"
             )
     try:
-        return TypeAdapter(cls).validate_json(as_text(settings), strict=True)
+        return TypeAdapter(cls).validate_json(as_json(settings), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         if not first["loc"]:

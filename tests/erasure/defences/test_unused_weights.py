@@ -1,4 +1,4 @@
-"""What fades, on a few numbers."""
+"""Removal of unused weights, on a few numbers."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_layer_that_is_too_large_stays_as_it_is_and_is_named(
     assert found.skipped == ("a",)
     assert found.state["a"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
     alone = remove_unused_weights(start, start, [update], trainable={"b"}, weights=weights)
-    assert found.share == alone.share > 0.4  # of what fades at all
+    assert found.share == alone.share > 0.4  # of the weights that can be removed
 
 
 def test_a_layer_with_a_hundred_million_weights_is_skipped_before_it_takes_any_memory() -> None:

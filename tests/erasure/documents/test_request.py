@@ -77,7 +77,7 @@ def test_two_requests_of_one_second_differ_and_hide_their_nonces() -> None:
         ({"client": "a b"}, "client"),
         ({"federation": ""}, "federation"),
         ({"model": "xyz"}, "model"),
-        ({"lifetime": timedelta(0)}, "expire after issued"),
+        ({"lifetime": timedelta(0)}, "days after `issued`"),
         ({"lifetime": MAX_LIFETIME + timedelta(seconds=1)}, "at most 31 days"),
     ],
 )

@@ -15,7 +15,8 @@ from secede.erasure.planning.options import EraseOptions
 from secede.erasure.planning.planner import rung_of
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.journal_entries import Transition
+from secede.erasure.storage.progress import Progress
+from secede.erasure.storage.transition_details import RoundDetails, Transition
 from secede.erasure.workflow import erase
 from secede.simulation.backend import SimulatedBackend
 from secede.unlearning.registry import METHODS as METHODS_BY_NAME
@@ -76,14 +77,15 @@ def test_the_plan_predicts_the_bytes_that_are_counted(
     plans = [predicted(rounds) for rounds in range(6)]
     small.erase(home, entry.id, ground=ground, how=options(5))
     parts: list[list[Transition]] = [[]]
-    for transition in small.course(home).way:
+    course = small.course(home)
+    for transition in course.transitions:
         parts[-1].append(transition)
         if transition.state == "escalated":
             parts.append([])
     taken = parts[rung == "retraining"]
-    rounds = max(t.details["round"] for t in taken if t.state == "post-training")
-    costs = [t.details["cost"] for t in taken if "cost" in t.details]
-    up, down = (sum(c[key] for c in costs) for key in ("upload_bytes", "download_bytes"))
+    rounds = max(t.details.round for t in taken if isinstance(t.details, RoundDetails))
+    cost = Progress(course.entry, tuple(taken)).cost
+    up, down = cost.upload_bytes, cost.download_bytes
     if rung == "retraining":  # the model from before was counted on the rung before
         up, down = up + 3 * 2 * 8 * 3, down + 3 * SIZE
     assert (up, down) == plans[rounds]

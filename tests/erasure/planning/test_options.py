@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,9 @@ from secede.erasure.documents.request import unverified_request
 from secede.erasure.planning.options import EraseOptions, as_json, from_json, original_options
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
+from secede.erasure.storage.journal_entries import Entry
+from secede.erasure.storage.progress import Progress
+from secede.erasure.storage.transition_details import PlanDetails, Transition
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RequestError
 from secede.simulation.backend import SimulatedBackend
@@ -28,26 +32,38 @@ OPTIONS = EraseOptions(
     backups_until=NOW,
     keep_unused_weights=True,
 )
+ENTRY: dict[str, Any] = {
+    "id": 1,
+    "client": "site-0",
+    "digest": "b" * 64,
+    "received": NOW,
+    "acknowledged": NOW,
+    "due": NOW,
+    "extended": 0,
+    "reason": None,
+    "open": True,
+    "state": "planned",
+}
 
 
-class Way:
-    """Stands for a course that was planned with some options."""
-
-    def __init__(self, *kept: object) -> None:
-        self.way = [type("Planned", (), {"details": {"options": one}}) for one in kept]
+def planned(*kept: dict[str, Any]) -> Progress:
+    """Return the progress of a request that was planned with such options."""
+    details = [PlanDetails(plan="a" * 64, options=options) for options in kept]
+    transitions = [Transition(number=n, at=NOW, details=one) for n, one in enumerate(details)]
+    return Progress(Entry(**ENTRY), tuple(transitions))
 
 
 @pytest.mark.parametrize("options", [EraseOptions(), OPTIONS], ids=["usual", "own"])
 def test_options_come_back_as_they_were_written(options: EraseOptions) -> None:
     kept = json.loads(json.dumps(as_json(options)))
     assert kept.keys() == {f.name for f in fields(EraseOptions)}
-    assert original_options(Way(kept), EraseOptions()) == options  # type: ignore[arg-type]
+    assert original_options(planned(kept), EraseOptions()) == options
 
 
 def test_options_that_a_journal_lacks_take_their_defaults() -> None:
     kept = as_json(EraseOptions(max_rounds=3))
     del kept["keep_unused_weights"]
-    assert original_options(Way(kept), EraseOptions()) == EraseOptions(max_rounds=3)  # type: ignore[arg-type]
+    assert original_options(planned(kept), EraseOptions()) == EraseOptions(max_rounds=3)
     assert from_json({"keep_unused_weights": True}) == EraseOptions(keep_unused_weights=True)
 
 
@@ -68,7 +84,7 @@ def test_what_nobody_should_ask_for_is_refused_where_it_is_given(
         from_json(given)
     # A journal that an earlier version wrote is carried out as it is.
     kept = {**as_json(EraseOptions()), **given}
-    asked = original_options(Way(kept), EraseOptions())  # type: ignore[arg-type]
+    asked = original_options(planned(kept), EraseOptions())
     assert json.loads(json.dumps(as_json(asked))) == kept
 
 
@@ -92,8 +108,8 @@ def test_no_rounds_may_be_wished_for_where_nothing_is_taken_from_the_leaver() ->
 
 def test_the_first_options_count_and_others_only_before_them() -> None:
     kept = [as_json(EraseOptions(max_rounds=rounds)) for rounds in (3, 4)]
-    assert original_options(Way(*kept), EraseOptions()).max_rounds == 3  # type: ignore[arg-type]
-    assert original_options(Way(), OPTIONS) is OPTIONS  # type: ignore[arg-type]
+    assert original_options(planned(*kept), EraseOptions()).max_rounds == 3
+    assert original_options(planned(), OPTIONS) is OPTIONS
 
 
 def stopped(home: Home, number: int, how: EraseOptions) -> None:

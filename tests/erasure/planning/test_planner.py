@@ -14,10 +14,11 @@ from harness.erasure import small
 from harness.erasure.small import CONFIG, NOW
 from secede import state as states
 from secede.erasure.canonical_json import digest, to_canonical
-from secede.erasure.documents.plan import MEAN_LIMITS, GuardLimits, Plan
+from secede.erasure.documents.plan import GuardLimits, Plan
 from secede.erasure.documents.request import unverified_request
 from secede.erasure.planning.options import EraseOptions
-from secede.erasure.planning.planner import parameters, planned, rung_of
+from secede.erasure.planning.plan_table import MEAN_LIMITS, plan_table, plan_text
+from secede.erasure.planning.planner import method_of, parameters, rung_of
 from secede.erasure.storage.home import Home
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError
@@ -119,10 +120,10 @@ def test_every_method_has_a_rung_and_tells_its_parameters(name: str) -> None:
 
 def test_a_rung_is_taken_as_it_was_planned_though_defaults_have_changed(home: Home) -> None:
     step = plan(home, settings={"second-choice": {"epochs": 3}}).ladder[0]
-    assert parameters(planned(step)) == step.parameters
+    assert parameters(method_of(step)) == step.parameters
     before = {"labels": "own", "floor": False, "hold_first": 0.75, "hold_by": "model"}
     older = step.model_copy(update={"parameters": step.parameters | before})
-    assert parameters(planned(older)) == older.parameters != step.parameters
+    assert parameters(method_of(older)) == older.parameters != step.parameters
     assert older.parameters["epochs"] == 3
 
 
@@ -132,10 +133,10 @@ def test_what_this_version_cannot_do_as_planned_is_refused(
 ) -> None:
     step = plan(home).ladder[0]
     with pytest.raises(ConfigError, match=next(iter(change))):
-        planned(step.model_copy(update={"parameters": step.parameters | change}))
+        method_of(step.model_copy(update={"parameters": step.parameters | change}))
     fewer = {key: value for key, value in step.parameters.items() if key != "floor"}
     with pytest.raises(ConfigError, match=r"\(floor\): go on with the version that planned it"):
-        planned(step.model_copy(update={"parameters": fewer}))
+        method_of(step.model_copy(update={"parameters": fewer}))
 
 
 def test_robust_means_state_their_limits_and_their_needs(home: Home, tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_under_secure_aggregation_there_is_no_robust_mean(tmp_path: Path) -> Non
     home = small.make(tmp_path, CONFIG + "situation.secure_aggregation = true\n")
     with pytest.raises(ConfigError, match="secure aggregation hides"):
         plan(home, mean="median")
-    assert SimulatedBackend(home).last("site-0") is None
+    assert SimulatedBackend(home).last_update("site-0") is None
     outcome = small.erase(home, small.receive(home).id)
     assert outcome.state == "promoted"
 
@@ -183,7 +184,7 @@ def test_a_plan_is_kept_by_its_digest_and_shown_whole(home: Home) -> None:
     assert Plan.model_validate_json(found.content()).digest() == digest
     assert found.wait_until == "2026-11-15T14:00:00Z"
     console = Console(width=100, record=True)
-    console.print(found.show())
+    console.print(plan_table(found))
     shown = " ".join(console.export_text().split())
     for words in (
         "second-choice",
@@ -205,7 +206,7 @@ def test_a_plan_is_kept_by_its_digest_and_shown_whole(home: Home) -> None:
 
 
 def shown(found: Plan) -> str:
-    return " ".join(found.text().split())
+    return " ".join(plan_text(found).split())
 
 
 def test_the_plan_says_what_was_set(home: Home) -> None:
@@ -219,7 +220,7 @@ def test_the_plan_says_how_updates_are_joined_and_what_the_leaver_gets(home: Hom
     assert "Updates are joined by their weighted mean (one malicious" in usual
     assert "does not get the new model; nothing is measured on its samples." in usual
     assert "Updates are joined by the median (it holds while" in other
-    assert "the leaver gets the new model, and tells how many of its own samples" in other
+    assert "the leaver gets the new model, and says how many of its own samples" in other
     assert "a trimmed mean (it leaves out a fifth" in shown(plan(home, mean="trimmed"))
 
 
@@ -227,10 +228,12 @@ def test_the_plan_says_whether_anything_fades(home: Home) -> None:
     found, kept = plan(home), plan(home, keep_unused_weights=True)
     assert (found.keep_unused_weights, kept.keep_unused_weights) == (False, True)
     assert found.digest() != kept.digest()
-    assert "does not use is taken out of the layers but for the last" in shown(found)
-    assert "does not use is kept as the leaver returns it, as asked" in shown(kept)
-    assert "is taken out" not in shown(kept)
-    assert "Nothing fades: that takes a second round." in shown(plan(home, max_rounds=1))
+    assert "does not use are removed from all layers but the last" in shown(found)
+    assert "does not use are kept as the leaver returns them" in shown(kept)
+    assert "removed" not in shown(kept)
+    assert "No unused weights are removed: that takes a second round." in shown(
+        plan(home, max_rounds=1)
+    )
     for one in (found, kept):
         assert home.plan(home.keep_plan(one)) == one
         assert Plan.of_line(one.line()) == one

@@ -112,7 +112,7 @@ def test_countersignatures_are_demanded_by_name(data: bytes) -> None:
 def test_only_the_leaver_and_auditors_may_have_signed_too(data: bytes) -> None:
     other = papers.OTHERS[0]
     both = countersign_receipt(data, papers.private(other))
-    with pytest.raises(TrustError, match="'clinic-south' signed the receipt too, who is neither"):
+    with pytest.raises(TrustError, match="'clinic-south' signed the receipt too, but is neither"):
         verify(both, SERVER, LEAVER, other)
     with pytest.raises(TrustError, match="unknown key"):
         verify(both, SERVER, LEAVER)

@@ -163,7 +163,7 @@ def test_a_long_envelope_is_refused_unread(three: People) -> None:
     data = dsse.sign(b"x" * 1000, TYPE, three.private["server"])
     with pytest.raises(TrustError, match="the limit is 999"):
         dsse.verify(data, TYPE, three.ring, limit=999)
-    with pytest.raises(TrustError, match="at most"):
+    with pytest.raises(TrustError, match="the limit is"):
         dsse.sign(b"x" * (1 << 20), TYPE, three.private["server"])
 
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.erasure import small
 from harness.erasure.small import HAPPY, NOW, Hostile
 from secede import state as states
+from secede.erasure.defences import reply_checks
 from secede.erasure.documents.receipt import DESTROYED_KINDS
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
-from secede.erasure.workflow import erase
+from secede.erasure.workflow import erase, post_training
 from secede.erasure.workflow.measurement import ABSENT, ITSELF, NOT_SENT
 from secede.errors import SilentError
 from secede.simulation.backend import SimulatedBackend
 from secede.state import State
+from secede.unlearning.method import Method, Server, Start
+from secede.unlearning.methods.projected_ascent import ProjectedAscent
 
 
 def test_a_leaver_that_is_gone_is_erased_at_the_server(home: Home) -> None:
@@ -50,7 +54,7 @@ def test_a_silent_leaver_is_waited_for_and_then_passed_over(home: Home) -> None:
     lines = list[str]()
     after = small.later(hours=4)
     outcome = small.erase(home, entry.id, ground=ground, now=after, tell=lines.append)
-    assert lines[0] == "goes on from planned, by the plan that it has"
+    assert lines[0] == "continues from planned, by the plan that it has"
     assert outcome.rung == "server-side"
     (tried,) = small.told(home)["method"]["tried_before"]
     assert tried == {"rung": "local-step", "method": "projected-ascent", "outcome": "silent"}
@@ -59,7 +63,7 @@ def test_a_silent_leaver_is_waited_for_and_then_passed_over(home: Home) -> None:
 def test_a_leaver_that_answers_too_late_counts_as_silent(home: Home) -> None:
     outcome = small.erase(home, small.receive(home).id, how=small.options(leaver_timeout=1e-6))
     assert outcome.rung == "server-side"
-    assert "more than 1e-06 seconds" in str(outcome.failures[0]["reason"])
+    assert "more than 1e-06 seconds" in outcome.failures[0].reason
 
 
 def test_a_refused_state_is_not_used_and_the_next_rung_is_taken(home: Home) -> None:
@@ -68,7 +72,7 @@ def test_a_refused_state_is_not_used_and_the_next_rung_is_taken(home: Home) -> N
         home, small.receive(home).id, ground=Hostile(home, leaver=lambda _: before)
     )
     assert outcome.rung == "server-side"
-    assert "nothing was unlearnt" in str(outcome.failures[0]["reason"])
+    assert "nothing was unlearnt" in outcome.failures[0].reason
     assert small.way(home)[:5] == [*HAPPY[:3], "escalated", "server-step"]
 
 
@@ -79,14 +83,14 @@ def test_what_does_not_pass_the_wire_is_never_written(home: Home) -> None:
     outcome = small.erase(home, small.receive(home).id, ground=Hostile(home, leaver=broken))
     assert outcome.rung == "server-side"
     assert small.way(home)[:3] == ["received", "planned", "escalated"]
-    assert "not finite" in str(outcome.failures[0]["reason"])
+    assert "not finite" in outcome.failures[0].reason
 
 
 def test_a_leaver_that_lost_its_own_state_is_passed_over(home: Home) -> None:
     (home.path / "sites" / "site-0.safetensors").unlink()
     outcome = small.erase(home, small.receive(home).id)
     assert outcome.rung == "server-side"
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     gone = [thing["what"] for thing in small.told(home)["destroyed"]]
     assert DESTROYED_KINDS["model-before"] in gone
     assert DESTROYED_KINDS["last-update"] not in gone
@@ -99,7 +103,7 @@ def test_a_damaged_history_gives_its_rung_up_and_not_the_erasure(tmp_path: Path)
     ground = SimulatedBackend(home, gone=["site-0"])
     outcome = small.erase(home, small.receive(home).id, ground=ground, how=EraseOptions())
     assert outcome.rung == "retraining"
-    assert (outcome.failures[0]["method"], outcome.failures[0]["outcome"]) == (
+    assert (outcome.failures[0].method, outcome.failures[0].outcome) == (
         "federaser",
         "unable",
     )
@@ -109,7 +113,7 @@ def test_a_shut_gate_escalates_and_retraining_is_its_own_comparison(home: Home) 
     how = small.options(max_rounds=0, max_server_rounds=0)
     outcome = small.erase(home, small.receive(home).id, how=how)
     assert outcome.rung == "retraining"
-    assert [f["outcome"] for f in outcome.failures] == ["gate-failed", "gate-failed"]
+    assert [f.outcome for f in outcome.failures] == ["gate-failed", "gate-failed"]
     told = small.told(home)
     assert told["method"]["rounds"] == 4
     assert told["verification"]["forgotten"] == "yes"
@@ -140,3 +144,65 @@ def test_an_exhausted_ladder_leaves_the_old_model_serving(home: Home) -> None:
     assert "leaver-state" in gone
     again = small.erase(home, erase.receive(home, small.ask(home), NOW).id)
     assert (again.request, again.state) == (2, "promoted")
+
+
+class Broken(Method):
+    """A user's own method, whose code is at fault."""
+
+    def start(self, server: Server) -> Start:
+        return Start(state=dict[str, State]()["weight"])
+
+
+class Odd(Method):
+    """A user's own method that returns no state."""
+
+    def start(self, server: Server) -> Start:
+        return Start(state=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("plugin", "kind"), [("Broken", "KeyError"), ("Odd", "AttributeError")])
+def test_a_plugin_that_raises_gives_its_rung_up_and_is_named(
+    home: Home, plugin: str, kind: str
+) -> None:
+    how = EraseOptions(methods=(f"{__name__}:{plugin}",), untrusted_leaver=True)
+    outcome = small.erase(home, small.receive(home).id, how=how)
+    assert (outcome.state, outcome.rung) == ("promoted", "retraining")
+    (failure,) = outcome.failures
+    assert failure.outcome == "broken"
+    assert failure.reason.startswith(f"{kind} in ")
+    assert "or its code is at fault" in failure.reason
+
+
+def test_a_bug_of_ours_stops_the_command_and_the_same_command_resumes(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise TypeError("a bug")
+
+    entry = small.receive(home)
+    with monkeypatch.context() as patched:
+        patched.setattr(post_training, "count", broken)
+        with pytest.raises(TypeError, match="a bug"):
+            small.erase(home, entry.id)
+    assert small.way(home) == HAPPY
+    assert small.erase(home, entry.id).rung == "local-step"
+
+
+def test_a_bug_between_a_method_and_its_clients_is_not_the_methods(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reply_checks, "checked_result", reply_checks.SILENT)  # not to be called
+    with pytest.raises(TypeError):
+        small.erase(home, small.receive(home).id)
+    assert small.way(home) == ["received", "planned"]
+
+
+def test_memory_that_runs_out_is_no_methods_fault(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(ProjectedAscent, "unlearn", full)
+    with pytest.raises(MemoryError):
+        small.erase(home, small.receive(home).id)

@@ -20,8 +20,10 @@ from secede.erasure.documents.plan import GuardLimits
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.transition_details import EscalationDetails, Exchange
 from secede.erasure.workflow.measurement import STALE
 from secede.errors import DataError, SilentError
+from secede.federation.cost import Cost
 from secede.federation.engine import Update
 from secede.federation.simulator import Simulator
 from secede.simulation.backend import SimulatedBackend
@@ -118,8 +120,8 @@ def test_one_clients_claims_do_not_let_a_wrecked_model_through(home: Home) -> No
     liars = Liars(home, who=(3,), counts=huge, leaver=wreck(home))
     how = small.options(max_rounds=0, guard=WIDE)
     outcome = small.erase(home, small.receive(home).id, ground=liars, how=how)
-    assert outcome.failures[0]["outcome"] == "gate-failed"
-    assert str(outcome.failures[0]["reason"]).startswith("all samples: accuracy fell")
+    assert outcome.failures[0].outcome == "gate-failed"
+    assert outcome.failures[0].reason.startswith("all samples: accuracy fell")
 
 
 def test_the_servers_held_out_samples_veto_what_the_clients_claim(home: Home) -> None:
@@ -130,8 +132,8 @@ def test_the_servers_held_out_samples_veto_what_the_clients_claim(home: Home) ->
     liars = Liars(home, who=(1, 2, 3), counts=all_right, leaver=wreck(home))
     how = small.options(max_rounds=0, guard=WIDE)
     outcome = small.erase(home, small.receive(home).id, ground=liars, how=how)
-    assert outcome.failures[0]["outcome"] == "gate-failed"
-    assert "held-out" in str(outcome.failures[0]["reason"])
+    assert outcome.failures[0].outcome == "gate-failed"
+    assert "held-out" in outcome.failures[0].reason
 
 
 @pytest.mark.parametrize(
@@ -197,8 +199,8 @@ def test_below_the_quorum_every_rung_is_given_up_and_it_ends(home: Home) -> None
     before = small.serving(home)
     outcome = small.erase(home, small.receive(home).id, ground=ground)
     assert outcome.state == "rolled-back"
-    assert [f["outcome"] for f in outcome.failures] == ["quorum"] * 3
-    assert "expected 50% or more (silent)" in str(outcome.failures[0]["reason"])
+    assert [f.outcome for f in outcome.failures] == ["quorum"] * 3
+    assert "expected 50% or more (silent)" in outcome.failures[0].reason
     assert small.serving(home) == before
 
 
@@ -219,7 +221,7 @@ def test_a_smaller_quorum_goes_on_with_one_client(home: Home) -> None:
 def test_a_slow_retained_client_counts_as_silent(home: Home) -> None:
     how = small.options(client_timeout=1e-9)
     outcome = small.erase(home, small.receive(home).id, how=how)
-    assert {f["outcome"] for f in outcome.failures} == {"quorum"}
+    assert {f.outcome for f in outcome.failures} == {"quorum"}
 
 
 def test_a_replay_goes_on_without_a_client_that_is_gone_or_lies(tmp_path: Path) -> None:
@@ -291,8 +293,18 @@ def test_no_claimed_number_of_gradients_stops_an_erasure(
 
 def test_costs_beyond_all_numbers_are_cut_in_the_receipt_s_sum(home: Home) -> None:
     course = small.course(home, small.receive(home).id)
-    first = replace(course.last, details={"cost": {"gradient_samples": 2**53 - 1}})
-    assert replace(course, way=(first, first)).cost.gradient_samples == 2**53 - 1
+    exchange = Exchange(cost=Cost(gradient_samples=2**53 - 1))
+    details = EscalationDetails(
+        plan="a" * 64,
+        rung="local-step",
+        method="projected-ascent",
+        outcome="broken",
+        reason="it broke",
+        next_rung=1,
+        exchange=exchange,
+    )
+    first = replace(course.last, details=details)
+    assert replace(course, transitions=(first, first)).cost.gradient_samples == 2**53 - 1
 
 
 def test_with_everybody_there_no_limit_tells_of_updates_from_before(home: Home) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from harness.erasure import small
 from harness.erasure.tampering import tamper
-from secede.cli import trust
+from secede.cli.commands import ledger as commands
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
@@ -53,7 +53,7 @@ def restore(home: Home, backup: Home, *names: str) -> None:
 def refused(home: Home, told: str) -> None:
     """Neither a check nor an erasure goes on; the request is written down all the same."""
     with pytest.raises(TrustError, match=told):
-        trust.ledger_verify(home.path, as_json=True)
+        commands.verify(home.path, json=True)
     with pytest.raises(TrustError, match=told):
         small.receive(home, "site-1")
     assert small.way(home, 2) == ["received"]
@@ -63,8 +63,8 @@ def refused(home: Home, told: str) -> None:
 
 
 def test_a_home_whose_records_agree_says_so(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    trust.ledger_verify(home.path, as_json=False)
-    assert "tell the same" in capsys.readouterr().out
+    commands.verify(home.path)
+    assert "agree with it" in capsys.readouterr().out
 
 
 def test_a_restored_registry_brings_nobody_back(home: Home, backup: Home) -> None:
@@ -103,7 +103,7 @@ def test_a_missing_journal_is_not_replaced(home: Home) -> None:
     for work in (
         lambda: small.receive(home, "site-1"),
         lambda: small.erase(home, 1),
-        lambda: trust.ledger_verify(home.path, as_json=True),
+        lambda: commands.verify(home.path, json=True),
     ):
         with pytest.raises(RecordError, match="is missing: restore"):
             work()
@@ -153,7 +153,7 @@ def test_a_transition_altered_in_the_journal_gets_no_second_row(
     with pytest.raises(TrustError, match="one of them was altered"):
         small.erase(home, entry.id)
     with pytest.raises(TrustError, match="one of them was altered"):
-        trust.ledger_verify(home.path, as_json=True)
+        commands.verify(home.path, json=True)
     with Ledger(home.ledger) as ledger:
         assert ledger.head() == before
 

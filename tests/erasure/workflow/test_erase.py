@@ -90,14 +90,16 @@ def test_the_ledger_has_every_transition_once_and_who_received_what(home: Home) 
         ledger.verify()
         rows = [(row.kind, row.body) for row in ledger.rows()]
     moved = [body for kind, body in rows if kind == "transition"]
-    assert [(b["number"], b["state"]) for b in moved] == [(t.number, t.state) for t in course.way]
+    assert [(b["number"], b["state"]) for b in moved] == [
+        (t.number, t.state) for t in course.transitions
+    ]
     received: dict[str, set[str]] = {}
     for kind, body in rows:
         if kind == "delivered":
             received.setdefault(body["model"], set()).update(body["clients"])
     assert received[small.serving(home)] == {"site-1", "site-2", "site-3"}
     assert "site-0" in received[small.told(home)["models"]["before"]]
-    returned = next(t for t in course.way if t.state == "local-step").details["model"]
+    (returned,) = [d for what, d in course.models if what == "leaver-state"]
     assert returned not in received or "site-0" not in received[returned]
 
 
@@ -167,8 +169,7 @@ def test_what_the_leaver_returned_does_not_serve_and_the_receipt_says_what_was_n
     assert told["method"]["rounds"] == 1
     assert SPARED.format(rounds="one was") in told["limits"]
     assert not {RETURNED, UNFADED} & {*told["limits"]}
-    verified = small.course(home).way[-2]
-    assert verified.details["scalars"]["rounds_needed"] == 0
+    assert small.course(home).verification.rounds_needed == 0
     assert states.digest(start) in [thing["digest"] for thing in told["destroyed"]]
 
 
@@ -227,7 +228,7 @@ def test_a_promotion_that_was_cut_short_ends_whatever_serves_by_then(
     def cut(client: str, trained_from: str | None) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ground, "settle", cut)
+    monkeypatch.setattr(ground, "commit", cut)
     with pytest.raises(KeyboardInterrupt):
         small.erase(home, entry.id, ground=ground)
     erased = small.serving(home)

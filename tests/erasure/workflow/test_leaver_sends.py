@@ -16,6 +16,7 @@ from secede import state as states
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.transition_details import LocalStepDetails
 from secede.errors import DataError
 from secede.unlearning.methods.projected_ascent import ProjectedAscent
 
@@ -42,24 +43,26 @@ def test_odd_states_of_the_leaver_are_refused(
     ground = Liars(home, leaver=change)
     outcome = small.erase(home, small.receive(home).id, ground=ground, how=how)
     assert outcome.rung == "server-side"
-    assert outcome.failures[0]["outcome"] == "refused"
-    assert "Jane" not in str(small.course(home).way)
+    assert outcome.failures[0].outcome == "refused"
+    assert "Jane" not in str(small.course(home).transitions)
 
 
 def test_a_refused_state_was_paid_for(home: Home) -> None:
     ground = Liars(home, leaver=lambda s: {n: v * float("nan") for n, v in s.items()})
     small.erase(home, small.receive(home).id, ground=ground)
     size = states.size_bytes(model(home))
-    (given_up,) = [t for t in small.course(home).way if t.state == "escalated"]
-    assert given_up.details["cost"]["upload_bytes"] == size
-    assert given_up.details["scalars"]["upload_bytes"] == size
+    (given_up,) = small.course(home).failures
+    assert given_up.exchange is not None
+    assert given_up.exchange.cost.upload_bytes == size
+    assert given_up.scalars()["upload_bytes"] == size
 
 
 def test_a_leavers_words_do_not_get_into_journal_or_ledger(home: Home) -> None:
     ground = Liars(home, report=lambda r: replace(r, ended_by="Jane Doe, born 1970-01-01"))
     assert small.erase(home, small.receive(home).id, ground=ground).rung == "local-step"
-    (step,) = [t for t in small.course(home).way if t.state == "local-step"]
-    assert step.details["report"]["ended_by"] == "other"
+    (step,) = [t for t in small.course(home).transitions if t.state == "local-step"]
+    assert isinstance(step.details, LocalStepDetails)
+    assert step.details.report["ended_by"] == "other"
     with Ledger(home.ledger, read_only=True) as ledger:
         assert not any("Jane" in str(row.body) for row in ledger.rows())
 
@@ -70,7 +73,7 @@ def test_a_leavers_words_do_not_get_into_journal_or_ledger(home: Home) -> None:
 def test_a_report_that_is_none_is_refused(home: Home, change: dict[str, Any]) -> None:
     ground = Liars(home, report=lambda r: replace(r, **change))
     outcome = small.erase(home, small.receive(home).id, ground=ground)
-    assert outcome.failures[0]["outcome"] == "refused"
+    assert outcome.failures[0].outcome == "refused"
 
 
 def test_samples_of_the_leaver_s_that_nobody_can_train_with_end_the_rung(
@@ -82,7 +85,7 @@ def test_samples_of_the_leaver_s_that_nobody_can_train_with_end_the_rung(
     monkeypatch.setattr(ProjectedAscent, "unlearn", broken)
     outcome = small.erase(home, small.receive(home).id)
     assert (outcome.state, outcome.rung) == ("promoted", "server-side")
-    assert outcome.failures[0]["outcome"] == "broken"
+    assert outcome.failures[0].outcome == "broken"
 
 
 def test_where_something_failed_is_told_and_never_the_words(
@@ -93,7 +96,8 @@ def test_where_something_failed_is_told_and_never_the_words(
 
     monkeypatch.setattr(ProjectedAscent, "unlearn", broken)
     small.erase(home, small.receive(home).id)
-    (given_up,) = [t for t in small.course(home).way if t.state == "escalated"]
+    (given_up,) = small.course(home).failures
     place = f"{__name__}, line {broken.__code__.co_firstlineno + 1}"
-    assert given_up.details["reason"].startswith(f"RuntimeError in {place}: what clients sent")
-    assert "size" not in given_up.details["reason"]
+    assert given_up.outcome == "broken"
+    assert given_up.reason.startswith(f"RuntimeError in {place}: the method cannot compute")
+    assert "size" not in given_up.reason

@@ -5,7 +5,7 @@ import pytest
 
 from harness.erasure import small
 from harness.erasure.tampering import tamper
-from secede.cli import trust
+from secede.cli.commands import ledger as commands
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
@@ -60,10 +60,10 @@ def test_a_ledger_that_is_not_whole_is_not_appended_to(home: Home, change: str) 
 @pytest.mark.parametrize("by", ["home", "file"])
 def test_verifying_a_ledger_in_its_home_finds_it_too(home: Home, change: str, by: str) -> None:
     path = home.path if by == "home" else home.ledger
-    trust.ledger_verify(path, as_json=True)
+    commands.verify(path, json=True)
     CHANGES[change](home)
     with pytest.raises(TrustError):
-        trust.ledger_verify(path, as_json=True)
+        commands.verify(path, json=True)
 
 
 def test_a_cut_behind_the_journal_s_back_still_contradicts_the_receipts(home: Home) -> None:
@@ -87,7 +87,7 @@ def test_without_a_promoted_erasure_s_receipt_nothing_is_worked_on(home: Home, l
     else:
         path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(TrustError, match="missing or does not verify"):
-        trust.ledger_verify(home.path, as_json=False)
+        commands.verify(home.path)
     with pytest.raises(TrustError, match="missing or does not verify"):
         small.erase(home, entry.id)
 
@@ -97,8 +97,8 @@ def test_another_receipt_that_does_not_hold_is_said_and_not_used(
 ) -> None:
     stray = home.receipts / "stray.json"
     stray.write_bytes(b"{}")
-    trust.ledger_verify(home.path, as_json=False)
-    assert f"{stray} does not verify" in capsys.readouterr().out
+    commands.verify(home.path)
+    assert f"{stray}: not valid, and not compared" in capsys.readouterr().out
 
 
 def test_the_journal_keeps_the_ledger_s_head_from_the_start(erased: Home, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_clock_that_was_set_back_ends_in_a_receipt_all_the_same(home: Home) ->
     found = verify_receipt(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
     asked = found.statement.predicate.request
     assert asked.received <= asked.promoted <= asked.completed
-    stamps = [transition.at for transition in small.course(home).way]
+    stamps = [transition.at for transition in small.course(home).transitions]
     assert stamps == sorted(stamps)
     assert min(stamps) == NOW
 
@@ -182,8 +182,8 @@ def test_the_receipt_holds_every_parameter(home: Home) -> None:
     )
     assert said["backups_until"] == "2026-11-24T12:00:00Z"
     assert method["training"].keys() == {*Training.model_fields, "seed"} - {"rounds"}
-    guarded = next(t for t in course.way if t.state == "guarded")
-    assert method["guard"] == guarded.details["scalars"]
+    assert course.guard is not None
+    assert method["guard"] == course.guard.scalars()
     assert {"distance", "max_distance", "min_distance"} <= method["guard"].keys()
 
 

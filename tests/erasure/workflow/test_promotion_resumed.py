@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
 from secede.erasure.signing.keys import load_private
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal_entries import Entry
+from secede.erasure.storage.transition_details import PromotionDetails, TransitionDetails
 from secede.erasure.workflow.session import ErasureSession
 from secede.simulation.backend import SimulatedBackend
 
@@ -29,15 +29,15 @@ class Elsewhere(SimulatedBackend):
 
 def cut_before_promoted(home: Home, monkeypatch: pytest.MonkeyPatch) -> Entry:
     """Receive a request and work on it until its receipt is there and only its end is missing."""
-    entry, genuine = small.receive(home), ErasureSession.move
+    entry, genuine = small.receive(home), ErasureSession.advance
 
-    def cut(desk: ErasureSession, state: str, details: Any) -> None:
-        if state == "promoted":
+    def cut(session: ErasureSession, details: TransitionDetails) -> None:
+        if isinstance(details, PromotionDetails):
             raise KeyboardInterrupt
-        genuine(desk, state, details)
+        genuine(session, details)
 
     with monkeypatch.context() as patched:
-        patched.setattr(ErasureSession, "move", cut)
+        patched.setattr(ErasureSession, "advance", cut)
         with pytest.raises(KeyboardInterrupt):
             small.erase(home, entry.id)
     return entry

@@ -29,7 +29,7 @@ def test_a_retired_model_does_not_come_back(home: Home, exact: bool) -> None:
     outcome = small.erase(home, small.receive(home, "site-0").id, ground=ground)
     assert outcome.state == "promoted"
     assert outcome.rung != "local-step"
-    assert "served before" in str(outcome.failures[0]["reason"])
+    assert "served before" in outcome.failures[0].reason
 
 
 def test_the_engine_takes_no_update_of_an_erased_client_or_from_a_retired_model(home: Home) -> None:
@@ -60,8 +60,8 @@ def test_a_round_asks_the_registry_about_every_update(
     monkeypatch.setattr(ModelRegistry, "check_update", spy)
     outcome = small.erase(home, small.receive(home).id, how=small.options(max_rounds=1))
     assert outcome.rung == "local-step"
-    (guarded,) = [t for t in small.course(home).way if t.state == "guarded"]
-    assert asked == [(f"site-{n}", guarded.details["model"]) for n in (1, 2, 3)]
+    (guarded,) = [t for t in small.course(home).transitions if t.state == "guarded"]
+    assert asked == [(f"site-{n}", guarded.details.ledger_model) for n in (1, 2, 3)]
     assert left_out(home) == {("site-2", "refused")}
 
 

@@ -15,7 +15,7 @@ from secede.erasure.defences.weight_layout import find_layers
 from secede.erasure.documents.plan import Margins
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
-from secede.erasure.storage.transition_details import GuardReport
+from secede.erasure.storage.transition_details import GuardReport, RoundDetails
 from secede.erasure.workflow import post_training as rounds
 from secede.erasure.workflow.measurement import CLEARED, FADED, KEPT, STAYED, UNFADED
 from secede.simulation.backend import SimulatedBackend
@@ -39,18 +39,21 @@ def test_what_the_retained_clients_do_not_use_fades_in_the_first_round(
     genuine = unused_weights.remove_unused_weights
     monkeypatch.setattr(unused_weights, "remove_unused_weights", spy)
     small.erase(home, small.receive(home).id, how=small.options(min_rounds=2, mean=mean))
-    way = small.course(home).way
+    course = small.course(home)
+    way = course.transitions
     ((after, start, updates),) = seen  # once, though there were two rounds
     (guarded,) = [t for t in way if t.state == "guarded"]
-    assert states.digest(start) == guarded.details["model"]
+    assert states.digest(start) == guarded.details.ledger_model
     assert len(updates) == shown  # a robust mean believes nobody alone
     weights = find_layers(small.build_deep((8, 8), 3), 3).weights
     assert weights.keys() == {"1.weight"}
     expected = genuine(after, start, updates, trainable=after.keys(), weights=weights)
-    none, first, second = (t.details for t in way if t.state == "post-training")
-    assert first["model"] == states.digest(expected.state) != states.digest(after)
-    assert first["scalars"]["faded"] == expected.share > 0
-    assert "faded" not in none["scalars"] | second["scalars"]
+    none, first, second = course.rounds
+    assert first.unused_weights is not None
+    assert first.model == states.digest(expected.state) != states.digest(after)
+    assert first.unused_weights.removed_share == expected.share > 0
+    assert none.unused_weights is None
+    assert second.unused_weights is None
     told = FADED.format(share=expected.share, count=expected.zeroed)
     assert told in small.told(home)["limits"]
 
@@ -61,10 +64,13 @@ def test_a_round_in_which_weights_faded_is_not_the_last(
 ) -> None:
     home = small.make(tmp_path, small.DEEP)
     small.erase(home, small.receive(home).id, how=small.options(max_rounds=rounds, min_rounds=1))
-    done = [t.details for t in small.course(home).way if t.state == "post-training"]
-    assert [each["round"] for each in done][: taken + 1] == list(range(taken + 1))
+    details = [t.details for t in small.course(home).transitions]
+    done = [each for each in details if isinstance(each, RoundDetails)]
+    assert [each.round for each in done][: taken + 1] == list(range(taken + 1))
     assert len(done) > taken
-    assert ("faded" in done[1]["scalars"]) == (rounds > 1)  # one round alone stays a plain mean
+    assert (done[1].unused_weights is not None) == (
+        rounds > 1
+    )  # one round alone stays a plain mean
 
 
 def test_an_erasure_that_is_cut_short_as_weights_fade_ends_with_the_same_model(
@@ -110,7 +116,7 @@ def test_nothing_fades_if_the_leaver_is_trusted_and_the_receipt_says_so(
     assert KEPT in told["limits"]
     assert "was kept as the leaver returned it, as asked" in KEPT
     assert UNFADED not in told["limits"]
-    assert all("faded" not in done["scalars"] for done in small.course(deep).rounds)
+    assert all(done.unused_weights is None for done in small.course(deep).rounds)
     assert deep.plan(small.course(deep).plan).keep_unused_weights
 
 
@@ -121,8 +127,9 @@ def test_after_a_rung_without_the_leaver_values_that_nobody_moves_go_all_the_sam
     small.erase(
         deep, small.receive(deep).id, ground=ground, how=EraseOptions(keep_unused_weights=True)
     )
-    done = [t.details for t in small.course(deep).way if t.state == "post-training"]
-    assert "zeroed" in done[1]["scalars"]
+    details = [t.details for t in small.course(deep).transitions]
+    done = [each for each in details if isinstance(each, RoundDetails)]
+    assert done[1].unused_weights is not None
     assert KEPT not in small.told(deep)["limits"]
 
 
@@ -140,10 +147,11 @@ def test_what_cannot_fade_is_told_and_named_in_the_receipt(
         "kind": ["1.parametrizations.weight.original0", "1.parametrizations.weight.original1"],
         "size": ["1.weight"],
     }[how]
-    (first,) = [t.details for t in small.course(home).way if "unfaded" in t.details]
-    assert (first["round"], first["unfaded"]) == (1, names)
-    assert first["scalars"]["unfaded"] == len(names)
-    assert any(f", these could not fade: {', '.join(names)}" in line for line in lines)
+    (first,) = [done for done in small.course(home).rounds if done.unused_weights]
+    assert first.unused_weights is not None
+    assert (first.round, first.unused_weights.kept) == (1, tuple(names))
+    assert first.scalars()["unused_kept"] == len(names)
+    assert any(f", these could not be removed: {', '.join(names)}" in line for line in lines)
     told = STAYED.format(count=len(names)) + ", ".join(names) + "."
     assert told in small.told(home)["limits"]
 
@@ -154,11 +162,12 @@ def test_what_nobody_reaches_is_set_to_zero_in_a_layer_written_by_hand(tmp_path:
     lines = list[str]()
     small.erase(home, small.receive(home).id, tell=lines.append)
     assert not small.model(home)["1.weight"][:, -1].any()
-    (first,) = [t.details for t in small.course(home).way if "cleared" in t.details]
-    assert (first["cleared"], first["scalars"]["cleared"]) == (["1.weight"], 1)
-    assert first["scalars"]["zeroed"] >= 16
-    assert "unfaded" not in first["scalars"]
-    assert any(line.endswith(", these could not fade: 1.weight") for line in lines)
+    (first,) = [done for done in small.course(home).rounds if done.unused_weights]
+    assert first.unused_weights is not None
+    assert (first.unused_weights.cleared, first.scalars()["unused_cleared"]) == (("1.weight",), 1)
+    assert first.unused_weights.zeroed >= 16
+    assert first.unused_weights.kept_count == 0
+    assert any(line.endswith(", these could not be removed: 1.weight") for line in lines)
     limits = small.told(home)["limits"]
     assert CLEARED.format(count=1) + "1.weight." in limits
     assert not any(limit.startswith(STAYED.format(count=1)) for limit in limits)
@@ -170,7 +179,10 @@ def test_the_erasure_after_a_faded_one_takes_the_mean_of_the_others_as_reference
     monkeypatch.setattr(rounds, "_pays", lambda *_: True)  # it ends as soon as it may
     wide = small.options(margins=Margins(overall=0.9, per_class=0.99))
     small.erase(deep, small.receive(deep).id, how=wide)
-    assert any(done["scalars"].get("faded") for done in small.course(deep).rounds)
+    removed = [
+        d.unused_weights.removed_share for d in small.course(deep).rounds if d.unused_weights
+    ]
+    assert any(removed)
     ground = SimulatedBackend(deep)
     seen = list[State]()
     genuine = Guard.check
@@ -180,7 +192,7 @@ def test_the_erasure_after_a_faded_one_takes_the_mean_of_the_others_as_reference
         return genuine(guard, state)
 
     monkeypatch.setattr(Guard, "check", spy)
-    own = [ground.last(f"site-{n}") for n in (1, 2, 3)]
+    own = [ground.last_update(f"site-{n}") for n in (1, 2, 3)]
     assert all(one is not None for one in own)
     serving = small.model(deep)
     _, second, third = [one for one in own if one is not None]

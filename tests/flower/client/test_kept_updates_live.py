@@ -17,7 +17,7 @@ from secede.flower import Store, recording
 
 
 def serving(federation: Federation, n: int) -> str:
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     (digest,) = (each.digest for each in last.clients if each.client == f"site-{n}")
     assert digest is not None
@@ -26,14 +26,14 @@ def serving(federation: Federation, n: int) -> str:
 
 def cut(federation: Federation, store: Store) -> None:
     """Train up to the aggregate, and no further."""
-    found = recording(strategy(), store, wait_seconds=0.3, from_scratch=True)
+    found = recording(strategy(), store, online_timeout=0.3, from_scratch=True)
 
     def killed(*_: Any) -> Any:
         raise KeyboardInterrupt
 
     found.aggregate_train = killed  # type: ignore[method-assign,assignment]
     grid = federation.grid()
-    begin = federation.store.model() or initial()
+    begin = federation.store.last_model() or initial()
     shifted = {name: value + 0.01 * grid.run_id for name, value in begin.items()}
     with pytest.raises(KeyboardInterrupt):
         found.start(grid, ArrayRecord(shifted), num_rounds=1, timeout=5)
@@ -74,7 +74,7 @@ def test_an_update_by_a_name_that_is_not_its_own_is_not_found(tmp_path: Path) ->
     cut(federation, federation.store)
     assert serving(federation, 1) in {kept.digest for kept in disk(federation, 1).all()}
     outcome = federation.erase()
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     assert federation.told.has("client 'site-1'", "inside of a mod that changes it")
 
 
@@ -98,7 +98,7 @@ def test_a_damaged_update_is_as_good_as_none_and_is_named(
     for path in disk(federation, 1).folder.glob("*.safetensors"):
         states.save({name: value + 1 for name, value in initial().items()}, path)
     outcome = federation.erase()
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     said = f"{newest.stem}.safetensors: its values are not those that were written"
     assert federation.told.has("client 'site-1'", said)
 
@@ -116,7 +116,7 @@ def test_rounds_into_another_home_do_not_cost_the_serving_update(federation: Fed
     federation.train(1)
     other = Store(federation.folder / "other", federation.store.load_model)
     shifted = {name: value + 1 for name, value in initial().items()}
-    recording(strategy(), other, wait_seconds=0.3).start(
+    recording(strategy(), other, online_timeout=0.3).start(
         federation.grid(), ArrayRecord(shifted), num_rounds=3, timeout=5
     )
     assert disk(federation, 1).get(serving(federation, 1)) is not None

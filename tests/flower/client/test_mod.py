@@ -27,7 +27,7 @@ def disk(federation: Federation, n: int) -> KeptUpdates:
 
 def off_by(federation: Federation) -> float:
     """Return how far the reference from site 1's disk is from the mean of what the others kept."""
-    last, model = federation.store.last(), federation.store.model()
+    last, model = federation.store.last_round(), federation.store.last_model()
     assert last is not None
     assert model is not None
     home = federation.store.identity
@@ -45,7 +45,7 @@ def test_outside_the_noise_the_kept_update_is_what_the_mean_is_made_of(tmp_path:
     noise = LocalDpMod(1.0, 0.05, 5.0, 0.1)
     federation = Federation(tmp_path, app=client_app(train_mods=[noise]))
     federation.train(2)
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     told = {c.client: str(c.digest) for c in last.clients}
     assert all(disk(federation, n).get(told[f"site-{n}"]) for n in range(len(SIZES)))
@@ -63,7 +63,7 @@ def test_inside_the_noise_the_reference_is_off_and_the_leaver_says_so(tmp_path: 
     federation.train(2)
     assert off_by(federation) > 0.01
     outcome = federation.erase("name:site-1")
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     assert federation.told.has("client 'site-1'", "inside of a mod that changes it")
 
 
@@ -72,7 +72,7 @@ def test_noise_around_everything_does_not_reach_the_unlearnt_state(tmp_path: Pat
     federation = Federation(tmp_path, app=app)
     federation.train(1)
     outcome = federation.erase("name:site-1")
-    assert outcome.failures[0]["rung"] == "local-step"  # named, and never a state with noise
+    assert outcome.failures[0].rung == "local-step"  # named, and never a state with noise
     assert outcome.rung != "local-step"
 
 

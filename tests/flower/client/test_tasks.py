@@ -119,10 +119,10 @@ def federation(
 def run(made: Federation, store: Store, model: Callable[[], nn.Module]) -> Any:
     with torch_seeded(0):
         begin = model().state_dict()
-    recording(strategy(), store, wait_seconds=0.3).start(
+    recording(strategy(), store, online_timeout=0.3).start(
         made.grid(), ArrayRecord(begin), num_rounds=1, timeout=5
     )
-    if store.last() is None:
+    if store.last_round() is None:
         return None
     return erase(
         made.grid(),
@@ -131,8 +131,8 @@ def run(made: Federation, store: Store, model: Callable[[], nn.Module]) -> Any:
         leaver="name:site-1",
         trigger="other",
         options=OPTIONS,
-        round_seconds=0.4,
-        gather_seconds=0.2,
+        round_timeout=0.4,
+        online_timeout=0.2,
         pause=0.01,
     )
 
@@ -234,7 +234,7 @@ def test_a_weight_that_is_no_whole_number_is_refused_while_training(tmp_path: Pa
         site.answer = half
     with pytest.raises(GuardError, match="no whole number above 0"):
         made.train(1)
-    assert made.store.last() is None
+    assert made.store.last_round() is None
 
 
 def test_bytes_are_scaled_whatever_the_floats() -> None:

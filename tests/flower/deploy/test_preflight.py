@@ -54,7 +54,7 @@ def test_from_scratch_is_written_down_for_the_app(federation: Federation) -> Non
     asked = preflight.plan_training(home(federation), 2, from_scratch=True)
     assert asked.words.startswith("FROM SCRATCH")
     federation.recording().start(federation.grid(), ArrayRecord(initial()), num_rounds=2, timeout=5)
-    assert [r.training for r in federation.store.log.made()] == [1, 1]
+    assert [r.training for r in federation.store.log.lineage()] == [1, 1]
 
 
 def test_before_any_training_there_is_nothing_to_erase(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_training_that_was_cut_is_taken_as_it_is_when_asked(federation: Federa
         preflight.prepare_erasure(folder, "name:site-1", as_it_is=False)
     preflight.prepare_erasure(folder, "name:site-1", as_it_is=True)
     assert told == ["the training that was cut short is taken as it is, 2 of 4 rounds"]
-    assert TrainingState(folder).cut() is None
+    assert TrainingState(folder).unfinished() is None
     preflight.prepare_erasure(folder, "name:site-1", as_it_is=True)
     assert len(told) == 1
 
@@ -92,14 +92,14 @@ def test_a_training_from_scratch_can_be_taken_back(federation: Federation, times
         wish(federation)
     waiting = preflight.plan_training(home(federation), 2, from_scratch=False)
     assert waiting.words.startswith("FROM SCRATCH")
-    assert "--go-on" in waiting.words
+    assert "--resume" in waiting.words
     told = Lines()
     asked = preflight.plan_training(home(federation), 2, from_scratch=False, go_on=True)
     assert "goes on from the serving model" in asked.words
     assert told.has("is taken back")
-    before = federation.store.last()
+    before = federation.store.last_round()
     federation.recording().start(federation.grid(), ArrayRecord(initial()), num_rounds=2, timeout=5)
-    rounds = federation.store.log.made()
+    rounds = federation.store.log.lineage()
     assert len(rounds) == 4
     assert before is not None
     assert rounds[2].start == before.model
@@ -121,11 +121,11 @@ def test_a_training_from_scratch_that_has_a_round_is_not_taken_back(
     federation.train(1)
     wish(federation)
     federation.recording().start(federation.grid(), ArrayRecord(initial()), num_rounds=2, timeout=5)
-    replaced = federation.store.last()
+    replaced = federation.store.last_round()
     told = Lines()
     preflight.plan_training(home(federation), 2, from_scratch=False, go_on=True)
     assert not told.has("is taken back")
-    assert federation.store.last() == replaced
+    assert federation.store.last_round() == replaced
 
 
 # The app's config

@@ -59,7 +59,7 @@ def test_a_request_that_was_refused_later_hides_no_erasure(tmp_path: Path) -> No
         federation=federation.store.name,
         client="site-1",
         trigger="other",
-        model=str(federation.store.serving()),
+        model=str(federation.store.serving_digest()),
         now=NOW,
     )
     signed = sign_request(made, load_private(key))

@@ -32,7 +32,7 @@ class Arriving(InProcess):
 
 
 def contributors(federation: Federation) -> list[str]:
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     return [each.client for each in last.clients]
 
@@ -47,9 +47,9 @@ def test_an_erased_client_that_comes_while_sampling_waits_is_not_taken(
     federation.site("site-1").online = federation.site("site-3").online = False
     grid = Arriving(federation, "site-1", looks)
     least: dict[str, Any] = {f"min_{phase}_nodes": 3, "min_available_nodes": 3}
-    waiting = recording(FedAvg(**least), federation.store, wait_seconds=0.2)
+    waiting = recording(FedAvg(**least), federation.store, online_timeout=0.2)
     federation.site("site-1").seen.clear()
-    model = ArrayRecord(federation.store.model() or {})
+    model = ArrayRecord(federation.store.last_model() or {})
     with pytest.raises(SilentError, match="too few clients came"):
         getattr(waiting, f"configure_{phase}")(1, model, ConfigRecord({}), grid)
     assert federation.site("site-1").online
@@ -107,7 +107,7 @@ def test_a_strategy_that_sends_past_the_grid_is_refused(federation: Federation) 
 
     federation.train(2)
     federation.erase("name:site-1")
-    begin = ArrayRecord(federation.store.model() or {})
+    begin = ArrayRecord(federation.store.last_model() or {})
     with pytest.raises(ConfigError, match="'Everybody' sends to node"):
         recording(Everybody(fraction_evaluate=0.0), federation.store).start(
             federation.grid(), begin, num_rounds=1, timeout=5
@@ -167,6 +167,6 @@ def test_hidden_clients_are_told_of_once(federation: Federation) -> None:
     federation.erase("name:site-1")
     federation.told.clear()
     federation.recording().start(
-        federation.grid(), ArrayRecord(federation.store.model() or {}), num_rounds=2, timeout=5
+        federation.grid(), ArrayRecord(federation.store.last_model() or {}), num_rounds=2, timeout=5
     )
     assert sum("stays out" in line for line in federation.told) == 1

@@ -58,11 +58,11 @@ def test_a_training_does_not_wait_for_those_who_were_erased(federation: Federati
     federation.train(1)
     federation.erase("name:site-0")
     federation.erase("name:site-1")
-    model = ArrayRecord(federation.store.model() or {})
+    model = ArrayRecord(federation.store.last_model() or {})
     least = strategy(min_available_nodes=3)
     begun = time.monotonic()
     with pytest.raises(SilentError, match=r"waits for 3 clients, of the known ones 2 may.*site-0"):
-        recording(least, federation.store, wait_seconds=60).start(federation.grid(), model, 1)
+        recording(least, federation.store, online_timeout=60).start(federation.grid(), model, 1)
     assert time.monotonic() - begun < 30
     federation.train(1)  # two are enough for the usual strategy
 
@@ -70,12 +70,12 @@ def test_a_training_does_not_wait_for_those_who_were_erased(federation: Federati
 def test_a_home_in_use_names_the_work_that_is_going_on(federation: Federation) -> None:
     federation.train(1)
     federation.erase("name:site-1")  # the last to lease a request, and not who works now
-    with federation.store.held(purpose="training"):
+    with federation.store.lock(purpose="training"):
         federation.told.clear()
         begun = time.monotonic()
         with (
             pytest.raises(BusyError, match=r"in use by process \d+ \(training\): wait"),
-            federation.store.held(2.5),
+            federation.store.lock(2.5),
         ):
             pass
         assert time.monotonic() - begun < 10

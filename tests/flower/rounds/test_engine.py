@@ -68,7 +68,7 @@ def test_every_round_sends_the_arrays_in_the_models_order(tmp_path: Path) -> Non
 
     federation = Federation(tmp_path, app=erasure.register(app))
     store = Store(tmp_path / "home", Unsorted, name="north", clock=lambda: NOW)
-    recording(strategy(), store, wait_seconds=0.3).start(
+    recording(strategy(), store, online_timeout=0.3).start(
         federation.grid(), ArrayRecord(Unsorted().state_dict()), num_rounds=2, timeout=5
     )
     trained = len(seen)
@@ -79,8 +79,8 @@ def test_every_round_sends_the_arrays_in_the_models_order(tmp_path: Path) -> Non
         leaver="name:site-1",
         trigger="other",
         options=OPTIONS,
-        round_seconds=0.4,
-        gather_seconds=0.2,
+        round_timeout=0.4,
+        online_timeout=0.2,
         pause=0.01,
     )
     assert len(seen) > trained
@@ -126,7 +126,7 @@ def test_a_leaver_whose_app_always_breaks_off_is_given_up(
     federation.train(3)
     asked = breaking(federation, 99)
     outcome = federation.erase(options=replace(OPTIONS, leaver_timeout=60.0, max_server_rounds=2))
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     assert len(asked) == 3
 
 
@@ -175,4 +175,4 @@ def test_a_clients_words_are_printed_and_not_kept(federation: Federation, say: A
     assert "Jane Doe" not in str(outcome.failures)
     if say in (refuses, breaks_off):
         assert federation.told.has("client 'site-1'", "Jane Doe")
-        assert "RecordError" in str(outcome.failures[0]["reason"])
+        assert "RecordError" in outcome.failures[0].reason

@@ -34,7 +34,7 @@ def test_training_agrees_with_the_simulator_to_a_millionth(federation: Federatio
     # To 1e-6 and not to the bit: Flower sums the mean in NumPy, the simulator in torch. Through
     # the engine, which averages as the simulator does, they agree on the digest (test_contract).
     federation.train(3)
-    found, expected = federation.store.model(), simulated(3)
+    found, expected = federation.store.last_model(), simulated(3)
     assert found is not None
     largest = max(float((found[n] - expected[n]).abs().max()) for n in expected)
     assert largest < 1e-6
@@ -47,7 +47,7 @@ def test_each_round_tells_who_contributed_with_which_weight_and_digest(
     rounds = federation.store.log.rounds()
     assert [r.number for r in rounds] == [1, 2]
     assert rounds[1].start == rounds[0].model
-    assert rounds[1].model == states.digest(federation.store.model() or {})
+    assert rounds[1].model == states.digest(federation.store.last_model() or {})
     assert {c.client: c.weight for c in rounds[1].clients} == {
         f"site-{n}": size for n, size in enumerate(SIZES)
     }
@@ -77,7 +77,7 @@ def test_the_server_keeps_models_and_never_an_update(federation: Federation) -> 
 def test_who_fails_or_drops_out_is_not_in_the_mean(federation: Federation) -> None:
     federation.site("site-2").vanishes = True
     federation.train(1)
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert {c.client for c in last.clients} == {"site-0", "site-1", "site-3"}
     assert last.share("site-2") == 0
@@ -124,7 +124,7 @@ def test_fedavg_fedprox_and_ones_own_that_only_look_on_are_taken(federation: Fed
     recording(Saving(fraction_evaluate=0.0), federation.store).start(
         federation.grid(), ArrayRecord(initial()), num_rounds=1, timeout=5
     )
-    assert federation.store.last() is not None
+    assert federation.store.last_round() is not None
 
 
 def test_ones_own_that_changes_the_mean_is_found_out(federation: Federation) -> None:
@@ -139,7 +139,7 @@ def test_ones_own_that_changes_the_mean_is_found_out(federation: Federation) -> 
         recording(Shifting(fraction_evaluate=0.0), federation.store).start(
             federation.grid(), ArrayRecord(initial()), num_rounds=1, timeout=5
         )
-    assert federation.store.last() is None
+    assert federation.store.last_round() is None
 
 
 def test_another_network_than_load_models_is_refused(federation: Federation) -> None:
@@ -173,7 +173,7 @@ def test_a_start_that_was_cut_short_goes_on_after_its_last_round(federation: Fed
     assert federation.store.resume() is None
     whole = Federation(federation.folder / "whole")
     whole.train(5)
-    last, other = federation.store.last(), whole.store.last()
+    last, other = federation.store.last_round(), whole.store.last_round()
     assert last is not None
     assert other is not None
     assert last.model == other.model  # the same bits as if nothing had happened
@@ -189,7 +189,7 @@ def test_a_finished_training_is_followed_by_a_new_one(federation: Federation) ->
 
 def test_two_servers_do_not_train_into_one_store(federation: Federation) -> None:
     store = federation.store
-    with store.held(), pytest.raises(RecordError, match="is in use by"), store.held(0.05):
+    with store.lock(), pytest.raises(RecordError, match="is in use by"), store.lock(0.05):
         pass
 
 
@@ -280,7 +280,7 @@ def test_killed_at_any_time_training_ends_with_the_same_model(
         process.wait(60)
     subprocess.run(command, env=environment, check=True, timeout=120, capture_output=True)
     store = Store(folder / "home", load_model, name="north")
-    last, other = store.last(), whole.store.last()
+    last, other = store.last_round(), whole.store.last_round()
     assert last is not None
     assert other is not None
     assert last.model == other.model

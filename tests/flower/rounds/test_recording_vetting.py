@@ -72,10 +72,10 @@ def test_a_faulty_reply_is_left_out_and_named(federation: Federation, fault: str
     change, reason = FAULTS[fault]
     federation.site("site-0").answer = sending(change)
     federation.train(2)
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert [each.client for each in last.clients] == ["site-1", "site-2", "site-3"]
-    assert all(v.isfinite().all() for v in (federation.store.model() or {}).values())
+    assert all(v.isfinite().all() for v in (federation.store.last_model() or {}).values())
     assert federation.told.has("left out of the round", "'site-0'", reason)
 
 
@@ -91,7 +91,7 @@ def test_one_client_alone_does_not_end_the_training(federation: Federation) -> N
     for site in federation.sites[1:]:
         site.vanishes = True
     federation.train(1)
-    assert federation.store.last() is None
+    assert federation.store.last_round() is None
     assert federation.told.has("no update came")
 
 
@@ -101,7 +101,7 @@ def test_one_client_that_speaks_of_secure_aggregation_is_left_out(federation: Fe
 
     federation.site("site-0").app = refusing  # type: ignore[assignment]
     federation.train(1)
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert len(last.clients) == 3
 
@@ -118,7 +118,7 @@ def test_metrics_of_an_evaluation_that_differ_are_left_out(federation: Federatio
 
     federation.app = app
     federation.site("site-0").answer = sending(put("metrics", "more", 1.0), "evaluate")
-    result = recording(FedAvg(), federation.store, wait_seconds=0.3).start(
+    result = recording(FedAvg(), federation.store, online_timeout=0.3).start(
         federation.grid(),
         ArrayRecord(initial()),
         num_rounds=1,

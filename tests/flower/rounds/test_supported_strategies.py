@@ -27,10 +27,10 @@ class Dropping(FedAvg):
 
 
 def test_a_strategy_that_drops_a_reply_is_found_out(federation: Federation) -> None:
-    strategy = recording(Dropping(fraction_evaluate=0.0), federation.store, wait_seconds=0.3)
+    strategy = recording(Dropping(fraction_evaluate=0.0), federation.store, online_timeout=0.3)
     with pytest.raises(ConfigError, match="'Dropping' changes the weighted mean"):
         strategy.start(federation.grid(), ArrayRecord(initial()), num_rounds=1, timeout=5)
-    assert federation.store.last() is None
+    assert federation.store.last_round() is None
 
 
 def test_one_that_is_changed_on_the_spot_is_looked_at_as_a_whole() -> None:

@@ -63,7 +63,7 @@ def opened(federation: SecureFederation) -> list[tuple[str, set[str]]]:
 
 
 def in_last(federation: SecureFederation) -> set[str]:
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     return {each.client for each in last.clients}
 
@@ -102,7 +102,7 @@ def test_a_sum_of_one_is_not_opened_whatever_the_threshold(federation: SecureFed
         lost(federation, name)
     federation.train(1)
     assert opened(federation) == []
-    assert federation.store.last() is None
+    assert federation.store.last_round() is None
 
 
 # Two sums from one model
@@ -128,7 +128,7 @@ def test_a_round_that_led_nowhere_is_taken_again_with_the_same_clients(
     begin = legacy_api.to_parameters(initial())
     context.strategy = Picky(fraction_evaluate=0.0, initial_parameters=begin)
     workflow = DefaultWorkflow(fit_workflow=federation.secure)
-    secure_recording(workflow, federation.store, wait_seconds=0.3)(federation.grid(), context)
+    secure_recording(workflow, federation.store, online_timeout=0.3)(federation.grid(), context)
     assert federation.told.has("a sum from this model was opened before", "site-0, site-1, site-2")
     assert [len(sent) for _, sent in federation.sent] == [4, 3, 4]  # and then all again
     assert [who for _, who in opened(federation)] == [ALL - {"site-3"}, ALL]
@@ -149,7 +149,7 @@ def test_a_training_goes_on_with_those_whose_sum_was_opened(
     grid.before = die
     with pytest.raises(KeyboardInterrupt):
         federation.train(1, grid=grid)
-    assert federation.store.last() is None
+    assert federation.store.last_round() is None
     federation.site("site-2").online = not missing
     if missing:
         with pytest.raises(SilentError) as error:
@@ -178,14 +178,14 @@ def test_every_retraining_starts_elsewhere_and_the_same_one_does_not(
     federation: SecureFederation,
 ) -> None:
     federation.train(1)
-    exchange = Transport(grid=federation.grid(), pause=0.01)
+    transport = Transport(grid=federation.grid(), pause=0.01)
     ground = FlowerBackend(
-        exchange,
+        transport,
         legacy_api.check_secagg(strategy(), federation.secure),
         federation.store,
-        round_seconds=0.4,
+        round_timeout=0.4,
     )
-    model = federation.store.model()
+    model = federation.store.last_model()
     assert model is not None
     servers = [ground.server(name, [], model, 1.0) for name in ("site-1", "site-2", "site-1")]
     one, other, again = (states.digest(server.fresh_state()) for server in servers)
@@ -195,16 +195,16 @@ def test_every_retraining_starts_elsewhere_and_the_same_one_does_not(
 
 def test_in_an_erasure_too_a_start_has_one_set_of_clients(federation: SecureFederation) -> None:
     federation.train(1)
-    store, model = federation.store, federation.store.model()
+    store, model = federation.store, federation.store.last_model()
     assert model is not None
     federation.secure = SecAggPlusWorkflow(1.0, 0.5, max_weight=8000)
-    exchange = Transport(grid=federation.grid(), pause=0.01)
+    transport = Transport(grid=federation.grid(), pause=0.01)
     ground = FlowerBackend(
-        exchange,
+        transport,
         legacy_api.check_secagg(strategy(), federation.secure),
         store,
-        round_seconds=0.4,
-        gather_seconds=0.1,
+        round_timeout=0.4,
+        online_timeout=0.1,
     )
     engine = ground.engine
     how: dict[str, Any] = {"phase": "post-training", "number": 1}
@@ -261,7 +261,7 @@ def test_a_sum_that_does_not_add_up_is_not_recorded(
 ) -> None:
     federation.site("site-2").answer = changed(stage, change)
     federation.train(1)
-    assert federation.store.last() is None
+    assert federation.store.last_round() is None
     said = [line for line in federation.told if "round 1 is not recorded, all stays" in line]
     assert len(said) == 1
     assert words in said[0]
@@ -288,7 +288,7 @@ def test_single_numbers_are_means_as_well(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(module, "load_model", Scaled)
     federation = SecureFederation(tmp_path)
     federation.train(2)
-    model = federation.store.model()
+    model = federation.store.last_model()
     assert model is not None
     sent = federation.sent[-1][1]
     for name, value in model.items():
@@ -350,9 +350,9 @@ def test_a_step_that_ends_at_the_bare_reference_is_not_returned(
     if radius == 1.0:
         assert (outcome.state, outcome.rung) == ("promoted", "local-step")
         return
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     assert federation.told.has("'site-1'", "would tell this client's own update")
-    size = states.size_bytes(federation.store.like)
+    size = states.size_bytes(federation.store.template)
     assert all(len(data) < size for kind, data in federation.seen if kind == "train.unlearn")
 
 
@@ -366,10 +366,10 @@ def test_a_round_has_one_end_however_often_it_begins_again(federation: SecureFed
     lost(federation, "site-2")
     context, started = federation.legacy(1), time.monotonic()
     workflow = DefaultWorkflow(fit_workflow=federation.secure)
-    how: dict[str, Any] = {"wait_seconds": 0.3, "round_seconds": 1.0}
+    how: dict[str, Any] = {"online_timeout": 0.3, "round_timeout": 1.0}
     secure_recording(workflow, federation.store, **how)(federation.grid(), context)
     assert time.monotonic() - started < 2.5
-    assert federation.store.last() is None
+    assert federation.store.last_round() is None
 
 
 def test_a_client_manager_of_ones_own_is_refused(federation: SecureFederation) -> None:

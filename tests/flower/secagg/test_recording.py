@@ -26,6 +26,7 @@ from harness.flower.secure import (
 )
 from harness.flower.small import OPTIONS, SIZES
 from secede import state as states
+from secede.erasure.planning.plan_table import plan_text
 from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.signing.keys import Keyring
 from secede.erasure.storage.ledger import Ledger
@@ -34,7 +35,7 @@ from secede.flower import plan
 
 def test_a_client_is_erased_and_a_receipt_says_so(federation: SecureFederation) -> None:
     federation.train(2)
-    before = federation.store.last()
+    before = federation.store.last_round()
     assert before is not None
     assert reference_error(federation, LEAVER, OTHERS) < EXACT
     outcome = federation.erase("name:site-1")
@@ -57,7 +58,7 @@ def test_a_client_is_erased_and_a_receipt_says_so(federation: SecureFederation) 
     with Ledger(home(federation) / "ledger.sqlite", read_only=True) as ledger:
         ledger.verify()
     assert federation.told.has("Secure aggregation hides single updates")  # the plan
-    after = federation.store.last()
+    after = federation.store.last_round()
     assert after is not None
     assert (after.model, after.erased, after.secure) == (outcome.model, "site-1", True)
 
@@ -122,7 +123,7 @@ def test_numbers_that_nobody_masked_are_found_in_what_reaches_the_server(
 
 def test_the_local_step_starts_at_an_exact_reference(federation: SecureFederation) -> None:
     federation.train(2)
-    model, last = federation.store.model(), federation.store.last()
+    model, last = federation.store.last_model(), federation.store.last_round()
     own = disk(federation, LEAVER).newest(federation.store.identity)
     assert model is not None
     assert last is not None
@@ -151,7 +152,7 @@ def test_training_goes_on_without_the_erased_client_and_the_next_can_leave(
     federation.train(1)
     assert federation.site("site-1").seen == []
     assert federation.told.has("stays out", "'site-1'", "it was erased")
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert {c.client for c in last.clients} == {"site-0", "site-2", "site-3"}
     assert reference_error(federation, 2, left) < EXACT
@@ -184,9 +185,9 @@ def test_a_site_that_allows_no_step_is_asked_in_vain(tmp_path: Path) -> None:
     federation = SecureFederation(tmp_path, methods=())
     federation.train(2)
     outcome = federation.erase("name:site-1")
-    assert outcome.failures[0]["outcome"] == "unable"
+    assert outcome.failures[0].outcome == "unable"
     assert outcome.rung != "local-step"
-    size = states.size_bytes(federation.store.like)
+    size = states.size_bytes(federation.store.template)
     assert all(len(data) < size for kind, data in federation.seen if kind == "train.unlearn")
 
 
@@ -196,7 +197,7 @@ def test_the_plan_says_what_is_hidden_and_asks_nobody(federation: SecureFederati
     how: dict[str, Any] = {"leaver": "name:site-1", "secure": federation.secure}
     found = plan(federation.grid(), strategy(), federation.store, **how)
     assert not found.single_updates
-    assert "Secure aggregation hides single updates" in found.text()
+    assert "Secure aggregation hides single updates" in plan_text(found)
     assert [step.method for step in found.ladder] == ["second-choice", "weight-negation", "retrain"]
     assert [len(site.seen) for site in federation.sites] == before
     federation.secure = SecAggPlusWorkflow(3, 2)  # other settings than in training will do

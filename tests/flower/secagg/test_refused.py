@@ -186,7 +186,7 @@ def test_whether_so_many_can_end_a_round_is_known_before(
         for site in federation.sites[clients:]:
             site.online = False
         federation.train(1)
-        assert (federation.store.last() is not None) == enough
+        assert (federation.store.last_round() is not None) == enough
 
 
 def test_one_client_alone_would_be_left_and_cannot_hide(federation: SecureFederation) -> None:
@@ -220,7 +220,7 @@ def test_a_strategy_that_changes_the_mean_is_found_out(federation: SecureFederat
         def aggregate_fit(self, *given: Any) -> Any:
             found, metrics = super().aggregate_fit(*given)
             assert found is not None
-            state = legacy_api.to_state(found, federation.store.like)
+            state = legacy_api.to_state(found, federation.store.template)
             return legacy_api.to_parameters({n: v / 2 for n, v in state.items()}), metrics
 
     context = federation.legacy(1)
@@ -229,7 +229,7 @@ def test_a_strategy_that_changes_the_mean_is_found_out(federation: SecureFederat
     workflow = secure_recording(DefaultWorkflow(fit_workflow=federation.secure), federation.store)
     with pytest.raises(ConfigError, match="'Half' changes the weighted mean"):
         workflow(federation.grid(), context)
-    assert federation.store.last() is None
+    assert federation.store.last_round() is None
 
 
 def test_a_strategy_without_initial_parameters_is_refused(federation: SecureFederation) -> None:
@@ -251,4 +251,4 @@ def test_recording_clients_that_hide_their_updates_is_refused_and_they_send_none
     with pytest.raises(ConfigError, match=r"hide their updates .* secure_recording"):
         federation.train(1, grid=grid)
     assert grid.bytes_up == 0
-    assert federation.store.last() is None
+    assert federation.store.last_round() is None

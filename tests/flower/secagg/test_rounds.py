@@ -95,7 +95,7 @@ def drop_out(federation: SecureFederation, stage: str) -> Round:
     federation.site("site-3").answer = lost
     federation.secure.timeout = 0.1
     federation.train(1)
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     return last
 
@@ -123,7 +123,7 @@ def test_a_silent_retained_client_is_left_out_of_post_training(
     federation.site("site-3").silent = True
     outcome = federation.erase("name:site-1")
     assert outcome.state == "promoted"
-    after = federation.store.last()
+    after = federation.store.last_round()
     assert after is not None
     assert {c.client for c in after.clients} == {"site-0", "site-2"}
 
@@ -136,7 +136,7 @@ def test_a_round_that_comes_to_no_end_leaves_all_as_it_was(
         site.silent = True
     federation.secure.timeout = 0.05
     federation.train(1)
-    assert federation.store.last() is None
+    assert federation.store.last_round() is None
     assert federation.told.has("round 1: secure aggregation came to no end, all stays")
 
 
@@ -177,7 +177,7 @@ def test_a_reply_that_cannot_be_used_is_left_out_and_its_client_named(
 ) -> None:
     federation.site("site-2").answer = changed(stage, change)
     federation.train(1)
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert {c.client for c in last.clients} == {"site-0", "site-1", "site-3"}
     assert federation.told.has("left out of the round: client 'site-2'", words)
@@ -191,7 +191,7 @@ def test_shares_of_strangers_are_left_out_and_the_mean_is_had_all_the_same(
         Stage.UNMASK, lambda reply: put(Key.NODE_ID_LIST, [5, 6, 7, 8])(reply)
     )
     federation.train(1)
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert len(last.clients) == len(SIZES)
 
@@ -209,7 +209,7 @@ def test_an_update_that_the_sum_would_cut_off_is_not_sent(federation: SecureFede
     federation.secure = SecAggPlusWorkflow(1.0, 0.5, clipping_range=0.001)
     with pytest.raises(GuardError, match=r"cuts off what is above .* larger clipping_range"):
         federation.train(1)
-    assert federation.store.last() is None
+    assert federation.store.last_round() is None
 
 
 def test_a_mean_in_coarse_steps_is_said(federation: SecureFederation) -> None:

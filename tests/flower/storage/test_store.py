@@ -19,7 +19,7 @@ from secede.flower.storage import register
 def model_of(federation: Federation, place: int) -> ArrayRecord:
     digest = federation.store.log.rounds()[place].model
     state, _ = states.load(federation.store.home.model(digest))
-    return ArrayRecord({name: state[name] for name in federation.store.like})
+    return ArrayRecord({name: state[name] for name in federation.store.template})
 
 
 class Foreign(Store):
@@ -79,7 +79,7 @@ def test_a_model_of_a_round_before_an_erasure_is_not_trained_from(federation: Fe
         with pytest.raises(GuardError, match="which is retired because a client was erased"):
             federation.recording().start(federation.grid(), old, num_rounds=1, timeout=5)
     federation.train(1)
-    assert federation.store.last() is not None
+    assert federation.store.last_round() is not None
 
 
 def test_rounds_between_two_erasures_carry_who_missed_post_training(
@@ -99,11 +99,11 @@ def test_rounds_between_two_erasures_carry_who_missed_post_training(
 def test_whom_a_model_carries_follows_from_where_it_started(federation: Federation) -> None:
     federation.train(1)
     federation.site("site-1").online = False
-    recording(strategy(), federation.store, wait_seconds=0.3, from_scratch=True).start(
+    recording(strategy(), federation.store, online_timeout=0.3, from_scratch=True).start(
         federation.grid(), ArrayRecord(initial()), num_rounds=1, timeout=5
     )  # anew, and without it
     first, second = federation.store.log.rounds()
-    carried = federation.store.log.carried()
+    carried = federation.store.log.contributors()
     assert carried[first.model] == {"site-0", "site-1", "site-2", "site-3"}
     assert carried[second.model] == {"site-0", "site-2", "site-3"}
 
@@ -121,7 +121,7 @@ def test_a_training_of_another_length_is_not_the_one_that_was_cut(federation: Fe
 def test_a_new_training_begins_when_asked_for(federation: Federation) -> None:
     with pytest.raises(KeyboardInterrupt):
         federation.train(5, grid=dying(federation, 3))
-    anew = recording(strategy(), federation.store, wait_seconds=0.3, from_scratch=True)
+    anew = recording(strategy(), federation.store, online_timeout=0.3, from_scratch=True)
     anew.start(federation.grid(), ArrayRecord(initial()), num_rounds=2, timeout=5)
     rounds = federation.store.log.rounds()
     assert [(r.training, r.server_round) for r in rounds] == [(0, 1), (0, 2), (1, 1), (1, 2)]

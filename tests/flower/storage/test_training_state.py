@@ -25,7 +25,7 @@ from secede.flower.storage.training_state import Training, TrainingState
 
 def start(federation: Federation, rounds: int, **options: Any) -> None:
     """Train as an app does that gives fresh weights each time."""
-    made = recording(strategy(), federation.store, wait_seconds=0.3, **options)
+    made = recording(strategy(), federation.store, online_timeout=0.3, **options)
     made.start(federation.grid(), ArrayRecord(initial()), num_rounds=rounds, timeout=5)
 
 
@@ -35,13 +35,13 @@ def models(federation: Federation) -> list[Model]:
 
 
 def found(federation: Federation) -> None:
-    with files.private(), federation.store.held():
+    with files.private(), federation.store.lock():
         register.register_federation(federation.store)
 
 
 def retraining(federation: Federation) -> int:
-    exchange = Transport(grid=federation.grid())
-    return FlowerBackend(exchange, strategy(), federation.store).training_rounds
+    transport = Transport(grid=federation.grid())
+    return FlowerBackend(transport, strategy(), federation.store).training_rounds
 
 
 def test_the_next_training_goes_on_from_the_model_and_says_so(federation: Federation) -> None:
@@ -57,7 +57,7 @@ def test_after_an_erasure_it_goes_on_from_the_model_that_serves(federation: Fede
     start(federation, 2)
     outcome = federation.erase("name:site-1")
     start(federation, 1)
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     assert last.start == outcome.model
     assert federation.told.has("2 rounds of training and the erasure of site-1 made")
@@ -69,12 +69,12 @@ def test_from_scratch_is_said_loudly(federation: Federation) -> None:
     _, second, third = federation.store.log.rounds()
     assert third.start == states.digest(initial())
     assert federation.told.has("FROM SCRATCH", f"takes nothing of model {second.model[:12]}…")
-    assert [r.number for r in federation.store.log.made()] == [3]
+    assert [r.number for r in federation.store.log.lineage()] == [3]
 
 
 def test_from_scratch_with_an_earlier_model_is_refused(federation: Federation) -> None:
     start(federation, 1)
-    given = ArrayRecord(federation.store.model() or {})
+    given = ArrayRecord(federation.store.last_model() or {})
     anew = recording(strategy(), federation.store, from_scratch=True)
     with pytest.raises(ConfigError, match="from scratch was asked for, and it is started with mod"):
         anew.start(federation.grid(), given, num_rounds=1)
@@ -82,13 +82,13 @@ def test_from_scratch_with_an_earlier_model_is_refused(federation: Federation) -
 
 def test_another_model_of_the_store_is_where_it_begins(federation: Federation) -> None:
     start(federation, 1)
-    first = federation.store.model()
+    first = federation.store.last_model()
     assert first is not None
     start(federation, 1)
     federation.recording().start(federation.grid(), ArrayRecord(first), num_rounds=1, timeout=5)
     begun, _, last = federation.store.log.rounds()
     assert last.start == begun.model
-    assert federation.store.log.made() == [begun, last]
+    assert federation.store.log.lineage() == [begun, last]
 
 
 def test_a_model_from_scratch_has_no_parent_and_its_receipt_counts_its_own_rounds(
@@ -96,7 +96,7 @@ def test_a_model_from_scratch_has_no_parent_and_its_receipt_counts_its_own_round
 ) -> None:
     start(federation, 4)
     federation.erase("name:site-1")
-    last = federation.store.last()
+    last = federation.store.last_round()
     assert last is not None
     start(federation, 2, from_scratch=True)
     assert retraining(federation) == 2
@@ -157,7 +157,9 @@ def test_who_was_in_what_was_replaced_alone_is_known_and_in_no_model(
 def test_what_was_cut_short_is_never_taken_without_a_word(federation: Federation) -> None:
     with pytest.raises(KeyboardInterrupt):
         federation.train(4, grid=dying(federation, 3))
-    with pytest.raises(ConfigError, match=r"4 rounds was cut short after round 2: .*--as-it-is"):
+    with pytest.raises(
+        ConfigError, match=r"4 rounds was cut short after round 2: .*--accept-unfinished"
+    ):
         federation.erase("name:site-1")
     assert not (home(federation) / "models.sqlite").exists()
     federation.store.take_as_it_is()
@@ -172,23 +174,23 @@ def test_one_from_scratch_without_a_round_hides_no_training_that_was_cut(
         federation.train(4, grid=dying(federation, 3))
     trainings = TrainingState(home(federation))
     if asked:
-        trainings.ask_anew(1)
-        assert trainings.length() == 1
+        trainings.request_from_scratch(1)
+        assert trainings.planned_rounds() == 1
     else:
-        anew = recording(strategy(), federation.store, wait_seconds=0.3, from_scratch=True)
+        anew = recording(strategy(), federation.store, online_timeout=0.3, from_scratch=True)
         with pytest.raises(KeyboardInterrupt):
             anew.start(dying(federation, 1), ArrayRecord(initial()), num_rounds=1)
-        assert trainings.length() == 4
+        assert trainings.planned_rounds() == 4
     with pytest.raises(ConfigError, match="4 rounds was cut short after round 2"):
         found(federation)
     if asked:
         trainings.take_as_it_is()
         found(federation)
         start(federation, 1)  # as it was asked for
-        assert [r.training for r in federation.store.log.made()] == [1]
+        assert [r.training for r in federation.store.log.lineage()] == [1]
     else:
         start(federation, 4)
-        assert [r.training for r in federation.store.log.made()] == [0, 0, 0, 0]
+        assert [r.training for r in federation.store.log.lineage()] == [0, 0, 0, 0]
     found(federation)
 
 
@@ -196,7 +198,7 @@ def test_what_was_cut_short_is_finished_by_starting_it_again(federation: Federat
     with pytest.raises(KeyboardInterrupt):
         federation.train(4, grid=dying(federation, 3))
     start(federation, 4)
-    assert len(federation.store.log.made()) == 4
+    assert len(federation.store.log.lineage()) == 4
     assert federation.erase("name:site-1").state == "promoted"
 
 
@@ -211,17 +213,17 @@ def test_what_was_asked_for_from_scratch_begins_so_and_goes_on_so(federation: Fe
             )
     start(federation, 3)
     assert [r.training for r in federation.store.log.rounds()] == [0, 0, 1, 1, 1]
-    assert [r.number for r in federation.store.log.made()] == [3, 4, 5]
+    assert [r.number for r in federation.store.log.lineage()] == [3, 4, 5]
     assert federation.told[-1] == "training goes on after round 1 of 3"
     start(federation, 1)  # the wish is fulfilled
-    assert len(federation.store.log.made()) == 4
+    assert len(federation.store.log.lineage()) == 4
 
 
 def test_a_training_that_nobody_knows_of_is_told_by_its_file(federation: Federation) -> None:
     trainings = TrainingState(home(federation))
-    assert (trainings.last(), trainings.cut()) == (None, None)
+    assert (trainings.last(), trainings.unfinished()) == (None, None)
     trainings.write(Training(number=3, rounds=2))
-    assert trainings.cut() is None  # no round of it
+    assert trainings.unfinished() is None  # no round of it
     (home(federation) / "training.json").write_text("{}")
     with pytest.raises(RecordError, match=r"training.json: damaged"):
         trainings.last()
@@ -229,7 +231,7 @@ def test_a_training_that_nobody_knows_of_is_told_by_its_file(federation: Federat
 
 def test_a_refused_start_changes_nothing(federation: Federation) -> None:
     start(federation, 2)
-    old = federation.store.model()
+    old = federation.store.last_model()
     assert old is not None
     federation.erase("name:site-1")
     before = (home(federation) / "training.json").read_bytes()

@@ -111,7 +111,7 @@ def row(
         name = "planted" if backdoor is PLANTED else "new"
         measure, after = f"{name} backdoor's success", lab.success(served, backdoor)
         without = lab.success(lab.post_train(before), backdoor)
-    told = [f"{f['rung']}: {f['outcome']}" for f in outcome.failures]
+    told = [f"{f.rung}: {f.outcome}" for f in outcome.failures]
     told.append(f"{outcome.rung or 'rolled back'}: {outcome.method}")
     return attacks.Row(threat, measure, without, after, "; ".join(told))
 
@@ -127,15 +127,15 @@ def table(lab: HomeLab) -> Iterable[attacks.Row]:
     yield row(lab, "lazy state: half of each", mixture, PLANTED)
     distrust = EraseOptions(untrusted_leaver=True, max_server_rounds=ROUNDS_OF_NEXT_RUNG)
     yield row(lab, "lazy state with noise", noisy, PLANTED)
-    yield row(lab, "lazy state with noise, `--distrust`", noisy, PLANTED, distrust)
+    yield row(lab, "lazy state with noise, `--untrusted-leaver`", noisy, PLANTED, distrust)
     smuggled = lab.backdoored()
     yield row(lab, "backdoored state", smuggled, SMUGGLED)
-    yield row(lab, "backdoored state, `--distrust`", smuggled, SMUGGLED, distrust)
+    yield row(lab, "backdoored state, `--untrusted-leaver`", smuggled, SMUGGLED, distrust)
     inside = lab.backdoored(SMUGGLED_INSIDE)
     threat = "backdoored state, trigger five pixels from the edge"
     yield row(lab, threat, inside, SMUGGLED_INSIDE)
     yield row(lab, "the same, boosted to the guard's limit", lab.boosted(), SMUGGLED_INSIDE)
-    yield row(lab, f"{threat}, `--distrust`", inside, SMUGGLED_INSIDE, distrust)
+    yield row(lab, f"{threat}, `--untrusted-leaver`", inside, SMUGGLED_INSIDE, distrust)
     enough = EraseOptions(
         max_server_rounds=ROUNDS_OF_NEXT_RUNG
     )  # rounds as by default: three may be too few

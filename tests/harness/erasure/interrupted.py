@@ -283,10 +283,10 @@ def in_peace(template: Home, folder: Path, kind: str) -> dict[str, Any]:
     home = small.copy(template, folder / f"{kind}-undisturbed")
     assert ended(fork(lambda: WORK[kind](home)))
     found = small.timeless(home)
-    faded = [done["scalars"].get("faded") for done in small.course(home).rounds]
+    faded = [done.unused_weights for done in small.course(home).rounds]
     shutil.rmtree(home.path)
     assert found["way"][-1] == ENDS[kind]
-    assert kind != "honest" or any(faded)
+    assert kind != "honest" or any(one.removed_share for one in faded if one)
     assert ("escalated" in found["way"]) == (kind != "honest")
     return found
 

@@ -28,6 +28,7 @@ from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.storage.progress import Progress
+from secede.erasure.storage.transition_details import Exchange
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome
 from secede.experiments import presets
@@ -158,12 +159,12 @@ def erase(
 
 def course(home: Home, number: int = 1) -> Progress:
     with Journal(home.journal, read_only=True) as journal:
-        return Progress(journal.entry(number), tuple(journal.transitions(number)))
+        return Progress.read(journal, number)
 
 
 def way(home: Home, number: int = 1) -> list[str]:
     """Return a request's states in order."""
-    return [transition.state for transition in course(home, number).way]
+    return [transition.state for transition in course(home, number).transitions]
 
 
 def told(home: Home, number: int = 1) -> dict[str, Any]:
@@ -288,9 +289,9 @@ def later(**parts: float) -> datetime:
 def left_out(home: Home, number: int = 1) -> set[tuple[str, str]]:
     """Return whom the journal names, and why."""
     return {
-        (told["client"], told["why"])
-        for transition in course(home, number).way
-        for told in transition.details.get("left_out", ())
+        (client.client, client.why)
+        for transition in course(home, number).transitions
+        for client in (getattr(transition.details, "exchange", None) or Exchange()).left_out
     }
 
 

@@ -142,7 +142,7 @@ class SecureFederation(Federation):
         return LegacyContext(context, config=config, strategy=strategy(**options))
 
     def train(self, rounds: int = 3, *, grid: InProcess | None = None, **options: Any) -> None:
-        how = {"wait_seconds": 0.3, "from_scratch": options.pop("from_scratch", False)}
+        how = {"online_timeout": 0.3, "from_scratch": options.pop("from_scratch", False)}
         workflow = DefaultWorkflow(fit_workflow=self.secure)
         context = self.legacy(rounds, **options)
         secure_recording(workflow, self.store, **how)(grid or self.grid(), context)
@@ -155,8 +155,8 @@ class SecureFederation(Federation):
             options.pop("strategy", None) or strategy(),
             self.store,
             leaver=leaver,
-            round_seconds=0.4,
-            gather_seconds=0.2,
+            round_timeout=0.4,
+            online_timeout=0.2,
             pause=0.01,
             **{**usual, **options},
         )
@@ -281,7 +281,7 @@ def disk(federation: Federation, client: int) -> KeptUpdates:
 
 def reference_error(federation: SecureFederation, client: int, others: tuple[int, ...]) -> float:
     """Return how far the leaver's reference is from the mean of what the others really sent."""
-    last, model = federation.store.last(), federation.store.model()
+    last, model = federation.store.last_round(), federation.store.last_model()
     assert last is not None
     assert model is not None
     own = disk(federation, client).newest(federation.store.identity)

@@ -131,10 +131,10 @@ class Federation:
         return InProcess(self.sites, self.app, run=self.runs)
 
     def recording(self, **options: Any) -> Recording:
-        return recording(strategy(**options), self.store, wait_seconds=0.3)
+        return recording(strategy(**options), self.store, online_timeout=0.3)
 
     def train(self, rounds: int = 3, *, grid: InProcess | None = None, **options: Any) -> None:
-        begin = self.store.model() or initial()
+        begin = self.store.last_model() or initial()
         self.recording(**options).start(
             grid or self.grid(),
             ArrayRecord(begin),
@@ -151,8 +151,8 @@ class Federation:
             strategy(),
             self.store,
             leaver=leaver,
-            round_seconds=0.4,
-            gather_seconds=0.2,
+            round_timeout=0.4,
+            online_timeout=0.2,
             pause=0.01,
             **options,
         )

@@ -86,9 +86,9 @@ class Job:
             "home": str(self.folder / "home"),
             "model": MODEL,
             "seed": SEED,
-            "wait_seconds": 0.3,
-            "gather_seconds": 0.2,
-            "round_seconds": 0.4,
+            "online_timeout": 0.3,
+            "erasure_online_timeout": 0.2,
+            "round_timeout": 0.4,
             "pause": 0.01,
             **settings,
         }

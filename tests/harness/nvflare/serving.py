@@ -47,10 +47,10 @@ class Serving(FederationController):
 
 def _engine(grid: Grid) -> FlowerEngine:
     return FlowerEngine(
-        exchange=Transport(grid=grid, pause=0.05),
+        transport=Transport(grid=grid, pause=0.05),
         strategy=strategy(),
         clients=dict(enumerate(online_nodes(grid))),
         like=template_of(load_model()),
-        round_seconds=240.0,
-        gather_seconds=10.0,
+        round_timeout=240.0,
+        erasure_online_timeout=10.0,
     )

@@ -126,7 +126,7 @@ def verify_proof(
 
     Example: secede commitment verify-proof proof.json sample.bin --receipt receipt.json --keys keys
     """
-    from secede.erasure.canonical_json import read
+    from secede.erasure.canonical_json import read_file
     from secede.erasure.documents.data_commitment import (
         MAX_PROOF_BYTES,
         MAX_SAMPLE_BYTES,
@@ -136,11 +136,11 @@ def verify_proof(
     from secede.erasure.signing.keys import Signers
 
     with naming(proof):
-        shown = SampleProof.read(read(proof, MAX_PROOF_BYTES))
+        shown = SampleProof.read(read_file(proof, MAX_PROOF_BYTES))
     signers = Signers.load(keys, auditor or ())
     commitment = _read_commitment(receipt, shown.client, signers, server)
     with naming(proof):
-        check_sample(commitment, read(sample, MAX_SAMPLE_BYTES), shown.proof)
+        check_sample(commitment, read_file(sample, MAX_SAMPLE_BYTES), shown.proof)
     if json:
         row = {"valid": True, "client": shown.client, "index": shown.proof.index}
         print_json({**row, **commitment.model_dump()})
@@ -153,14 +153,14 @@ def _read_commitment(
     path: Path, client: str, signers: Signers, server: str = "server"
 ) -> Commitment:
     """Return the commitment in a valid receipt about `client`, or in that of a folder."""
-    from secede.erasure.canonical_json import read
+    from secede.erasure.canonical_json import read_file
     from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
     from secede.erasure.receipts.verify import verify_receipt
 
     path = _last_receipt(path, client) if path.is_dir() else path
     with naming(path):
         verified = verify_receipt(
-            read(path, MAX_RECEIPT_BYTES),
+            read_file(path, MAX_RECEIPT_BYTES),
             signers.keys,
             auditors=signers.auditors,
             server=server,
@@ -175,14 +175,14 @@ def _read_commitment(
 
 def _last_receipt(folder: Path, client: str) -> Path:
     """Return the receipt that says it is about `client`, the last if there are more."""
-    from secede.erasure.canonical_json import read
+    from secede.erasure.canonical_json import read_file
     from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
     from secede.erasure.receipts.verify import unverified_statement
 
     candidates = list[tuple[str, Path]]()
     for path in sorted(folder.glob("*.json")):
         with suppress(SecedeError):  # another file
-            receipt = unverified_statement(read(path, MAX_RECEIPT_BYTES))
+            receipt = unverified_statement(read_file(path, MAX_RECEIPT_BYTES))
             request = receipt.predicate.request
             if request.client == client:
                 candidates.append((request.received, path))

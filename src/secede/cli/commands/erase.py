@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from secede.cli.commands.request import read_request
+from secede.cli.commands.request import read_request_file
 from secede.cli.erase_options import EraseArguments, with_erase_options
 from secede.cli.options import HomeFolder, Json
 from secede.cli.output import naming, print_json
@@ -47,13 +47,14 @@ def erase(
     Another: secede erase request.json --home home --aggregation median
     """
     from secede.erasure.documents.request import verify_request
+    from secede.erasure.planning.plan_table import plan_table
     from secede.erasure.storage.home import Home
     from secede.erasure.workflow import erase as workflow
     from secede.simulation.backend import Recipe, SimulatedBackend
 
     check_simulated(folder)
     options, home, now = arguments.options(), Home(folder), datetime.now(UTC)
-    data = read_request(request)
+    data = read_request_file(request)
     with naming(request):
         document = verify_request(data, home.client_keys(), federation=home.federation.name)
     gone = (document.client,) if arguments.leaver_gone else ()
@@ -63,7 +64,7 @@ def erase(
         if json:
             print(plan.model_dump_json(indent=2))
         else:
-            Console().print(plan.show())
+            Console().print(plan_table(plan))
         return
     key = home.server_key()  # before any work is done
     Recipe.load(home)
@@ -109,7 +110,7 @@ def _print_outcome(outcome: Outcome, *, as_json: bool) -> None:
         for key in ("receipt", "page"):
             row[key] = row[key] and str(row[key])
         row["failures"] = [
-            {key: failure[key] for key in ("rung", "method", "outcome", "reason")}
+            failure.model_dump(include={"rung", "method", "outcome", "reason"})
             for failure in outcome.failures
         ]
         print_json(row)

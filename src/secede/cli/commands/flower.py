@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from secede.cli.commands.request import read_request
+from secede.cli.commands.request import read_request_file
 from secede.cli.erase_options import EraseArguments, with_erase_options
 from secede.cli.options import Json, OptionalTrigger
 from secede.cli.output import print_json
@@ -153,7 +153,7 @@ def down(
     from secede.flower.deploy import processes, runs, supervisor
     from secede.flower.deploy.project import SUPERLINK, Project
 
-    project, active = Project.load(folder), list[runs.Active]()
+    project, active = Project.load(folder), list[runs.ActiveRun]()
     if (only is None or SUPERLINK in only) and processes.running(project, SUPERLINK) is not None:
         with suppress(SecedeError):  # one that does not answer is stopped all the same
             active = runs.active(project, seconds=_STATUS_SECONDS)
@@ -200,8 +200,8 @@ def train(
 
     project = Project.load(folder)
     runs.check_running(project)
-    preflight.config(project.app, {"num-server-rounds": preflight.ROUNDS, "erasure.home": ""})
-    training = preflight.training(
+    preflight.check_config(project.app, {"num-server-rounds": preflight.ROUNDS, "erasure.home": ""})
+    training = preflight.plan_training(
         project.home, rounds, from_scratch=bool(from_scratch), go_on=from_scratch is False
     )
     logger.info(training.words)
@@ -265,7 +265,7 @@ def erase(
     config = {"erasure.home": str(home), "erasure.leaver": leaver}
     if trigger:
         config["erasure.trigger"] = check_trigger(trigger)
-    earlier = None if dry_run else results.already(home, leaver)
+    earlier = None if dry_run else results.earlier_result(home, leaver)
     sent = {
         "options": {} if options == EraseOptions() else as_json(options),
         "gone": arguments.leaver_gone,
@@ -274,18 +274,18 @@ def erase(
     }
     if given := {name: value for name, value in sent.items() if value}:
         config["erasure.options"] = dumps(given)
-    preflight.config(project.app, config)
-    preflight.leaving(home, leaver)
+    preflight.check_config(project.app, config)
+    preflight.check_leaver(home, leaver)
     if request is not None:
-        read_request(request)
-    before = results.request(home, leaver)
+        read_request_file(request)
+    before = results.last_request(home, leaver)
     if not (dry_run or earlier or trigger or request or (before is not None and before.open)):
         raise ConfigError(f"say why {leaver} leaves: --trigger {', '.join(TRIGGERS[:-1])} or other")
     if earlier is not None:
         logger.info(f"{_erased_at(earlier)}; receipt {earlier.receipt}; nothing is erased again")
     try:
         runs.check_running(project)
-        preflight.erasure(home, leaver, as_it_is=accept_unfinished and earlier is None)
+        preflight.prepare_erasure(home, leaver, as_it_is=accept_unfinished and earlier is None)
     except SecedeError as error:
         if earlier is None:
             raise
@@ -298,11 +298,11 @@ def erase(
     try:
         number = runs.run(project, config, seconds=timeout, show=logger.info)
     except SecedeError:
-        after = results.request(home, leaver)
+        after = results.last_request(home, leaver)
         if after != before and after is not None and not after.open:
-            results.verified(home, leaver)  # raises if the erasure was rolled back
+            results.verified_result(home, leaver)  # raises if the erasure was rolled back
         raise
-    result = results.already(home, leaver) or results.verified(home, leaver)
+    result = results.earlier_result(home, leaver) or results.verified_result(home, leaver)
     _print_result(result, number, again=result == earlier, as_json=json)
 
 
@@ -383,6 +383,7 @@ def _erased_at(result: ErasureResult) -> str:
 def _print_plan(project: Project, config: Config, timeout: float, *, as_json: bool) -> None:
     """Let the app plan, and print the plan that it logs."""
     from secede.erasure.documents.plan import Plan
+    from secede.erasure.planning.plan_table import plan_table
     from secede.flower.deploy import runs
     from secede.flower.deploy.project import SUPERLINK
 
@@ -400,7 +401,7 @@ def _print_plan(project: Project, config: Config, timeout: float, *, as_json: bo
     if as_json:
         print(plans[-1].model_dump_json(indent=2))
     else:
-        Console().print(plans[-1].show())
+        Console().print(plan_table(plans[-1]))
 
 
 def _count_rounds(project: Project) -> int:

@@ -69,12 +69,12 @@ def request(
     print(f"send it before {document.expires}")
 
 
-def read_request(path: Path) -> bytes:
+def read_request_file(path: Path) -> bytes:
     """Return a signed request, not verified; ConfigError if the file is plainly another one.
 
     A damaged request is returned: verifying it says what is wrong.
     """
-    from secede.erasure.canonical_json import parse, read
+    from secede.erasure.canonical_json import parse, read_file
     from secede.erasure.documents.request import MAX_REQUEST_BYTES
     from secede.erasure.signing import dsse
 
@@ -86,7 +86,7 @@ def read_request(path: Path) -> bytes:
     if path.is_dir():
         raise other
     try:
-        data = read(path, MAX_REQUEST_BYTES)
+        data = read_file(path, MAX_REQUEST_BYTES)
     except TrustError as error:  # longer than any request
         raise other from error
     if not data.startswith(b"{"):

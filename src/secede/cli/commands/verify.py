@@ -47,7 +47,7 @@ def verify(
 
     Example: secede verify receipt.json --keys keys --ledger ledger.sqlite
     """
-    from secede.erasure.canonical_json import read
+    from secede.erasure.canonical_json import read_file
     from secede.erasure.documents.acknowledgement import (
         ACKNOWLEDGEMENT_TYPE,
         verify_acknowledgement,
@@ -62,9 +62,9 @@ def verify(
         raise ConfigError("--json and --model are for one receipt at a time")
     signers = Signers.load(keys, auditor or ())
     for path in receipts:
-        data = read(path, MAX_RECEIPT_BYTES)
+        data = read_file(path, MAX_RECEIPT_BYTES)
         with naming(path):
-            if dsse.kind(data, limit=MAX_RECEIPT_BYTES) == ACKNOWLEDGEMENT_TYPE:
+            if dsse.payload_type(data, limit=MAX_RECEIPT_BYTES) == ACKNOWLEDGEMENT_TYPE:
                 if model or ledger or countersigned_by or page:
                     raise ConfigError(f"{path} is an acknowledgement: only receipts are compared")
                 acknowledged = verify_acknowledgement(data, signers.keys, server=server)
@@ -79,7 +79,7 @@ def verify(
                 server=server,
                 countersigned_by=countersigned_by or (),
             )
-        written = pages.write(verified, path) if page else None
+        written = pages.write_page(verified, path) if page else None
         if json:
             print_json(_as_json(verified, written))
             continue
@@ -104,7 +104,7 @@ def countersign(
     Example: secede countersign receipt.json --key auditor.key --keys keys
     """
     from secede import files
-    from secede.erasure.canonical_json import read
+    from secede.erasure.canonical_json import read_file
     from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
     from secede.erasure.receipts import page as pages
     from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
@@ -116,7 +116,7 @@ def countersign(
             files.lock_folder(path.parent),
             files.private(),
         ):  # another may be countersigning it too
-            data = read(path, MAX_RECEIPT_BYTES)
+            data = read_file(path, MAX_RECEIPT_BYTES)
             with naming(path):
                 verified = verify_receipt(
                     data, signers.keys, auditors=signers.auditors, server=server
@@ -127,7 +127,7 @@ def countersign(
                     signed, signers.keys, auditors=signers.auditors, server=server
                 )
             files.write_bytes(path, signed)
-            page = pages.write(verified, path)
+            page = pages.write_page(verified, path)
         names = list(verified.countersigned_by)
         if json:
             print_json({"receipt": str(path), "page": str(page), "countersigned_by": names})
@@ -177,7 +177,7 @@ def _print_acknowledgement(path: Path, document: Acknowledgement, *, as_json: bo
 
 def _print_receipt(path: Path, verified: Verified, key_id: str) -> None:
     from secede.erasure.documents.receipt import STANDING_LIMITS
-    from secede.erasure.receipts.page import clock
+    from secede.erasure.receipts.page import describe_duration
 
     receipt = verified.statement.predicate
     countersigned = ", ".join(verified.countersigned_by)
@@ -189,7 +189,7 @@ def _print_receipt(path: Path, verified: Verified, key_id: str) -> None:
         "key id": key_id,
         "countersigned by": countersigned or "nobody",
         "client": f"{receipt.request.client}, federation {receipt.request.federation}",
-        "completed": f"{receipt.request.completed[:10]}, {clock(receipt.request)}",
+        "completed": f"{receipt.request.completed[:10]}, {describe_duration(receipt.request)}",
         "method": _method(receipt.method),
         "forgotten": _forgotten(receipt.verification),
         "useful": receipt.verification.useful,

@@ -1,1 +1,1 @@
-"""What is written down and signed, as values: no files, no torch."""
+"""Documents that are written down and signed, as values: no files, no torch."""

@@ -1,8 +1,7 @@
-"""How many bytes a rung will take: what each method sends before its rounds, then the rounds.
+"""Estimate of a rung's cost in bytes: what a method sends before its rounds, and the rounds.
 
-Computed from the model's size and who takes part, by what each method does; nobody is asked.
-Methods that stop on their own, and a user's own, are predicted at their most, or not below the
-plainest.
+It follows from the model's size, who takes part and what each method does; no client is asked. A
+method that stops on its own is estimated at its most, a user's own method as the plainest one.
 """
 
 from __future__ import annotations
@@ -24,22 +23,28 @@ from secede.unlearning.update_history import UpdateHistory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class CostEstimate:
     """What decides how many bytes travel."""
 
     model: State
     retained: int
     classes: int
-    measured: bool  # the leaver counts, too, in the end
+    measure_at_leaver: bool  # it counts, too, in the end
     network: Callable[[], nn.Module]
     history: Callable[[], UpdateHistory | None]
 
-    def predict(self, entry: Entry, method: Method, rounds: int, *, whole: bool) -> tuple[int, int]:
-        """Return the bytes up and down for the start and all of a rung's rounds."""
+    def rung_bytes(
+        self, entry: Entry, method: Method, rounds: int, *, counted_once: bool
+    ) -> tuple[int, int]:
+        """Return the bytes up and down for the start and all of a rung's rounds.
+
+        With `counted_once` clients count after the last round alone.
+        """
         state = states.size_bytes(self.model)
         up, down = self._start(entry, method)
         models = rounds * self.retained * state
-        counting = self.retained * (2 if whole else rounds + 2) + 2 * self.measured
+        counting = self.retained * (2 if counted_once else rounds + 2)
+        counting += 2 * self.measure_at_leaver
         counts = 2 * 8 * self.classes
         return up + models + counting * counts, down + models + counting * state
 
@@ -61,18 +66,18 @@ class Size:
         """Return how many exchanges the replay takes: one for each kept round but the first."""
         try:
             history = self.history()
-            kept = () if history is None else history.rounds
+            rounds = () if history is None else history.rounds
         except (ConfigError, RecordError):  # it is damaged, and the rung will say so
             return 0
-        return max(0, sum((number - 1) % method.interval == 0 for number in kept) - 1)
+        return max(0, sum((number - 1) % method.interval == 0 for number in rounds) - 1)
 
     def _gradient(self) -> int:
-        """Return the size of what training moves."""
+        """Return the size of a gradient: of all that training moves."""
         movable = [n for n, p in self.network().named_parameters() if p.requires_grad]
         return states.size_bytes({name: self.model[name] for name in movable if name in self.model})
 
     def _activations(self) -> int:
-        """Return the size of sums by class and channel; which rows norms have comes on top."""
+        """Return the size of sums by class and channel, without rows of normalisation layers."""
         network = self.network()
         channels = [
             len(network.get_submodule(n).get_parameter("weight")) for n in prunable_layers(network)

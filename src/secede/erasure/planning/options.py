@@ -1,4 +1,4 @@
-"""Wishes as the journal keeps them, so that planning again starts from what was asked for."""
+"""The options of an erasure; the journal keeps them, so that planning again starts from them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from secede.erasure.types import describe_errors
 from secede.errors import ConfigError, RecordError
 from secede.unlearning.registry import METHODS, base_name
 
-TIMEOUT = 3600.0
+TIMEOUT = 3600.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class EraseOptions:
-    """What whoever runs the erasure asks for; the defaults suit most."""
+    """How to erase; the defaults suit most federations. Timeouts are in seconds."""
 
     methods: tuple[str, ...] = ()  # each instead of its rung's usual one
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by method
     untrusted_leaver: bool = False  # take nothing from the leaver
-    max_rounds: int = 5  # of post-training at most, after a local step
+    max_rounds: int = 5  # of post-training, after a local step
     max_server_rounds: int = 10  # after a server-side method
-    min_rounds: int = 1  # after a local step; with 0 the leaver's own state may be what serves
+    min_rounds: int = 1  # after a local step; with 0 the leaver's own state may go into service
     mean: Mean = "mean"
     margins: Margins = field(default_factory=Margins)
-    leaver_timeout: float = TIMEOUT
+    leaver_timeout: float = TIMEOUT  # for one answer of the leaver
     wait: timedelta = timedelta(0)  # for a silent leaver or a quorum, before the next rung
     guard: GuardLimits = field(default_factory=GuardLimits)
     quorum: float = 0.5  # of the retained clients' samples
-    client_timeout: float = TIMEOUT
+    client_timeout: float = TIMEOUT  # for one answer of a retained client
     measure_at_leaver: bool = False
     backups_until: datetime | None = None
     keep_unused_weights: bool = False  # that the retained clients' training does not use
@@ -48,14 +48,14 @@ _OPTIONS = TypeAdapter(EraseOptions)
 def as_json(options: EraseOptions) -> dict[str, Any]:
     """Return options by name, fit for JSON."""
     try:
-        found: dict[str, Any] = _OPTIONS.dump_python(options, mode="json", warnings="error")
+        fields: dict[str, Any] = _OPTIONS.dump_python(options, mode="json", warnings="error")
     except ValueError as error:
         raise ConfigError(f"these options cannot be written down: {error}") from error
-    return found
+    return fields
 
 
 def check_options(options: EraseOptions) -> None:
-    """Raise if nobody should ask for this; what a journal has is carried out as it is."""
+    """Raise for options that make no sense; those in a journal are carried out as they are."""
     for name in options.methods:
         entry = METHODS.get(base_name(name))
         if entry is not None and not entry.erases:
@@ -66,38 +66,38 @@ def check_options(options: EraseOptions) -> None:
     if options.max_rounds < options.min_rounds and not options.untrusted_leaver:
         raise ConfigError(
             f"at most {options.max_rounds} rounds, but at least {options.min_rounds} after a local "
-            "step: raise the former or lower the latter (with 0 at least, what the leaver returned "
-            "may be what serves)"
+            "step: raise the maximum or lower the minimum (with a minimum of 0, the state that the "
+            "leaver returned may go into service)"
         )
 
 
-def from_json(given: Mapping[str, Any]) -> EraseOptions:
-    """Return options from some of their fields, as JSON has them; the others are as usual."""
-    if unknown := given.keys() - {each.name for each in fields(EraseOptions)}:
+def from_json(values: Mapping[str, Any]) -> EraseOptions:
+    """Return options from some of their fields, as JSON has them; the others take defaults."""
+    if unknown := values.keys() - {option.name for option in fields(EraseOptions)}:
         raise ConfigError(f"options: unknown {str(min(unknown))[:40]!r}")
     try:
-        options = _OPTIONS.validate_json(json.dumps(given))
-    except (ValidationError, TypeError) as error:
-        told = describe_errors(error) if isinstance(error, ValidationError) else error
-        raise ConfigError(f"options: {told}") from error
+        options = _OPTIONS.validate_json(json.dumps(values))
+    except ValidationError as error:
+        raise ConfigError(f"options: {describe_errors(error)}") from error
+    except TypeError as error:
+        raise ConfigError(f"options: {error}") from error
     check_options(options)
     return options
 
 
-def original_options(course: Progress, otherwise: EraseOptions) -> EraseOptions:
+def original_options(progress: Progress, otherwise: EraseOptions) -> EraseOptions:
     """Return the options that a request was planned with; `otherwise` before its first plan."""
-    known = [t.details["options"] for t in course.way if "options" in t.details]
-    if not known:
+    if not progress.plans:
         return otherwise
     try:
-        return _OPTIONS.validate_json(to_canonical(known[0]))
+        return _OPTIONS.validate_json(to_canonical(progress.plans[0].options))
     except ValidationError as error:
         raise RecordError(
-            f"the options of request {course.entry.id} are damaged ({describe_errors(error)})"
+            f"the options of request {progress.entry.id} are damaged ({describe_errors(error)})"
         ) from error
 
 
-def are_ignored(course: Progress, options: EraseOptions) -> bool:
-    """Return whether these are options for a request that was planned with others."""
-    known = as_json(original_options(course, options))
-    return options != EraseOptions() and as_json(options) != known
+def differ_from_plan(progress: Progress, options: EraseOptions) -> bool:
+    """Return whether a request was planned already, with other options than these."""
+    original = as_json(original_options(progress, options))
+    return options != EraseOptions() and as_json(options) != original

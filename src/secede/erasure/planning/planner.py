@@ -1,16 +1,19 @@
-"""Makes the plan: which rungs are possible here, with which method, and what each will take.
+"""Planning: which rungs are possible here, with which method, and what each will cost.
 
-Nobody is asked for anything. What a rung takes is computed (`predicting.py`): a local step is one
-model down and one state up, a round one each way for every retained client, and counting right
-answers one down and some numbers up.
+No client is asked. The cost of a rung is computed (`cost_estimate.py`): a local step is one model
+down and one state up, a round one each way for every retained client, and counting right answers
+one down and some numbers up.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
 
 from secede import state as states
 from secede.erasure.backend import FederationBackend
@@ -18,24 +21,72 @@ from secede.erasure.documents.ledger_rows import Rung
 from secede.erasure.documents.plan import Mean, Omitted, Plan, Step
 from secede.erasure.documents.receipt import Setting
 from secede.erasure.documents.request import Request
-from secede.erasure.planning.cost_estimate import Size
+from secede.erasure.planning.cost_estimate import CostEstimate
 from secede.erasure.planning.options import EraseOptions
-from secede.erasure.types import check_name, format_time
-from secede.errors import ConfigError, RequestError
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.model_registry import Model, ModelRegistry
+from secede.erasure.types import check_name, describe_errors, format_time
+from secede.errors import ConfigError, RecordError, RequestError
 from secede.state import State
+from secede.text import short_digest
 from secede.unlearning import registry as methods
 from secede.unlearning.create import create, settings_of
 from secede.unlearning.method import Method
 from secede.unlearning.registry import Entry, Situation
 
 RUNGS: tuple[Rung, ...] = ("local-step", "server-side", "retraining")
-# Their rounds take each update for itself, so that no other mean can stand in.
+# Their rounds take each update by itself, so that no other mean can stand in.
 OWN_MEAN = ("orthogonal-descent", "rapid-retrain")
 RETRAINING = ("retrain", "rapid-retrain")
 
 
-def make(
-    ground: FederationBackend,
+def plan_for(
+    home: Home,
+    backend: FederationBackend,
+    registry: ModelRegistry,
+    request: Request,
+    options: EraseOptions,
+    now: datetime,
+    due: datetime,
+) -> Plan:
+    """Return the plan for the model that serves; RequestError if the request cannot be done.
+
+    Nobody is waited for beyond the day that the request is due.
+    """
+    run = home.federation.run
+    serving = registry.serving(run)
+    if serving is None:
+        raise RecordError(f"run {run!r} has no serving model in {home.registry}")
+    _check_request(request, registry, serving)
+    retained = tuple(name for name in serving.clients if name != request.client)
+    if not retained:
+        raise RequestError(f"{request.client!r} is the only client that the model carries")
+    model, _ = states.load(home.model(serving.digest))
+    options = replace(options, wait=max(timedelta(0), min(options.wait, due - now)))
+    try:
+        return _plan(backend, request, model=model, retained=retained, options=options, now=now)
+    except ValidationError as error:
+        raise ConfigError(
+            f"no plan can be made of these options: {describe_errors(error)}"
+        ) from error
+
+
+def _check_request(request: Request, registry: ModelRegistry, serving: Model) -> None:
+    """Raise unless the request names a model of the run, and the serving one has its client."""
+    digests = {model.digest for model in registry.models() if model.run == serving.run}
+    if request.model not in digests:
+        raise RequestError(f"model {short_digest(request.model)} is not one of this federation's")
+    if request.client not in serving.clients:
+        erased = request.client in registry.erased_clients()
+        past = "was erased from it" if erased else "never was in it"
+        raise RequestError(
+            f"the serving model {short_digest(serving.digest)} does not carry {request.client!r}: "
+            f"it {past}"
+        )
+
+
+def _plan(
+    backend: FederationBackend,
     request: Request,
     *,
     model: State,
@@ -43,50 +94,28 @@ def make(
     options: EraseOptions,
     now: datetime,
 ) -> Plan:
-    """Return the plan for `request`; with no rung possible it is refused."""
-    situation = ground.situation(request.client)
-    taken, omitted = _ladder(situation, options, ground.scenario)
-    if not taken:
+    situation = backend.situation(request.client)
+    rungs, omitted = _ladder(situation, options, backend.scenario)
+    if not rungs:
         raise RequestError(f"no rung is possible: {'; '.join(o.reason for o in omitted)}")
-    measured = options.measure_at_leaver and situation.leaver_online
-    size = Size(
+    estimate = CostEstimate(
         model=model,
         retained=len(retained),
-        classes=ground.classes,
-        measured=measured,
-        network=lambda: ground.fresh_model(0),
+        classes=backend.classes,
+        measure_at_leaver=options.measure_at_leaver and situation.leaver_online,
+        network=lambda: backend.fresh_model(0),
         history=lambda: (
-            ground.server(request.client, retained, model, options.leaver_timeout).history
+            backend.server(request.client, retained, model, options.leaver_timeout).history
         ),
     )
-    steps = []
-    for rung, entry, method in taken:
-        rounds = {
-            "local-step": options.max_rounds,
-            "server-side": options.max_server_rounds,
-            "retraining": ground.training_rounds,
-        }[rung]
-        up, down = size.predict(entry, method, rounds, whole=rung == "retraining")
-        steps.append(
-            Step(
-                rung=rung,
-                method=check_name(entry.name, "method"),
-                settings=_settings(options.settings.get(entry.name, {})),
-                parameters=parameters(method),
-                needs=entry.needs.words(),
-                max_rounds=rounds,
-                min_rounds=_least(rung, rounds, options),
-                upload_bytes=up,
-                download_bytes=down,
-            )
-        )
-    _check_mean(options.mean, steps, situation, len(retained))
+    ladder = tuple(_step(rung, backend, options, estimate) for rung in rungs)
+    _check_mean(options.mean, ladder, situation, len(retained))
     return Plan(
         request=request.digest(),
         federation=request.federation,
         client=request.client,
         model=states.digest(model),
-        ladder=tuple(steps),
+        ladder=ladder,
         omitted=tuple(omitted),
         retained=tuple(retained),
         mean=options.mean,
@@ -103,6 +132,45 @@ def make(
     )
 
 
+class _Rung(NamedTuple):
+    """A rung that is possible, and the method that it is taken with."""
+
+    rung: Rung
+    entry: Entry
+    method: Method
+
+
+def _step(
+    rung: _Rung, backend: FederationBackend, options: EraseOptions, estimate: CostEstimate
+) -> Step:
+    """Return a rung as the plan has it."""
+    max_rounds = {
+        "local-step": options.max_rounds,
+        "server-side": options.max_server_rounds,
+        "retraining": backend.training_rounds,
+    }[rung.rung]
+    # However good the model is before, so many rounds are taken.
+    min_rounds = {
+        "local-step": min(options.min_rounds, max_rounds),
+        "server-side": 0,
+        "retraining": max_rounds,
+    }[rung.rung]
+    upload_bytes, download_bytes = estimate.rung_bytes(
+        rung.entry, rung.method, max_rounds, counted_once=rung.rung == "retraining"
+    )
+    return Step(
+        rung=rung.rung,
+        method=check_name(rung.entry.name, "method"),
+        settings=_with_tuples(options.settings.get(rung.entry.name, {})),
+        parameters=parameters(rung.method),
+        needs=rung.entry.needs.words(),
+        max_rounds=max_rounds,
+        min_rounds=min_rounds,
+        upload_bytes=upload_bytes,
+        download_bytes=download_bytes,
+    )
+
+
 def rung_of(entry: Entry) -> Rung:
     """Return the rung that a method belongs to."""
     if entry.name in RETRAINING:
@@ -115,7 +183,7 @@ def parameters(method: Method) -> dict[str, Setting]:
     return {name: _plain(value) for name, value in settings_of(method).items()}
 
 
-def planned(step: Step) -> Method:
+def method_of(step: Step) -> Method:
     """Return a rung's method with the parameters of its plan, though defaults may have changed."""
     _, method = create(step.method, step.settings)
     now = parameters(method)
@@ -133,43 +201,36 @@ def planned(step: Step) -> Method:
     return method
 
 
-def _least(rung: Rung, rounds: int, options: EraseOptions) -> int:
-    """Return the rounds to take however good the model is before them."""
-    if rung == "retraining":
-        return rounds
-    return min(options.min_rounds, rounds) if rung == "local-step" else 0
-
-
 def _ladder(
     situation: Situation, options: EraseOptions, scenario: str
-) -> tuple[list[tuple[Rung, Entry, Method]], list[Omitted]]:
-    named: dict[Rung, list[str]] = {rung: [] for rung in RUNGS}
+) -> tuple[list[_Rung], list[Omitted]]:
+    """Return the rungs that are possible, in order, and why others are not."""
+    chosen: dict[Rung, list[str]] = {rung: [] for rung in RUNGS}
     for name in options.methods:
         entry, _ = create(name, options.settings.get(name))
         methods.check_possible(entry, situation, scenario, comparing=False)
-        named[rung_of(entry)].append(name)
+        chosen[rung_of(entry)].append(name)
+    has_updates = situation.history and situation.single_updates
     usual: dict[Rung, str] = {
         "local-step": "second-choice",
-        "server-side": "federaser"
-        if situation.history and situation.single_updates
-        else "weight-negation",
+        "server-side": "federaser" if has_updates else "weight-negation",
         "retraining": "retrain",
     }
-    taken, omitted = list[tuple[Rung, Entry, Method]](), list[Omitted]()
+    rungs, omitted = list[_Rung](), list[Omitted]()
     for rung in RUNGS:
         if rung == "local-step" and options.untrusted_leaver:
             omitted.append(Omitted(rung=rung, reason="nothing is taken from the leaver here"))
             continue
-        for name in named[rung] or [usual[rung]]:
+        for name in chosen[rung] or [usual[rung]]:
             entry, method = create(name, options.settings.get(name))
             if lacking := situation.missing(entry.needs):
                 reason = f"{name} needs {' and '.join(lacking)}, which is not there"
                 omitted.append(Omitted(rung=rung, reason=reason))
             else:
-                taken.append((rung, entry, method))
-    if strangers := options.settings.keys() - {entry.name for _, entry, _ in taken}:
-        raise ConfigError(f"settings for {min(strangers)!r}, which is not on the ladder")
-    return taken, omitted
+                rungs.append(_Rung(rung, entry, method))
+    if unused := options.settings.keys() - {rung.entry.name for rung in rungs}:
+        raise ConfigError(f"settings for {min(unused)!r}, which is not on the ladder")
+    return rungs, omitted
 
 
 def _check_mean(mean: Mean, steps: Sequence[Step], situation: Situation, retained: int) -> None:
@@ -190,7 +251,7 @@ def _check_mean(mean: Mean, steps: Sequence[Step], situation: Situation, retaine
             )
 
 
-def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
 
 

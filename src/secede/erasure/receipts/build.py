@@ -7,7 +7,6 @@ it is built.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -28,14 +27,13 @@ from secede.erasure.documents.receipt import (
     Predicate,
     Remaining,
     RequestPart,
-    Scope,
     Setting,
+    Software,
     Statement,
-    Verification,
     summarise_destroyed,
 )
 from secede.erasure.documents.request import Request, due_date
-from secede.erasure.storage.progress import Progress, left_out
+from secede.erasure.storage.progress import Progress
 from secede.erasure.types import describe_errors, format_time
 from secede.errors import TrustError
 
@@ -77,23 +75,21 @@ def build_statement(
 
     `head` is the ledger's before the receipt's own row.
     """
-    verified = progress.last.details
+    verified = progress.verification
     try:
         return Statement.about(
             Predicate(
                 request=_request(progress, request, promoted, completed),
-                scope=Scope.model_validate_json(to_canonical(verified["scope"])),
+                scope=verified.scope,
                 method=_method(progress, plan),
                 software=_software(progress),
-                models=Models(before=plan.model, after=verified["model"]),
+                models=Models(before=plan.model, after=verified.model),
                 destroyed=summarise_destroyed(destroyed),
                 remaining=_remaining(plan),
                 costs=Costs.model_validate(progress.cost.as_dict()),
-                verification=Verification.model_validate_json(
-                    to_canonical(verified["verification"])
-                ),
+                verification=verified.verification,
                 ledger=head,
-                limits=(*STANDING_LIMITS, *verified["limits"], *_more_left_out(progress)),
+                limits=(*STANDING_LIMITS, *verified.limits, *_more_left_out(progress)),
             )
         )
     except ValidationError as error:
@@ -118,25 +114,24 @@ def _request(progress: Progress, request: Request, promoted: str, completed: str
 
 
 def _method(progress: Progress, plan: Plan) -> MethodPart:
-    step, verified = plan.ladder[progress.rung], progress.last.details
-    guarded = [t.details["scalars"] for t in progress.this_rung if t.state == "guarded"]
+    step, verified = plan.ladder[progress.rung], progress.verification
     return MethodPart(
         rung=step.rung,
         name=step.method,
         parameters=step.parameters,
         plan=plan.digest(),
         settings=_settings(plan, step),
-        training=verified["training"],
-        guard=dict(guarded[-1]) if guarded else None,
-        rounds=verified["rounds"],
+        training=verified.training,
+        guard=progress.guard.scalars() if progress.guard else None,
+        rounds=verified.rounds,
         mean=_MEANS[plan.mean],
         retained=len(plan.retained),
         left_out=tuple(
             LeftOut(client=client.client, why=client.why)
-            for client in left_out(progress.way)[:MAX_LEFT_OUT]
+            for client in progress.left_out()[:MAX_LEFT_OUT]
         ),
         tried_before=tuple(
-            Attempt(rung=failure["rung"], method=failure["method"], outcome=failure["outcome"])
+            Attempt(rung=failure.rung, method=failure.method, outcome=failure.outcome)
             for failure in progress.failures[-MAX_ATTEMPTS:]
         ),
     )
@@ -159,15 +154,15 @@ def _settings(plan: Plan, step: Step) -> dict[str, Setting]:
 
 def _software(progress: Progress) -> tuple[Computed, ...]:
     """Return what computed this rung: more than one if it went on with other software."""
-    by_software: dict[bytes, tuple[dict[str, Any], list[str]]] = {}
-    for transition in progress.this_rung:
-        software = transition.details.get("software")
-        if software is not None:
-            _, steps = by_software.setdefault(to_canonical(software), (software, []))
-            if transition.state not in steps:
-                steps.append(transition.state)
+    by_software: dict[bytes, tuple[Software, list[str]]] = {}
+    for details in progress.computed:
+        software = details.software
+        key = to_canonical(software.model_dump(mode="json"))
+        _, steps = by_software.setdefault(key, (software, []))
+        if details.state not in steps:
+            steps.append(details.state)
     return tuple(
-        Computed.model_validate({**software, "steps": tuple(steps)})
+        Computed(versions=software.versions, environment=software.environment, steps=tuple(steps))
         for software, steps in by_software.values()
     )
 
@@ -180,5 +175,5 @@ def _remaining(plan: Plan) -> tuple[Remaining, ...]:
 
 
 def _more_left_out(progress: Progress) -> tuple[str, ...]:
-    more = len(left_out(progress.way)) - MAX_LEFT_OUT
+    more = len(progress.left_out()) - MAX_LEFT_OUT
     return (f"{more} more retained clients were left out than are named here.",) if more > 0 else ()

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Scope
-from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.storage.progress import Progress
+from secede.erasure.storage.transition_details import PROMOTED, RoundDetails
 
 
 def scope(
@@ -26,21 +26,22 @@ def scope(
 
     `trained` is all of its training, and its share of the mean that ended it.
     """
-    made = {
-        course.last.details["model"]: course
+    promoted = {
+        progress.verification.model: progress
         for entry in journal.entries()
-        if (course := _course(journal, entry.id)).last.state == courses.PROMOTED
+        if entry.state == PROMOTED
+        for progress in [Progress.of(journal, entry)]
     }
     weights = {c.name: c.scope.weight for c in home.federation.clients}
     found = trained
     for model in _ancestry(registry, home.federation.run):
-        if model.digest not in made:  # training: it began so, or went on after an erasure
+        if model.digest not in promoted:  # training: it began so, or went on after an erasure
             found = found.model_copy(update={"weight": trained.weight})
             continue
-        course = made[model.digest]
-        plan = home.plan(course.plan)
+        progress = promoted[model.digest]
+        plan = home.plan(progress.plan)
         if client in plan.retained:  # else it joined later, or is the one who left
-            found = _with(found, course, plan, model.round, client, weights)
+            found = _with(found, progress, plan, model.round, client, weights)
     return found
 
 
@@ -56,20 +57,24 @@ def _ancestry(registry: ModelRegistry, run: str) -> list[Model]:
 
 def _with(
     before: Scope,
-    course: Progress,
+    progress: Progress,
     plan: Plan,
     last: int,
     client: str,
     weights: Mapping[str, float],
 ) -> Scope:
     """Add the rounds of one erasure, whose model stands at round `last` of the run."""
-    taken = [t for t in course.this_rung if t.state == courses.POST_TRAINING and t.details["round"]]
+    taken = [
+        (transition.number, transition.details.round)
+        for transition in progress.this_rung
+        if isinstance(transition.details, RoundDetails) and transition.details.round
+    ]
     joined = list[int]()
     present: tuple[str, ...] = ()
-    for transition in taken:
-        present = courses.present(plan.retained, course.way[: transition.number + 1])
+    for transition_number, round_number in taken:
+        present = progress.present(plan.retained, transition_number + 1)
         if client in present:
-            joined.append(last - len(taken) + transition.details["round"])
+            joined.append(last - len(taken) + round_number)
     weight = before.weight if before.last_round > last else 0.0  # it trained on since
     if joined and joined[-1] == last >= before.last_round:
         shares = weights if plan.mean == "mean" else dict.fromkeys(present, 1.0)
@@ -82,7 +87,3 @@ def _with(
         weight=weight,
         commitment=before.commitment,
     )
-
-
-def _course(journal: Journal, number: int) -> Progress:
-    return Progress(journal.entry(number), tuple(journal.transitions(number)))

@@ -1,1 +1,1 @@
-"""Keys, and signatures over documents."""
+"""Ed25519 keys, and signed envelopes."""

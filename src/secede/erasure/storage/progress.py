@@ -144,9 +144,9 @@ class Progress:
         return found[-1] if found else None
 
     @property
-    def computed(self) -> tuple[Transition, ...]:
-        """The transitions of this rung that some software computed."""
-        return tuple(t for t in self.this_rung if isinstance(t.details, ComputedDetails))
+    def computed(self) -> tuple[ComputedDetails, ...]:
+        """What was computed on this rung."""
+        return _details(ComputedDetails, self.this_rung)
 
     @property
     def last_model(self) -> ComputedDetails:
@@ -218,12 +218,10 @@ class Progress:
 
 
 def _exchanges(transitions: Sequence[Transition]) -> Iterator[Exchange]:
+    kinds = (StartDetails, RoundDetails, EscalationDetails, VerificationDetails)
     for transition in transitions:
-        details = transition.details
-        if isinstance(details, StartDetails | RoundDetails | VerificationDetails) or (
-            isinstance(details, EscalationDetails) and details.exchange is not None
-        ):
-            yield details.exchange
+        if isinstance(transition.details, kinds) and transition.details.exchange is not None:
+            yield transition.details.exchange
 
 
 def _details(kind: type[DetailsT], transitions: Sequence[Transition]) -> tuple[DetailsT, ...]:

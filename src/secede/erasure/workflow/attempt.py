@@ -40,7 +40,7 @@ from secede.errors import (
     StateError,
 )
 from secede.text import one_line
-from secede.unlearning.method import LocalStepMethod, Method, Server, Start, started
+from secede.unlearning.method import LocalStepMethod, Method, Server, Start, checked_start
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def start_rung(session: ErasureSession) -> None:
     participants = Participants.of(session)
 
     def start(server: Server) -> Start:
-        start = run_method(lambda: _checked_start(method, server, step.method))
+        start = run_method(lambda: _start(method, server, step.method))
         if is_local:
             return start
         return replace(start, state=states.tied(start.state, session.parameter_aliases))
@@ -94,8 +94,8 @@ def start_rung(session: ErasureSession) -> None:
     )
 
 
-def _checked_start(method: Method, server: Server, name: str) -> Start:
-    start = started(method, server)
+def _start(method: Method, server: Server, name: str) -> Start:
+    start = checked_start(method, server)
     states.check_schema(start.state, server.global_state)
     states.check_finite(start.state, f"the start of {name}")
     return start
@@ -230,7 +230,7 @@ def escalate(
             outcome=outcome,
             reason=one_line(reason)[:_REASON_LENGTH],
             next_rung=rung + 1 if rung + 1 < len(plan.ladder) else None,
-            exchange=participants and participants.exchange(),
+            exchange=participants.exchange() if participants else None,
         )
     )
 

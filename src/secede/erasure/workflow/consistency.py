@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from secede.erasure.canonical_json import read
+from secede.erasure.canonical_json import read_file
 from secede.erasure.documents.ledger_rows import (
     ExtendedBody,
     Head,
@@ -22,12 +22,12 @@ from secede.erasure.documents.ledger_rows import (
 from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
 from secede.erasure.documents.request import Request, due_date
 from secede.erasure.receipts.verify import verify_receipt
-from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.journal_entries import Entry, Transition
+from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import ModelRegistry
+from secede.erasure.storage.transition_details import PROMOTED, Transition, read_transition
 from secede.erasure.types import Document, format_time
 from secede.errors import ConfigError, TrustError
 from secede.text import short_digest
@@ -43,7 +43,7 @@ def check(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry)
     entries = journal.entries()
     for entry in entries:
         path = home.receipt(entry.digest)
-        if entry.state == courses.PROMOTED and (path in broken or not path.is_file()):
+        if entry.state == PROMOTED and (path in broken or not path.is_file()):
             raise TrustError(
                 f"{path} is missing or does not verify, but its erasure was promoted: restore it; "
                 "the client and whoever countersigned it have copies"
@@ -59,12 +59,12 @@ def receipt_heads(home: Home) -> tuple[list[Head], list[Path]]:
     signers, heads, broken = home.signers(), list[Head](), list[Path]()
     for path in sorted(home.receipts.glob("*.json")):
         try:
-            content = read(path, MAX_RECEIPT_BYTES)
-            receipt = verify_receipt(content, signers.keys, auditors=signers.auditors)
+            data = read_file(path, MAX_RECEIPT_BYTES)
+            verified = verify_receipt(data, signers.keys, auditors=signers.auditors)
         except (TrustError, ConfigError):
             broken.append(path)
         else:
-            heads.append(receipt.statement.predicate.ledger)
+            heads.append(verified.statement.predicate.ledger)
     return heads, broken
 
 
@@ -94,8 +94,8 @@ def transition_body(digest: str, transition: Transition) -> TransitionBody:
         request=digest,
         number=transition.number,
         state=transition.state,
-        model=transition.details.get("model"),
-        scalars=dict(transition.details.get("scalars", {})),
+        model=transition.details.ledger_model,
+        scalars=transition.details.scalars(),
     )
 
 
@@ -120,9 +120,9 @@ def _check_journal(journal: Journal, entries: Sequence[Entry], rows: Sequence[Ro
             entry = known[digest]
             body = request_body(entry, journal.request(entry.id))
             expected[digest, -1] = body.model_dump(mode="json")
-            for made in journal.transitions(entry.id):
-                body_of = transition_body(digest, made).model_dump(mode="json")
-                expected[digest, made.number] = body_of
+            for transition in map(read_transition, journal.transitions(entry.id)):
+                body_of = transition_body(digest, transition).model_dump(mode="json")
+                expected[digest, transition.number] = body_of
         if (digest, number) in seen or row.body != expected.get((digest, number)):
             raise TrustError(
                 f"row {row.number} of the ledger tells of request {known[digest].id} what is not "

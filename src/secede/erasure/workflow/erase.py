@@ -1,8 +1,8 @@
 """Carries a request from receipt to its end, from wherever it stands.
 
-Each call looks at the journal and goes on after the last transition that is in it; whatever was
-cut short before is done again and comes out the same, since everything random hangs on the
-federation's seed. A request that has ended is told again and not worked on.
+Each call reads the journal and continues after its last transition; whatever was cut short before
+is done again and comes out the same, since everything random hangs on the federation's seed. For a
+request that has ended only its outcome is returned.
 """
 
 from __future__ import annotations
@@ -17,23 +17,48 @@ from secede import files
 from secede.erasure.backend import FederationBackend
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.request import Request, due_date
-from secede.erasure.planning.options import EraseOptions, are_ignored, check_options
+from secede.erasure.planning.options import (
+    EraseOptions,
+    as_json,
+    check_options,
+    differ_from_plan,
+    original_options,
+)
+from secede.erasure.planning.plan_table import plan_text
+from secede.erasure.planning.planner import plan_for
 from secede.erasure.signing.keys import PrivateKey, PublicKey
-from secede.erasure.storage import progress as courses
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.journal_rules import QUOTA, check_reason
 from secede.erasure.storage.locks import HomeLock
 from secede.erasure.storage.model_registry import ModelRegistry
-from secede.erasure.workflow import attempt, intake, post_training, promotion, taking
+from secede.erasure.storage.progress import Progress
+from secede.erasure.storage.transition_details import (
+    ESCALATED,
+    GUARDED,
+    LOCAL_STEP,
+    PLANNED,
+    POST_TRAINING,
+    PROMOTED,
+    RECEIVED,
+    SERVER_STEP,
+    VERIFIED,
+    ClosingDetails,
+    EscalationDetails,
+    PlanDetails,
+    PromotionDetails,
+)
+from secede.erasure.workflow import attempt, intake, post_training, promotion
 from secede.erasure.workflow.opening import open_session
 from secede.erasure.workflow.session import ErasureSession
 from secede.errors import RecordError, RequestError, RolledBackError, StateError
+from secede.text import shorten
 
 logger = logging.getLogger(__name__)
 
-_DAMAGES = 3  # times that a damaged state is computed again before somebody must look
+_MAX_PLANS = 3  # for a damaged state that is computed again, before somebody must look
+_REASON_LENGTH = 500  # characters of a reason that the journal keeps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +74,11 @@ class Outcome:
     model: str | None  # that serves now because of it
     receipt: Path | None
     page: Path | None
-    failures: tuple[Mapping[str, object], ...]  # rungs given up before, with their reasons
+    failures: tuple[EscalationDetails, ...]  # rungs given up before
 
     def check(self) -> Outcome:
         """Return it if the client is erased; RolledBackError if the model from before stays."""
-        if self.state != courses.PROMOTED:
+        if self.state != PROMOTED:
             raise RolledBackError(f"{self.client} was not erased: {self.state}: {self.reason}")
         return self
 
@@ -66,11 +91,10 @@ def receive(
     quota: int = QUOTA,
     operator: Mapping[str, PublicKey] | None = None,
 ) -> Entry:
-    """Write a signed request down and make out the acknowledgement that its client gets.
+    """Write a signed request down, and the acknowledgement that its client gets.
 
-    `operator` has the key that signs for a client which has none: it counts for requests alone.
-
-    The same one again changes nothing. Where the home's records contradict each other the request
+    `operator` has the key that signs for a client without one; it counts for requests alone. The
+    same request again changes nothing. Where the home's records contradict each other the request
     is in the journal and acknowledged all the same, since its time runs; then TrustError says so.
     """
     home.check_journal()
@@ -84,11 +108,16 @@ def receive(
 
 
 def plan(
-    home: Home, ground: FederationBackend, request: Request, *, options: EraseOptions, now: datetime
+    home: Home,
+    backend: FederationBackend,
+    request: Request,
+    *,
+    options: EraseOptions,
+    now: datetime,
 ) -> Plan:
     """Return the plan for a request without writing or asking anything.
 
-    One that the server has not taken yet must be such as it would take.
+    A request that the server has not received yet must be one that it would accept.
     """
     check_options(options)
     with Journal(home.journal, read_only=True) as journal:
@@ -97,12 +126,12 @@ def plan(
             journal.check_new(request, now)
         due = due_date(now) if number is None else journal.entry(number).due
     with ModelRegistry(home.registry, read_only=True) as registry:
-        return taking.plan_for(home, ground, registry, request, options, now, due)
+        return plan_for(home, backend, registry, request, options, now, due)
 
 
 def erase(
     home: Home,
-    ground: FederationBackend,
+    backend: FederationBackend,
     number: int,
     *,
     key: PrivateKey,
@@ -110,115 +139,153 @@ def erase(
     options: EraseOptions | None = None,
     lock: HomeLock | None = None,
 ) -> Outcome:
-    """Carry request `number` to its end and say how it ended.
+    """Carry request `number` to its end and return how it ended.
 
     RecordError names the process that works in this home already; SilentError says that the leaver
     may still answer. `options` count until there is a plan, which keeps them.
     """
     options = options or EraseOptions()
-    with open_session(home, ground, number, key, clock, held=lock) as desk:
-        course = desk.course
-        if course.last.state == courses.RECEIVED:
+    with open_session(home, backend, number, key, clock, held=lock) as session:
+        progress = session.progress
+        if progress.state == RECEIVED:
             check_options(options)
-        elif not course.ended:
-            logger.info(f"goes on from {course.last.state}, by the plan that it has")
-        if are_ignored(course, options):
-            logger.info(
-                f"request {number} was planned with other options ({course.last.state}): what is "
-                "asked for now changes nothing"
+        elif not progress.ended:
+            logger.info(f"continues from {progress.state}, by the plan that it has")
+        if differ_from_plan(progress, options):
+            logger.warning(
+                f"request {number} was planned with other options ({progress.state}): the ones "
+                "given now change nothing"
             )
-        while not desk.course.ended:
-            _advance(desk, options)
-        _notify(desk)
-        return outcome(home, desk.course)
+        while not session.progress.ended:
+            _advance(session, options)
+        _notify(session)
+        return outcome(home, session.progress)
 
 
 def close(
     home: Home,
-    ground: FederationBackend,
+    backend: FederationBackend,
     number: int,
     reason: str,
     *,
     key: PrivateKey,
     clock: Callable[[], datetime],
 ) -> Outcome:
-    """End an open request without erasing, and say why; what was tried for it is destroyed.
+    """End an open request without erasing, for a reason; what was tried for it is destroyed.
 
     The client gets a signed notice of it.
     """
     check_reason(reason, "closing a request")
-    with open_session(home, ground, number, key, clock) as desk:
-        if desk.course.ended:
-            raise RequestError(f"request {number} has ended already: {desk.course.last.state}")
-        if promotion.is_promoted(desk, desk.course):
+    with open_session(home, backend, number, key, clock) as session:
+        if session.progress.ended:
+            raise RequestError(f"request {number} has ended already: {session.progress.state}")
+        if promotion.is_promoted(session):
             raise RequestError(
                 f"request {number} cannot be closed: its model serves already; let it end"
             )
-        promotion.refuse(desk, reason)
-        _notify(desk)
-        return outcome(home, desk.course)
+        promotion.refuse(session, reason)
+        _notify(session)
+        return outcome(home, session.progress)
 
 
-def outcome(home: Home, course: courses.Progress) -> Outcome:
-    """Say how a request that has ended did so."""
-    last, promoted = course.last, course.last.state == courses.PROMOTED
-    receipt = home.receipt(course.entry.digest) if promoted else None
+def outcome(home: Home, progress: Progress) -> Outcome:
+    """Return how a request that has ended did so."""
+    details = progress.last.details
+    promoted = details if isinstance(details, PromotionDetails) else None
+    receipt = home.receipt(progress.entry.digest) if promoted else None
     return Outcome(
-        request=course.entry.id,
-        client=course.entry.client,
-        state=last.state,
-        reason=last.details.get("reason"),
-        rung=last.details["scalars"]["rung"] if promoted else None,
-        method=last.details["method"] if promoted else None,
-        model=last.details["model"] if promoted else None,
+        request=progress.entry.id,
+        client=progress.entry.client,
+        state=progress.state,
+        reason=details.reason if isinstance(details, ClosingDetails) else None,
+        rung=promoted.rung if promoted else None,
+        method=promoted.method if promoted else None,
+        model=promoted.model if promoted else None,
         receipt=receipt,
         page=receipt and receipt.with_suffix(".html"),
-        failures=course.failures,
+        failures=progress.failures,
     )
 
 
-def _notify(desk: ErasureSession) -> None:
+def _notify(session: ErasureSession) -> None:
     """Sign for the client that its request ended without an erasure, and why, if it did."""
-    if desk.course.last.state != courses.PROMOTED:
-        intake.write_acknowledgement(desk.home, desk.journal, desk.course.entry, desk.clock())
+    if session.progress.state != PROMOTED:
+        entry = session.progress.entry
+        intake.write_acknowledgement(session.home, session.journal, entry, session.clock())
 
 
 _STEPS: Mapping[str, Callable[[ErasureSession], None]] = {
-    courses.PLANNED: attempt.start_rung,
-    courses.ESCALATED: attempt.start_rung,
-    courses.LOCAL_STEP: attempt.guard,
-    courses.GUARDED: post_training.begin,
-    courses.SERVER_STEP: post_training.begin,
-    courses.POST_TRAINING: post_training.go_on,
-    courses.VERIFIED: promotion.promote,
+    PLANNED: attempt.start_rung,
+    ESCALATED: attempt.start_rung,
+    LOCAL_STEP: attempt.guard,
+    GUARDED: post_training.begin,
+    SERVER_STEP: post_training.begin,
+    POST_TRAINING: post_training.proceed,
+    VERIFIED: promotion.promote,
 }
 
 
-def _advance(desk: ErasureSession, options: EraseOptions) -> None:
+def _advance(session: ErasureSession, options: EraseOptions) -> None:
     """Make one transition."""
-    course = desk.course
-    if course.last.state == courses.RECEIVED:
-        taking.make_plan(desk, options)
-        return
-    if promotion.is_promoted(desk, course):
-        promotion.promote(desk)  # cut short: whatever serves by now, what was begun is ended
-        return
-    if desk.serving().digest != desk.plan.model:
-        taking.make_plan(desk, options, reason="another model was put into service meanwhile")
-        return
-    if course.rung >= len(desk.plan.ladder):
-        promotion.roll_back(desk)
-        return
+    progress = session.progress
+    if progress.state == RECEIVED:
+        _make_plan(session, options)
+    elif promotion.is_promoted(session):
+        promotion.promote(session)  # cut short: whatever serves by now, what was begun is ended
+    elif session.serving_model().digest != session.plan.model:
+        _make_plan(session, options, reason="another model was put into service meanwhile")
+    elif progress.rung >= len(session.plan.ladder):
+        promotion.roll_back(session)
+    else:
+        _take_step(session, options)
+
+
+def _take_step(session: ErasureSession, options: EraseOptions) -> None:
+    """Do what follows the last transition; plan again where a kept state is damaged."""
+    progress = session.progress
     try:
-        _STEPS[course.last.state](desk)
+        _STEPS[progress.state](session)
     except StateError as error:
         # Everything a rung computes is checked there: what is damaged here was read from the disk.
-        if course.last.state in (courses.PLANNED, courses.ESCALATED):
+        if progress.state in (PLANNED, ESCALATED):
             raise
-        again = sum(t.state == courses.PLANNED for t in course.way)
-        if again > _DAMAGES:
+        plans = len(progress.plans)
+        if plans > _MAX_PLANS:
             raise RecordError(
-                f"{error}; it was computed {again} times: look at the disk"
+                f"{error}; it was computed {plans} times: look at the disk"
             ) from error
-        reason = f"a kept state is lost or damaged, begun again: {error}"[:500]
-        taking.plan_again(desk, options, reason)
+        reason = f"a kept state is lost or damaged, begun again: {error}"
+        session.advance(
+            PlanDetails(
+                plan=progress.plan,
+                options=as_json(original_options(progress, options)),
+                reason=shorten(reason, _REASON_LENGTH),
+            )
+        )
+
+
+def _make_plan(
+    session: ErasureSession, options: EraseOptions, *, reason: str | None = None
+) -> None:
+    """Plan for the model that serves now; a request that cannot be carried out is refused.
+
+    Planning again starts from the options that the request was planned with first.
+    """
+    progress = session.progress
+    options = original_options(progress, options)
+    try:
+        plan = plan_for(
+            session.home,
+            session.backend,
+            session.registry,
+            session.request,
+            options,
+            session.clock(),
+            progress.entry.due,
+        )
+    except RequestError as error:
+        promotion.refuse(session, str(error))
+        return
+    logger.info(plan_text(plan))
+    digest = session.home.keep_plan(plan)
+    session.advance(PlanDetails(plan=digest, options=as_json(options), reason=reason))

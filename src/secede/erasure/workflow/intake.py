@@ -8,12 +8,12 @@ from secede import files
 from secede.erasure.documents.acknowledgement import Acknowledgement, Ended, sign_acknowledgement
 from secede.erasure.documents.ledger_rows import KINDS
 from secede.erasure.documents.request import due_date
-from secede.erasure.storage import progress
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.journal_entries import Entry, Transition
+from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import ModelRegistry
+from secede.erasure.storage.transition_details import ClosingDetails, Transition, read_transition
 from secede.erasure.types import format_time
 from secede.erasure.workflow.consistency import accepted, check
 from secede.text import printable
@@ -36,7 +36,7 @@ def write_acknowledgement(home: Home, journal: Journal, entry: Entry, now: datet
         due=format_time(due_date(entry.received)),
         extended_to=format_time(entry.due) if entry.extended else None,
         reason=entry.reason,
-        ended=_ended(journal.transitions(entry.id)[-1]),
+        ended=_ended(read_transition(journal.transitions(entry.id)[-1])),
     )
     data = sign_acknowledgement(acknowledgement, home.server_key())
     with files.private():
@@ -46,9 +46,9 @@ def write_acknowledgement(home: Home, journal: Journal, entry: Entry, now: datet
 
 
 def _ended(last: Transition) -> Ended | None:
-    if last.state not in (progress.REFUSED, progress.ROLLED_BACK):
+    if not isinstance(last.details, ClosingDetails):
         return None
-    reason = printable(last.details["reason"])[:_REASON_LENGTH]
+    reason = printable(last.details.reason)[:_REASON_LENGTH]
     return Ended.model_validate({"state": last.state, "at": format_time(last.at), "reason": reason})
 
 

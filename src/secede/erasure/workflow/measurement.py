@@ -94,7 +94,8 @@ def verify(session: ErasureSession) -> None:
     """Measure the last round's model and write down what came of it."""
     progress, plan, step = session.progress, session.plan, session.step
     last, baseline = progress.rounds[-1], progress.baseline
-    assert baseline is not None and last.gate is not None  # the gate has passed
+    assert baseline is not None  # the gate has passed
+    assert last.gate is not None
     before, (after, _) = session.load_model(plan.model), session.load_state(last.state_file)
     old, new = read_counts(baseline).overall(), read_counts(last.gate.counts).overall()
     measured = _at_leaver(session, plan, before, after)
@@ -207,9 +208,12 @@ def rounds_needed(rounds: Sequence[RoundDetails], baseline: BaselineCounts) -> i
     """Return after how many rounds the model was good enough; None: none that was counted."""
     level = read_counts(baseline).overall().value
     for done in rounds:
-        if done.gate and done.gate.passed:
-            if rounds_that_pay(level, [done.gate.accuracy]) is not None:
-                return done.round
+        if (
+            done.gate
+            and done.gate.passed
+            and rounds_that_pay(level, [done.gate.accuracy]) is not None
+        ):
+            return done.round
     return None
 
 

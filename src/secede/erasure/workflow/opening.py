@@ -1,8 +1,8 @@
-"""Opens the desk for a request: one process at a time, a whole ledger, a clock that is not behind.
+"""Opens a session: one process at a time, consistent records, a clock that is not behind.
 
 The ledger is verified before anything is appended, against the head that the journal keeps and
-those that receipts name, and what journal, registry and receipts tell is held against it; where
-they differ nothing is worked on.
+those that receipts name, and compared with journal, registry and receipts. Where they differ,
+nothing is worked on.
 """
 
 from __future__ import annotations
@@ -30,46 +30,45 @@ logger = logging.getLogger(__name__)
 
 
 class MonotonicClock:
-    """Reads a clock that somebody may set back; several threads may ask it."""
+    """A clock that never goes back, whatever the system's does; several threads may ask it."""
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._last: datetime | None = None
 
-    def not_before(self, *moments: datetime | None) -> None:
-        """Say nothing earlier than these from now on."""
+    def not_before(self, *times: datetime | None) -> None:
+        """Return nothing earlier than these from now on."""
         with self._lock:
-            known = [at for at in (self._last, *moments) if at is not None]
-            self._last = max(known, default=None)
+            self._last = max((at for at in (self._last, *times) if at is not None), default=None)
 
     def __call__(self) -> datetime:
-        """Return what time it is, or the last time that was known if the clock is behind it."""
+        """Return the time, or the last time that was known if the clock is behind it."""
         self.not_before(self._clock())
-        assert self._last is not None  # the clock's own word at least
+        assert self._last is not None  # the clock's own time at least
         return self._last
 
 
-_AHEAD = timedelta(minutes=5)  # of the clock that what is written down may be
+_MAX_AHEAD = timedelta(minutes=5)  # of the clock, that times in the records may be
 
 
 @contextmanager
 def open_session(
     home: Home,
-    ground: FederationBackend,
+    backend: FederationBackend,
     number: int,
     key: PrivateKey,
     clock: Callable[[], datetime],
     *,
     held: HomeLock | None = None,
 ) -> Iterator[ErasureSession]:
-    """Hold the home and the request; the ledger is whole, and caught up with the journal.
+    """Lock the home, lease the request, check the records and complete the ledger.
 
     `held` is the home's lock where the caller has it already.
     """
     if key.public_key.keyid != home.keyring()[SERVER].keyid:
         raise ConfigError(f"the server's key does not belong to {home.keys / SERVER}.pub")
     home.check_journal()
-    steady = MonotonicClock(clock)
+    steady_clock = MonotonicClock(clock)
     with (
         files.private(),
         lock_home(home) if held is None else nullcontext(held) as lock,
@@ -79,35 +78,32 @@ def open_session(
     ):
         consistency.check(home, journal, ledger, registry)
         changed = (parse_time(model.changed) for model in registry.models())
-        steady.not_before(journal.last_time(number), ledger.last_time(), *changed)
-        with lease_request(lock, journal, number, steady) as holder:
-            desk = ErasureSession(
+        steady_clock.not_before(journal.last_time(number), ledger.last_time(), *changed)
+        with lease_request(lock, journal, number, steady_clock) as holder:
+            session = ErasureSession(
                 home=home,
-                ground=ground,
+                backend=backend,
                 journal=journal,
                 ledger=ledger,
                 registry=registry,
                 key=key,
                 holder=holder,
-                clock=steady,
+                clock=steady_clock,
                 number=number,
             )
-            _warn(home, clock(), steady())
+            _warn(home, clock(), steady_clock())
             home.sweep()
-            desk.catch_up()
-            yield desk
+            session.complete_ledger()
+            yield session
 
 
-def _warn(home: Home, clock: datetime, steady: datetime) -> None:
-    """Tell what lets the work go on and should be looked at all the same."""
-    if steady - clock > _AHEAD:
-        logger.info(
-            f"the clock says {format_time(clock)}, but {format_time(steady)} is written "
-            "down already: stamps "
-            "stay there until the clock has caught up; look at it"
+def _warn(home: Home, clock_time: datetime, time: datetime) -> None:
+    """Warn of a clock that is behind, and of files that others may write."""
+    if time - clock_time > _MAX_AHEAD:
+        logger.warning(
+            f"the clock says {format_time(clock_time)}, but the records already have "
+            f"{format_time(time)}: new times stay there until the clock has caught up; set it right"
         )
     for path in (home.path, home.journal, home.ledger, home.registry):
         if path.stat().st_mode & 0o022:
-            logger.info(
-                f"{path} can be written by others than its owner: take that away (chmod go-w)"
-            )
+            logger.warning(f"{path} can be written by others than its owner: run chmod go-w on it")

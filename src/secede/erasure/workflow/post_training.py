@@ -279,6 +279,11 @@ def _is_enough(
         return False
     if not last.passed or last.model == plan.model:
         return False
+    return _pays(rounds, baseline)
+
+
+def _pays(rounds: tuple[RoundDetails, ...], baseline: BaselineCounts) -> bool:
+    """Return whether one more round would not be worth it."""
     accuracies = [done.gate.accuracy for done in rounds if done.gate]
     return rounds_that_pay(read_counts(baseline).overall().value, accuracies) is not None
 

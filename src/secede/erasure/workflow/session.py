@@ -18,7 +18,7 @@ from torch import Tensor
 from secede import state as states
 from secede.erasure.backend import FederationBackend
 from secede.erasure.defences.fingerprints import ReplayDetector
-from secede.erasure.documents.ledger_rows import KINDS, DeliveredBody, Row
+from secede.erasure.documents.ledger_rows import KINDS, MAX_NAMES, DeliveredBody, Row
 from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.documents.request import Request
 from secede.erasure.signing.keys import PrivateKey
@@ -55,8 +55,6 @@ from secede.text import fill_line
 from secede.unlearning.method import Server
 
 logger = logging.getLogger(__name__)
-
-NAMES_PER_ROW = 4096  # clients that one row of the ledger names
 
 
 @dataclass(kw_only=True)
@@ -261,8 +259,8 @@ class ErasureSession:
 
 def delivered_rows(model: str, names: tuple[str, ...]) -> Iterator[DeliveredBody]:
     """Yield rows that say who received a model, as many as the names take."""
-    for start in range(0, len(names), NAMES_PER_ROW):
-        yield DeliveredBody(model=model, clients=names[start : start + NAMES_PER_ROW])
+    for start in range(0, len(names), MAX_NAMES):
+        yield DeliveredBody(model=model, clients=names[start : start + MAX_NAMES])
 
 
 def describe(details: TransitionDetails, name: str) -> str:

@@ -71,10 +71,10 @@ def check_update(state: State, like: State, samples: float, context: Context) ->
     except StateError as error:
         raise GuardError(str(error)) from error
     told = context.state.config_records.get(SECAGG_STATE) or ConfigRecord()
-    clip, heaviest = told.get(SecAggKey.CLIPPING_RANGE), told.get(SecAggKey.MAX_WEIGHT)
-    if not isinstance(clip, float) or not isinstance(heaviest, int | float) or not samples:
+    clip, max_weights = told.get(SecAggKey.CLIPPING_RANGE), told.get(SecAggKey.MAX_WEIGHT)
+    if not isinstance(clip, float) or not isinstance(max_weights, int | float) or not samples:
         return
-    most = clip * heaviest / samples  # values are weighed before they are cut
+    most = clip * max_weights / samples  # values are weighed before they are cut
     for name, value in state.items():
         if value.is_floating_point() and value.numel():
             largest = float(value.abs().max())

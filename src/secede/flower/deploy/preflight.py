@@ -48,13 +48,13 @@ def plan_training(
             if trainings.go_on():
                 logger.info("the training from scratch that was asked for is taken back")
     if not from_scratch:
-        length = rounds or trainings.length() or ROUNDS
-        return PlannedTraining(length, trainings.foresee(length).words)
+        length = rounds or trainings.planned_rounds() or ROUNDS
+        return PlannedTraining(length, trainings.plan_start(length).words)
     length = rounds or ROUNDS
-    found = trainings.foresee(length, from_scratch=True)
+    found = trainings.plan_start(length, from_scratch=True)
     if RoundLog(folder / "rounds.jsonl").last() is not None:
         with lock_home(Home(folder), 90, purpose="asking for a training from scratch"):
-            trainings.ask_anew(length)
+            trainings.request_from_scratch(length)
     return PlannedTraining(length, found.words)
 
 
@@ -132,7 +132,7 @@ def prepare_erasure(folder: Path, leaver: str, *, as_it_is: bool) -> None:
     """
     check_leaver(folder, leaver)
     trainings = TrainingState(folder)
-    cut = trainings.cut()
+    cut = trainings.unfinished()
     if cut is not None and as_it_is:
         known, done = cut
         logger.info(

@@ -1,8 +1,8 @@
-"""States as Flower's records and back: what comes in is measured before it is decoded.
+"""States as Flower's records and back. The size of a received record is checked before decoding.
 
-Two forms. In rounds, which the user's own functions train, a state is an ordinary ArrayRecord. In
-our own tasks it is safetensors bytes in one Array, which Flower sends in chunks and no mod that
-changes parameters (clipping, noise) can take for a model.
+There are two forms. In rounds of training, which the user's own functions handle, a state is an
+ordinary ArrayRecord. In secede's own tasks it is safetensors bytes in one Array: Flower sends it in
+chunks, and no mod that changes parameters (clipping, noise) takes it for a model.
 """
 
 from __future__ import annotations
@@ -31,48 +31,51 @@ _FIRST = np.lib.format.magic(1, 0)
 
 
 def template_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the entries that a user's records hold: all of `state_dict`, shared ones by each name.
+    """Return a template of the states that a user's records hold: names, shapes and dtypes.
 
-    States of other networks are told by names, shapes and dtypes, so the values do not matter.
+    It has all of `state_dict`, shared entries under each of their names. Values do not matter.
     """
     return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
 
 
 def to_record(state: State) -> ArrayRecord:
-    """Return a state as an ordinary record, as the user's own functions take it."""
+    """Return a state as an ordinary record, for the user's own functions."""
     return ArrayRecord({name: value.detach().cpu() for name, value in state.items()})
 
 
 def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
-    """Return a record's arrays as they are, to be read only; they must be NumPy's and numbers."""
+    """Return a record's arrays as tensors to read only; other than NumPy numbers are refused."""
     return {name: _tensor(name, array, shared=True) for name, array in record.items()}
 
 
 def to_state(
-    record: ArrayRecord, like: State, *, averaged: bool = False, shared: bool = False
+    record: ArrayRecord, template: State, *, averaged: bool = False, shared: bool = False
 ) -> dict[str, Tensor]:
-    """Return the state in `record`, which must be one such as `like`; values may be anything.
+    """Return the state in `record`, whose entries must be those of `template`, of any value.
 
-    A mean turns BatchNorm's counters into floats: `averaged` takes them back, as loading them into
-    a model does. With `shared` the values lie in the record's own bytes, and must not be written.
+    A mean turns BatchNorm's counters into floats. `averaged` turns them back, as loading them into
+    a model does. With `shared` the values lie in the record's own bytes: do not write to them.
     """
-    missing, extra = sorted(like.keys() - record.keys()), sorted(record.keys() - like.keys())
+    missing, extra = (
+        sorted(template.keys() - record.keys()),
+        sorted(record.keys() - template.keys()),
+    )
     if missing or extra:
         raise GuardError(f"names differ: missing {_list(missing)}, unexpected {_list(extra)}")
-    found = dict[str, Tensor]()
-    for name, expected in like.items():
+    state = dict[str, Tensor]()
+    for name, expected in template.items():
         array = record[name]
-        whole = averaged and not expected.is_floating_point()
-        width = 8 if whole else expected.element_size()
-        if len(array.data) > _HEADER + width * expected.numel():
+        restored = averaged and not expected.is_floating_point()
+        item_bytes = 8 if restored else expected.element_size()
+        if len(array.data) > _HEADER + item_bytes * expected.numel():
             raise GuardError(f"{name!r} takes {len(array.data):,} bytes, which is too many")
         value = _tensor(name, array, shared=shared)
-        found[name] = value.to(expected.dtype) if whole else value
+        state[name] = value.to(expected.dtype) if restored else value
     try:
-        states.check_schema(found, like)
+        states.check_schema(state, template)
     except StateError as error:
         raise GuardError(str(error)) from error
-    return found
+    return state
 
 
 def pack(state: State) -> ArrayRecord:
@@ -81,19 +84,16 @@ def pack(state: State) -> ArrayRecord:
     return ArrayRecord({_ENTRY: Array("uint8", (len(data),), SAFETENSORS, data)})
 
 
-def unpack(record: ArrayRecord, like: State) -> dict[str, Tensor]:
-    """Return the state that `pack` sent, checked byte for byte; GuardError if it is anything else.
-
-    A state with values that are not finite is refused, too.
-    """
+def unpack(record: ArrayRecord, template: State) -> dict[str, Tensor]:
+    """Return the state that `pack` sent. GuardError unless it is one, with finite values."""
     array = record.get(_ENTRY)
     if len(record) != 1 or array is None or array.stype != SAFETENSORS:
-        raise GuardError("the message holds no state in safetensors form: did a mod change it?")
-    return messages.unpack(array.data, like)
+        raise GuardError("the message has no state in safetensors form: did a mod change it?")
+    return messages.unpack(array.data, template)
 
 
 def size_bytes(message: Message) -> int:
-    """Return the bytes of a message's records: arrays as they are serialised, keys and scalars."""
+    """Return the size of a message's records: serialised arrays, keys and scalars."""
     return sum(len(key) + _size(record) for key, record in message.content.items())
 
 
@@ -115,8 +115,8 @@ def _tensor(name: str, array: Array, *, shared: bool = False) -> Tensor:
     if array.stype != NUMPY:
         raise GuardError(f"{name[:80]!r} is serialised as {array.stype[:40]!r}, expected {NUMPY!r}")
     try:
-        if shared and (found := _view(array.data)) is not None:
-            return found
+        if shared and (view := _view(array.data)) is not None:
+            return view
         value = np.asarray(array.numpy())  # never unpickles
         return torch.from_numpy(value if value.flags.writeable else value.copy())
     except (ValueError, TypeError, EOFError, OSError, SyntaxError, MemoryError) as error:
@@ -125,23 +125,23 @@ def _tensor(name: str, array: Array, *, shared: bool = False) -> Tensor:
 
 
 def _view(data: bytes) -> Tensor | None:
-    """Return the values where they lie; None where they must be read otherwise."""
+    """Return the values without copying them; None where they must be read another way."""
     if data[: len(_FIRST)] != _FIRST:
         return None
     begin = len(_FIRST) + 2 + int.from_bytes(data[len(_FIRST) : len(_FIRST) + 2], "little")
-    shape, by_columns, kind = _header(data[: min(begin, _HEADER)])
-    if by_columns or kind.hasobject or not math.prod(shape):
+    shape, column_order, dtype = _header(data[: min(begin, _HEADER)])
+    if column_order or dtype.hasobject or not math.prod(shape):
         return None
-    values = np.frombuffer(data, kind, math.prod(shape), begin).reshape(shape)
+    values = np.frombuffer(data, dtype, math.prod(shape), begin).reshape(shape)
     try:
         return torch.utils.dlpack.from_dlpack(values)
-    except (BufferError, RuntimeError):  # an older NumPy gives nothing that is read only
+    except (BufferError, RuntimeError):  # an older NumPy exports no read-only array
         return None
 
 
 @lru_cache(maxsize=1024)
 def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, order and kind of an array; all clients send the same headers."""
+    """Return an array's shape, order and dtype. Cached, since all clients send the same headers."""
     stream = io.BytesIO(data)
     np.lib.format.read_magic(stream)
     return np.lib.format.read_array_header_1_0(stream)

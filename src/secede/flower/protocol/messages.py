@@ -1,8 +1,9 @@
-"""Our own messages: a task to a client, and what it answers. Both sides trust neither.
+"""Secede's own messages: a task for a client, and its reply. Neither side trusts the other.
 
-To the client: the global state, the task's name and settings, the client's number (it names the
-randomness), the share and digest of its own last update as the server recorded them. Back: a state
-or some numbers, and a report; or an error's kind and text. JSON is bounded and parsed strictly.
+A task holds the global state, the task's name and settings, the client's number (it seeds all that
+is random), and the share and digest of the client's last update as the server recorded them. A
+reply holds a state or some numbers, and a report; or an error's kind and text. JSON is bounded and
+parsed strictly.
 """
 
 from __future__ import annotations
@@ -29,45 +30,45 @@ from secede.unlearning.local_step import LocalResult
 from secede.unlearning.method import Reply, TakeStep
 
 UNLEARN, QUERY, LEAVE = "unlearn", "secede", "leave"  # names of the handlers
-LEAVE_TYPE = f"query.{LEAVE}"  # tells a client that it is erased
+LEAVE_TYPE = f"query.{LEAVE}"  # asks an erased client to delete its updates
 TASK_TYPES = {client_tasks.LOCAL_STEP: f"train.{UNLEARN}", client_tasks.COUNT: f"query.{QUERY}"}
 TASK_TYPES[client_tasks.MEASURE] = f"query.{QUERY}"
 MESSAGE_TYPES = frozenset({*TASK_TYPES.values(), LEAVE_TYPE})
-_STATE, _TASK, _ANSWER = "secede.state", "secede.task", "secede.answer"
+_STATE, _TASK, _REPLY = "secede.state", "secede.task", "secede.answer"
 _KEEP, _UPDATE = "secede.keep", "secede.update"
-_GROUP = "secede"  # begins the group id of the rounds of an erasure
+_GROUP = "secede"  # the first part of the group id of an erasure's rounds
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HOME = re.compile(r"[0-9a-f]{1,64}")
 _LIMIT = 4 << 20  # bytes of JSON
 _CLASSES = 1_000_000
 _TEXT = 400  # characters of an error
-# An error at a client counts as the same here; others mean that the client could not.
-_KINDS = {"GuardError": GuardError, "StateError": StateError, "ConfigError": ConfigError}
+# Errors of a client that are raised here as the same kind; any other is a RecordError.
+_ERRORS = {"GuardError": GuardError, "StateError": StateError, "ConfigError": ConfigError}
 
 
 class TaskHeader(Document):
-    """What a client is asked, without the state."""
+    """A task for a client, without the state."""
 
     version: int = 1
     task: Name
     method: str = ""
     settings: dict[str, Any] = Field(default_factory=dict)
     client: Count  # its number in the engine
-    number: Count  # of the question
-    weight: Fraction = 0.0  # of its own last update in the last mean
-    own: Digest | None = None  # of that update; None: it has none
-    home: str = ""  # what the server calls itself
+    number: Count  # seeds what is random in the task
+    weight: Fraction = 0.0  # of the client's own last update in the last mean
+    own: Digest | None = None  # of that update; None: the server recorded none
+    home: str = ""  # the identity of the server's home
 
     def form(self) -> TaskMessage:
         """Return the task's name and settings."""
         return TaskMessage(self.task, self.method, self.settings)
 
 
-def task_message(node: int, asked: TaskHeader, state: State, *, ttl: float) -> Message:
-    """Return the message that asks a client to do a task with `state`."""
-    text = json.dumps(asked.model_dump(mode="json"), allow_nan=False)
+def task_message(node: int, header: TaskHeader, state: State, *, ttl: float) -> Message:
+    """Return the message that sends a task with `state` to a client."""
+    text = json.dumps(header.model_dump(mode="json"), allow_nan=False)
     content = RecordDict({_STATE: arrays.pack(state), _TASK: ConfigRecord({"json": text})})
-    return Message(content, node, TASK_TYPES[asked.task], ttl=ttl)
+    return Message(content, node, TASK_TYPES[header.task], ttl=ttl)
 
 
 def round_group(phase: str, number: int) -> str:
@@ -81,158 +82,158 @@ def is_erasure_round(message: Message) -> bool:
 
 
 def add_home(message: Message, home: str, serving: str | None) -> None:
-    """Add to a round's message whose round it is, and which of the client's updates must stay.
+    """Add the home's identity to a round's message, and the digest of the update to be kept.
 
-    The mod takes it out again before the user's own function sees it.
+    The client's mod takes the record out before the user's own function sees the message.
     """
-    told = ConfigRecord({"home": home, "serving": serving or ""})
-    message.content = RecordDict({**message.content, _KEEP: told})  # strategies share theirs
+    content = ConfigRecord({"home": home, "serving": serving or ""})
+    message.content = RecordDict({**message.content, _KEEP: content})  # strategies share theirs
 
 
 def pop_home(message: Message) -> tuple[str, str | None]:
-    """Return what `tell_home` added, and take it out; "" and None where there is nothing sound."""
-    told = message.content.config_records.get(_KEEP)
-    if told is None:
+    """Take out and return what `add_home` added; "" and None for what is missing or malformed."""
+    content = message.content.config_records.get(_KEEP)
+    if content is None:
         return "", None
     del message.content[_KEEP]
-    home, serving = told.get("home"), told.get("serving")
+    home, serving = content.get("home"), content.get("serving")
     sound = isinstance(home, str) and _HOME.fullmatch(home)
-    whole = isinstance(serving, str) and _DIGEST.fullmatch(serving)
-    return str(home) if sound else "", str(serving) if whole else None
+    integral = isinstance(serving, str) and _DIGEST.fullmatch(serving)
+    return str(home) if sound else "", str(serving) if integral else None
 
 
 def add_update_digest(reply: Message, digest: str) -> None:
-    """Add to a reply that hides an update which one it is: the server cannot hash it."""
+    """Add the digest of the update to a reply that hides it: the server cannot compute it."""
     reply.content[_UPDATE] = ConfigRecord({"digest": digest})
 
 
 def pop_update_digest(reply: Message) -> str | None:
-    """Return what `tell_update` added, and take it out; None where there is nothing sound."""
-    told = reply.content.config_records.get(_UPDATE)
-    if told is None:
+    """Take out and return what `add_update_digest` added; None if it is missing or malformed."""
+    content = reply.content.config_records.get(_UPDATE)
+    if content is None:
         return None
     del reply.content[_UPDATE]
-    digest = told.get("digest")
+    digest = content.get("digest")
     return digest if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None
 
 
 def deletion_request(node: int, home: str, *, ttl: float) -> Message:
-    """Return the message that tells a client that it is erased from this home."""
+    """Return the message that asks an erased client to delete its updates for this home."""
     return Message(RecordDict({_TASK: ConfigRecord({"home": home})}), node, LEAVE_TYPE, ttl=ttl)
 
 
 def read_deletion_request(message: Message) -> str:
-    """Return the home that a client is erased from."""
+    """Return the identity of the home that a client is erased from."""
     record = message.content.config_records.get(_TASK)
     home = None if record is None else record.get("home")
     if not isinstance(home, str) or not _HOME.fullmatch(home):
-        raise GuardError("a message that names no home")
+        raise GuardError("the message names no home")
     return home
 
 
 def deletion_reply(message: Message, removed: int) -> Message:
-    """Return a client's answer: how many of its updates it has deleted."""
+    """Return a client's reply: how many of its updates it deleted."""
     text = json.dumps({"removed": removed})
-    return Message(RecordDict({_ANSWER: ConfigRecord({"json": text})}), reply_to=message)
+    return Message(RecordDict({_REPLY: ConfigRecord({"json": text})}), reply_to=message)
 
 
 def read_deletion_reply(message: Message) -> int:
-    """Return how many updates a client says that it has deleted."""
-    told = _json(message, _ANSWER).get("removed")
-    if type(told) is not int or not 0 <= told <= 2**53:
-        raise GuardError("no count of updates")
-    return told
+    """Return how many updates a client says that it deleted."""
+    removed = _json(message, _REPLY).get("removed")
+    if type(removed) is not int or not 0 <= removed <= 2**53:
+        raise GuardError("the reply has no count of deleted updates")
+    return removed
 
 
-def read_task(message: Message, like: State) -> tuple[TaskHeader, dict[str, torch.Tensor]]:
-    """Return what a client is asked, and the state; whatever is wrong with it raises."""
-    asked = _asked(message)
-    if message.metadata.message_type != TASK_TYPES.get(asked.task):
-        raise GuardError(f"task {asked.task!r} came as {message.metadata.message_type!r}")
+def read_task(message: Message, template: State) -> tuple[TaskHeader, dict[str, torch.Tensor]]:
+    """Return a task's header and state; GuardError if anything is wrong with them."""
+    header = _header(message)
+    if message.metadata.message_type != TASK_TYPES.get(header.task):
+        raise GuardError(f"task {header.task!r} came as {message.metadata.message_type!r}")
     records = message.content.array_records
     if set(records) != {_STATE}:
-        raise GuardError("a question holds one state, and this one does not")
-    return asked, arrays.unpack(records[_STATE], like)
+        raise GuardError(f"the task has {len(records)} records of arrays, expected the state alone")
+    return header, arrays.unpack(records[_STATE], template)
 
 
 def reply_message(message: Message, reply: LocalResult | Reply) -> Message:
-    """Return a client's answer."""
+    """Return a client's reply to a task."""
     if isinstance(reply, LocalResult):
-        told: dict[str, Any] = {"report": _finite(reply.report.as_dict())}
+        content: dict[str, Any] = {"report": _finite(reply.report.as_dict())}
         content = RecordDict({_STATE: arrays.pack(reply.state)})
     else:
         numbers = {name: _finite(value.tolist()) for name, value in reply.state.items()}
-        told = {"numbers": numbers, "samples": reply.samples}
+        content = {"numbers": numbers, "samples": reply.samples}
         content = RecordDict()
-    content[_ANSWER] = ConfigRecord({"json": json.dumps(told, allow_nan=False)})
+    content[_REPLY] = ConfigRecord({"json": json.dumps(content, allow_nan=False)})
     return Message(content, reply_to=message)
 
 
 def error_message(message: Message, error: SecedeError) -> Message:
-    """Return a client's answer that says why there is none."""
-    told = {"error": type(error).__name__, "text": str(error)[:_TEXT]}
-    content = RecordDict({_ANSWER: ConfigRecord({"json": json.dumps(told)})})
+    """Return a client's reply that says why it did not do the task."""
+    content = {"error": type(error).__name__, "text": str(error)[:_TEXT]}
+    content = RecordDict({_REPLY: ConfigRecord({"json": json.dumps(content)})})
     return Message(content, reply_to=message)
 
 
-def read_reply(message: Message, task: Task, like: State, who: str) -> LocalResult | Reply:
-    """Return what client `who` answered; its errors are raised as ours, with its name."""
-    told = _json(message, _ANSWER)
-    if "error" in told:
-        kind = _KINDS.get(str(told["error"]), RecordError)
-        text = printable(told.get("text"))[:_TEXT]
+def read_reply(message: Message, task: Task, template: State, who: str) -> LocalResult | Reply:
+    """Return the reply of client `who`; its error is raised here, with its name."""
+    content = _json(message, _REPLY)
+    if "error" in content:
+        kind = _ERRORS.get(str(content["error"]), RecordError)
+        text = printable(content.get("text"))[:_TEXT]
         raise kind(f"client {who!r}: {text}")
     try:
         if isinstance(task, TakeStep):
-            return _state(message, told, like)
-        return _numbers(told, task)
+            return _state(message, content, template)
+        return _numbers(content, task)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         line = one_line(error)[:160]
-        raise GuardError(f"client {who!r}: its answer cannot be read ({line})") from error
+        raise GuardError(f"client {who!r}: its reply cannot be read ({line})") from error
     except GuardError as error:
         raise GuardError(f"client {who!r}: {error}") from error
 
 
-def _state(message: Message, told: Mapping[str, Any], like: State) -> LocalResult:
-    state = arrays.unpack(message.content.array_records[_STATE], like)
-    return client_tasks.parse_result(state, told["report"])
+def _state(message: Message, content: Mapping[str, Any], template: State) -> LocalResult:
+    state = arrays.unpack(message.content.array_records[_STATE], template)
+    return client_tasks.parse_result(state, content["report"])
 
 
-def _numbers(told: Mapping[str, Any], task: CountRight | Measure) -> Reply:
-    found = dict[str, torch.Tensor]()
-    if set(told["numbers"]) != set(task.numbers):
+def _numbers(content: Mapping[str, Any], task: CountRight | Measure) -> Reply:
+    numbers = dict[str, torch.Tensor]()
+    if set(content["numbers"]) != set(task.numbers):
         raise ValueError(f"expected the numbers {', '.join(task.numbers)}")
     for name, kind in task.numbers.items():
-        values = told["numbers"][name]
-        whole = kind == torch.int64
+        values = content["numbers"][name]
+        integral = kind == torch.int64
         sound = isinstance(values, list) and 0 < len(values) <= _CLASSES
-        if not sound or any(type(v) is not int if whole else not _is_real(v) for v in values):
+        if not sound or any(type(v) is not int if integral else not _is_real(v) for v in values):
             raise ValueError(f"{name} is no list of numbers")
-        if whole and any(abs(value) > 2**53 for value in values):
+        if integral and any(abs(value) > 2**53 for value in values):
             raise ValueError(f"{name} holds a count that is too large")
-        found[name] = torch.tensor([math.nan if v is None else v for v in values], dtype=kind)
-    samples = told["samples"]
+        numbers[name] = torch.tensor([math.nan if v is None else v for v in values], dtype=kind)
+    samples = content["samples"]
     if type(samples) is not int or not 0 < samples <= 2**53:
         raise ValueError("no count of samples")
-    return Reply(state=found, gradient_samples=0, samples=samples)
+    return Reply(state=numbers, gradient_samples=0, samples=samples)
 
 
 def _is_real(value: object) -> bool:
     return value is None or type(value) in (int, float)
 
 
-def _asked(message: Message) -> TaskHeader:
+def _header(message: Message) -> TaskHeader:
     try:
         return TaskHeader.model_validate(_json(message, _TASK))
     except ValidationError as error:
-        raise GuardError(f"a question that is none: {describe_errors(error)}") from None
+        raise GuardError(f"the task's header is malformed: {describe_errors(error)}") from None
 
 
 def _json(message: Message, key: str) -> dict[str, Any]:
     record = message.content.config_records.get(key)
     text = None if record is None else record.get("json")
     if not isinstance(text, str) or len(text) > _LIMIT:
-        raise GuardError(f"the message has no {key!r}, or too much of it")
+        raise GuardError(f"the message has no {key!r}, or more than {_LIMIT:,} bytes of it")
     try:
         return parse(text.encode(errors="surrogatepass"), _LIMIT)
     except TrustError as error:
@@ -240,7 +241,7 @@ def _json(message: Message, key: str) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Return JSON without numbers that it does not have: those become null."""
+    """Return a value whose numbers JSON can hold: those that are not finite become null."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

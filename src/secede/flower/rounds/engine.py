@@ -1,6 +1,7 @@
-"""Rounds in the open on a live Flower federation, behind the same methods as the simulator's.
+"""The engine of a live Flower federation: rounds of training, and tasks for single clients.
 
-A round goes out as ordinary `train` messages, so that the user's own function trains.
+It has the methods of the simulator. A round is sent as ordinary `train` messages, so that the
+user's own function trains.
 """
 
 from __future__ import annotations
@@ -34,71 +35,82 @@ from secede.waiting import seconds_left
 
 logger = logging.getLogger(__name__)
 
-_PAUSES = (1, 10, 100, 600)  # before a client that broke off is asked again, in pauses of a look
+_PAUSES = (1, 10, 100, 600)  # before a crashed client gets its task again, in polls
 
 OnRound = Callable[[str, Sequence[Contribution], Sequence[Update]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundResult:
-    """What came of a round: updates, their digests by client, and why others sent none, by node."""
+    """The updates of a round, their digests by client, and why nodes sent none."""
 
     updates: Sequence[Update] = ()
     digests: Mapping[int, str] = field(default_factory=dict)
     faults: Mapping[int, str] = field(default_factory=dict)
-    up: int = 0  # bytes
-    down: int = 0
+    upload_bytes: int = 0
+    download_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveEngine(ABC):
-    """An engine over the nodes of a grid; `clients` gives each its number."""
+    """An engine over the nodes of a grid; `clients` gives each its number.
 
-    exchange: Transport
+    Times are in seconds.
+    """
+
+    transport: Transport
     clients: Mapping[int, Node]
-    like: State  # names, shapes and dtypes of every state
-    home: str = ""  # what the server calls itself to clients
+    template: State  # names, shapes and dtypes of every state
+    home: str = ""  # identity of the server's home, for clients
     config: Mapping[str, object] = field(default_factory=dict)  # for the user's own training
     own: dict[int, RecordedUpdate] = field(default_factory=dict)
-    remembers: bool = True  # False: rounds leave `own` as it is
-    hidden: frozenset[int] = frozenset()  # clients that take part in no round
-    answer_seconds: Mapping[int, float] = field(default_factory=dict)
-    round_seconds: float = 3600.0  # for a round, and for an answer where nothing else is said
-    gather_seconds: float = 120.0  # for clients that are offline when a round begins
-    first_round: int = 0  # rounds before: users' functions see the numbers go on
+    records_rounds: bool = True  # False: rounds leave `own` as it is
+    excluded: frozenset[int] = frozenset()  # clients that take part in no round
+    task_timeouts: Mapping[int, float] = field(default_factory=dict)  # by client
+    round_timeout: float = 3600.0  # also of a task whose client has no timeout of its own
+    online_timeout: float = 120.0  # for clients that are offline when a round begins
+    first_round: int = 0  # rounds before, so that users' functions see the numbers go on
     passes: int = 1  # over its samples that a client makes in a round
-    heaviest: Mapping[int, float] = field(default_factory=dict)  # weight that passes as honest
-    enough: Callable[[Sequence[str]], None] = lambda _names: None  # raises, before a sum is opened
-    note: OnRound = lambda _start, _clients, _updates: None
+    max_weights: Mapping[int, float] = field(
+        default_factory=dict
+    )  # above them, updates are refused
+    # Raises if too few clients are left; called before a sum of hidden updates is opened.
+    check_quorum: Callable[[Sequence[str]], None] = lambda _names: None
+    on_round: OnRound = lambda _start, _clients, _updates: None
     phases: dict[int, str] = field(default_factory=dict)
 
     def train_round(
         self, state: State, clients: Sequence[int], *, phase: str, number: int
     ) -> RoundReply:
-        """Let `clients` train from `state`; whoever sends no sound update is left out and named."""
+        """Let `clients` train from `state`; a client without a valid update is left out and logged.
+
+        SilentError if no client sends one.
+        """
         started = time.monotonic()
-        wanted = [self._known(client) for client in clients]
-        if leavers := self.hidden & set(clients):
-            raise ConfigError(f"{self._known(min(leavers)).name!r} leaves and trains no more")
-        there = self.exchange.gather(wanted, self.gather_seconds)
-        at = {
-            there[node.name].node: n
+        wanted = [self._node(client) for client in clients]
+        if leavers := self.excluded & set(clients):
+            raise ConfigError(f"{self._node(min(leavers)).name!r} leaves and trains no more")
+        online = self.transport.wait_for_nodes(wanted, self.online_timeout)
+        client_at = {
+            online[node.name].node: n
             for n, node in zip(clients, wanted, strict=True)
-            if node.name in there
+            if node.name in online
         }
-        names = {node: self.clients[client].name for node, client in at.items()}
-        came = (
-            self._exchanged(state, at, names, phase=phase, number=number) if at else RoundResult()
-        )
-        self._tell_missing(wanted, names, came)
-        updates = sorted(came.updates, key=lambda update: clients.index(update.client))
+        names = {node: self.clients[client].name for node, client in client_at.items()}
+        result = RoundResult()
+        if client_at:
+            result = self._run_round(state, client_at, names, phase=phase, number=number)
+        self._log_missing(wanted, names, result)
+        updates = sorted(result.updates, key=lambda update: clients.index(update.client))
         if not updates:
-            raise SilentError("no client sent an update: see that they run, then start this again")
-        self._remember(states.digest(state), updates, came.digests, phase)
+            raise SilentError(
+                "no client sent an update: check that the clients run, then start this again"
+            )
+        self._record(states.digest(state), updates, result.digests, phase)
         cost = Cost(
             rounds=1,
-            upload_bytes=came.up,
-            download_bytes=came.down,
+            upload_bytes=result.upload_bytes,
+            download_bytes=result.download_bytes,
             gradient_samples=self.passes * sum(update.samples for update in updates),
             seconds=time.monotonic() - started,
         )
@@ -112,68 +124,68 @@ class LiveEngine(ABC):
         global_state: State,
         number: int = 0,
     ) -> tuple[ReplyT, Cost]:
-        """Let `client` do a task that can travel; SilentError if it does not answer in time.
+        """Send `client` a task and return its reply; SilentError if none comes in time.
 
-        One that goes away while it works is asked again when it is back, as long as time is left;
-        one whose app breaks off, for want of memory say, some times with longer and longer pauses.
+        A client that goes away meanwhile gets the task again when it is back. One whose app
+        crashes, perhaps for lack of memory, gets it up to four times more, after growing pauses.
         """
-        form, node = client_tasks.to_message(task), self._known(client)
-        seconds = self.answer_seconds.get(client, self.round_seconds)
+        form, node = client_tasks.to_message(task), self._node(client)
+        timeout = self.task_timeouts.get(client, self.round_timeout)
         cost, crash, pauses = Cost(), None, list(_PAUSES)
-        for left in seconds_left(seconds, self.exchange.pause):
+        for left in seconds_left(timeout, self.transport.pause):
             if left <= 0:
                 break
-            question = TaskRequest(cast("Task", task), form, global_state, number)
-            found = self._questions.ask([client], question, seconds=left, gather=left)
-            cost += found.cost
-            if client in found.replies:
-                return cast("ReplyT", found.replies[client]), cost
-            if client in found.failures:
-                crash = found.failures[client]
-                if client not in found.crashed or not pauses:
+            request = TaskRequest(cast("Task", task), form, global_state, number)
+            result = self._tasks.send([client], request, timeout=left, node_timeout=left)
+            cost += result.cost
+            if client in result.replies:
+                return cast("ReplyT", result.replies[client]), cost
+            if client in result.failures:
+                crash = result.failures[client]
+                if client not in result.crashed or not pauses:
                     raise crash
-                time.sleep(max(0.0, min(pauses.pop(0) * self.exchange.pause, left)))
-        how = "did not answer" if cost.download_bytes else "was not online"
-        raise crash or SilentError(f"client {node.name!r} {how} within {seconds:g} seconds")
+                time.sleep(max(0.0, min(pauses.pop(0) * self.transport.pause, left)))
+        fault = "did not reply" if cost.download_bytes else "was not online"
+        raise crash or SilentError(f"client {node.name!r} {fault} within {timeout:g} seconds")
 
     def ask_all(
         self, clients: Sequence[int], task: Task, *, global_state: State, number: int = 0
     ) -> TaskReplies:
-        """Ask several clients at once; those that do not answer are left out and named."""
-        question = TaskRequest(task, client_tasks.to_message(task), global_state, number)
-        found = self._questions.ask(
-            clients, question, seconds=self.round_seconds, gather=self.gather_seconds
+        """Send a task to several clients at once; those without a reply are left out and logged."""
+        request = TaskRequest(task, client_tasks.to_message(task), global_state, number)
+        result = self._tasks.send(
+            clients, request, timeout=self.round_timeout, node_timeout=self.online_timeout
         )
-        for failure in found.failures.values():
-            logger.info(f"left out: {failure}")
-        if silent := [n for n in clients if n not in found.replies and n not in found.failures]:
-            names = ", ".join(self._known(client).name for client in silent)
-            logger.info(f"left out, no answer came: {names}")
-        return found
+        for failure in result.failures.values():
+            logger.warning(f"left out: {failure}")
+        if silent := [n for n in clients if n not in result.replies and n not in result.failures]:
+            names = ", ".join(self._node(client).name for client in silent)
+            logger.warning(f"left out, no reply came: {names}")
+        return result
 
     @property
-    def _questions(self) -> TaskSender:
+    def _tasks(self) -> TaskSender:
         return TaskSender(
-            exchange=self.exchange,
+            transport=self.transport,
             clients=self.clients,
             own=self.own,
-            like=self.like,
+            template=self.template,
             home=self.home,
         )
 
     @abstractmethod
-    def _exchanged(
+    def _run_round(
         self,
         state: State,
-        at: Mapping[int, int],
+        client_at: Mapping[int, int],
         names: Mapping[int, str],
         *,
         phase: str,
         number: int,
     ) -> RoundResult:
-        """Let the clients `at` some nodes train, and return what came."""
+        """Let the clients at some nodes train, and return their updates."""
 
-    def _remember(
+    def _record(
         self, start: str, updates: Sequence[Update], digests: Mapping[int, str], phase: str
     ) -> None:
         nodes = self.clients
@@ -187,28 +199,28 @@ class LiveEngine(ABC):
             )
             for u in updates
         ]
-        self.note(start, contributions, updates)
-        if not self.remembers:
+        self.on_round(start, contributions, updates)
+        if not self.records_rounds:
             return
         for client, own in self.own.items():
             if self.phases.get(client) == phase:
                 self.own[client] = RecordedUpdate(0.0, own.digest)
         total = sum(update.samples for update in updates)
-        for update, told in zip(updates, contributions, strict=True):
-            self.own[update.client] = RecordedUpdate(update.samples / total, told.digest)
+        for update, contribution in zip(updates, contributions, strict=True):
+            self.own[update.client] = RecordedUpdate(update.samples / total, contribution.digest)
             self.phases[update.client] = phase
 
-    def _tell_missing(
-        self, wanted: Sequence[Node], names: Mapping[int, str], came: RoundResult
+    def _log_missing(
+        self, wanted: Sequence[Node], names: Mapping[int, str], result: RoundResult
     ) -> None:
-        said = {names[node]: reason for node, reason in came.faults.items()}
-        there = {self.clients[update.client].name for update in came.updates}
+        faults = {names[node]: reason for node, reason in result.faults.items()}
+        present = {self.clients[update.client].name for update in result.updates}
         for node in wanted:
-            if node.name not in there:
-                why = said.get(node.name, "no update came in time")
-                logger.info(f"left out of the round: client {node.name!r}: {why}")
+            if node.name not in present:
+                reason = faults.get(node.name, "no update came in time")
+                logger.warning(f"left out of the round: client {node.name!r}: {reason}")
 
-    def _known(self, client: int) -> Node:
+    def _node(self, client: int) -> Node:
         if client not in self.clients:
             raise ConfigError(f"unknown client {client}: there are {sorted(self.clients)}")
         return self.clients[client]
@@ -216,54 +228,55 @@ class LiveEngine(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class FlowerEngine(LiveEngine):
-    """An engine over the nodes of a grid; `clients` gives each its number."""
+    """An engine whose rounds are in the open: the server sees each update."""
 
     strategy: FedAvg
 
-    def _exchanged(
+    def _run_round(
         self,
         state: State,
-        at: Mapping[int, int],
+        client_at: Mapping[int, int],
         names: Mapping[int, str],
         *,
         phase: str,
         number: int,
     ) -> RoundResult:
-        # The strategy's own sampling would wait for ever if all of them went away by now.
-        grid = DeadlineGrid(SubsetGrid(self.exchange.grid, at), self.gather_seconds)
-        # In the model's order, as while training: clients and mods may go by place.
-        record = arrays.to_record({name: state[name] for name in self.like})
+        # The strategy's own sampling would wait for ever if all nodes went away meanwhile.
+        grid = DeadlineGrid(SubsetGrid(self.transport.grid, client_at), self.online_timeout)
+        # In the model's order, as in training: clients and mods may rely on it.
+        record = arrays.to_record({name: state[name] for name in self.template})
         config = config_from_json(self.config)
-        made = supported_strategies.train_messages(
+        sent = supported_strategies.train_messages(
             self.strategy, record, config, grid, self.first_round + number
         )
-        for message in made:
-            serving = self.own.get(at[message.metadata.dst_node_id])
+        for message in sent:
+            serving = self.own.get(client_at[message.metadata.dst_node_id])
             message.metadata.group_id = messages.round_group(phase, number)
             messages.add_home(message, self.home, serving.digest if serving else None)
-            message.metadata.ttl = self.round_seconds
-        replies = self.exchange.send(made, names, self.round_seconds)
+            message.metadata.ttl = self.round_timeout
+        replies = self.transport.send(sent, names, self.round_timeout)
         updates, faults = list[Update](), {**replies.failed, **replies.lost}
-        for node, reply in replies.sound.items():
+        for node, reply in replies.received.items():
             try:
-                updates.append(self._update(at[node], reply))
+                updates.append(self._update(client_at[node], reply))
             except GuardError as error:
                 faults[node] = str(error)
         return RoundResult(
             updates=updates,
             digests={update.client: update.digest for update in updates},
             faults=faults,
-            up=sum(arrays.size_bytes(reply) for reply in replies.sound.values()),
-            down=sum(arrays.size_bytes(message) for message in made),
+            upload_bytes=sum(arrays.size_bytes(reply) for reply in replies.received.values()),
+            download_bytes=sum(arrays.size_bytes(message) for message in sent),
         )
 
     def _update(self, client: int, message: Message) -> Update:
-        state = supported_strategies.state_of(message, self.like)
+        state = supported_strategies.state_of(message, self.template)
         weight = supported_strategies.weight_of(message, self.strategy)
-        if weight > self.heaviest.get(client, weight):
-            raise GuardError(f"its weight {weight:g} is far beyond what was recorded of it")
+        if weight > self.max_weights.get(client, weight):
+            raise GuardError(f"its weight {weight:g} is far above its recorded weight")
         if state is None or not weight or weight != int(weight):
             raise GuardError(
-                f"no update with one record of arrays and a whole {self.strategy.weighted_by_key!r}"
+                "expected one record of arrays and a whole number as "
+                f"{self.strategy.weighted_by_key!r}"
             )
         return Update(client, state, int(weight))

@@ -1,4 +1,4 @@
-"""Grids that show less, or wait less: any strategy works on them unchanged."""
+"""Grids that hide nodes or bound waits; any strategy works on them unchanged."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from secede.waiting import LogAtIntervals, seconds_left
 
 logger = logging.getLogger(__name__)
 
-_LOOK = 0.5  # seconds
+_PAUSE = 0.5  # seconds between two polls
 
 
 class ForwardingGrid(Grid):
-    """A grid that passes everything on to another."""
+    """A grid that forwards everything to another grid."""
 
     def __init__(self, inner: Grid) -> None:
         self.inner = inner
@@ -49,11 +49,11 @@ class ForwardingGrid(Grid):
         return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of the nodes that are shown."""
+        """Return the ids of the nodes that are not hidden."""
         return [int(node.node_id) for node in self.get_nodes()]
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return the nodes that are shown."""
+        """Return the nodes that are not hidden."""
         return self.inner.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -61,7 +61,7 @@ class ForwardingGrid(Grid):
         return self.inner.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Take the replies that are there."""
+        """Return the replies that have come."""
         return self.inner.pull_messages(message_ids)
 
     def send_and_receive(
@@ -72,61 +72,61 @@ class ForwardingGrid(Grid):
 
 
 class FastPollGrid(ForwardingGrid):
-    """A grid that is asked for replies twice a second: Flower's own looks every three seconds."""
+    """A grid that polls for replies twice a second, where Flower's own polls every three."""
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Send messages and wait for the replies."""
-        pending, found = set(self.inner.push_messages(messages)), list[Message]()
-        for _ in seconds_left(math.inf if timeout is None else timeout, _LOOK):
-            came = list(self.inner.pull_messages(pending))
-            pending -= {reply.metadata.reply_to_message_id for reply in came}
-            found += came
+        pending, replies = set(self.inner.push_messages(messages)), list[Message]()
+        for _ in seconds_left(math.inf if timeout is None else timeout, _PAUSE):
+            received = list(self.inner.pull_messages(pending))
+            pending -= {reply.metadata.reply_to_message_id for reply in received}
+            replies += received
             if not pending:
                 break
-        return found
+        return replies
 
 
 def with_fast_polls(grid: Grid) -> Grid:
-    """Return a grid that loses no time between replies, where Flower's own over the network does.
+    """Return a grid that polls often enough: Flower's own over the network does not.
 
-    Others, such as the simulation's, know themselves when a reply is there.
+    Other grids, such as the simulation's, need no polling.
     """
     return FastPollGrid(grid) if polls_slowly(grid) else grid
 
 
 class AdmissionGrid(ForwardingGrid):
-    """A grid on which only those are there who may take part: the others get no message either.
+    """A grid that hides every node that may not take part, and sends no message to it.
 
-    Who comes online while a strategy waits is looked at as well: each time that it asks.
+    Nodes are checked each time that a strategy asks for them, so also while it waits.
     """
 
     def __init__(
-        self, inner: Grid, roster: Roster, refused: Callable[[Node, str], None] = lambda *_: None
+        self, inner: Grid, roster: Roster, on_refusal: Callable[[Node, str], None] = lambda *_: None
     ) -> None:
         super().__init__(inner)
-        self._roster, self._refused = roster, refused  # the latter is told whom, and why
-        self.seen = dict[int, Node]()  # who was shown, under the names that they are recorded by
-        self._out = dict[str, str]()  # who is online and stays out, and why
+        self._roster, self._on_refusal = roster, on_refusal
+        self.admitted = dict[int, Node]()  # under the names that their clients are recorded by
+        self._refused = dict[str, str]()  # reasons by name, of nodes that are online
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return those who are there and may take part; two with one name are refused."""
-        shown: dict[int, NodeInfo] = {}
+        """Return the online nodes that may take part; ConfigError if two share a name."""
+        online: dict[int, NodeInfo] = {}
         for info in self.inner.get_nodes():
             node = nodes.node_of(info)
             if reason := self._roster.refusal(node):
-                self._out[node.name] = reason
-                self._refused(node, reason)
+                self._refused[node.name] = reason
+                self._on_refusal(node, reason)
             else:
-                self.seen[node.node], shown[node.node] = self._roster.named(node), info
-        nodes.check_names(self.seen[node] for node in shown)
-        return list(shown.values())
+                self.admitted[node.node], online[node.node] = self._roster.named(node), info
+        nodes.check_names(self.admitted[node] for node in online)
+        return list(online.values())
 
-    def hopeless(self, there: Iterable[NodeInfo], enough: int) -> str | None:
-        """Return why fewer than `enough` can ever be there; None if they may still come."""
-        coming = self._roster.coming(self.seen[int(info.node_id)] for info in there)
-        out = sorted(self._roster.erased | self._out.keys())
+    def why_too_few(self, online: Iterable[NodeInfo], enough: int) -> str | None:
+        """Return why there can never be `enough` nodes; None if more may still come."""
+        coming = self._roster.max_participants(self.admitted[int(info.node_id)] for info in online)
+        out = sorted(self._roster.erased | self._refused.keys())
         if not out or coming >= enough:
             return None
         return (
@@ -137,81 +137,82 @@ class AdmissionGrid(ForwardingGrid):
         )
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages to them."""
+        """Send messages; ConfigError if one is for a hidden node."""
         return self.inner.push_messages(self._checked(messages))
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send messages to them and wait for the replies."""
+        """Send messages and wait for the replies; ConfigError if one is for a hidden node."""
         return self.inner.send_and_receive(self._checked(messages), timeout=timeout)
 
     def _checked(self, messages: Iterable[Message]) -> list[Message]:
-        found = list(messages)
-        for message in found:
-            if message.metadata.dst_node_id not in self.seen:
+        checked = list(messages)
+        for message in checked:
+            if message.metadata.dst_node_id not in self.admitted:
                 raise ConfigError(
-                    f"a message to node {message.metadata.dst_node_id}, which takes no part"
+                    f"the strategy sends to node {message.metadata.dst_node_id}, which may not "
+                    "take part: choose among grid.get_node_ids()"
                 )
-        return found
+        return checked
 
 
 class SubsetGrid(ForwardingGrid):
-    """A grid on which none but some nodes are there."""
+    """A grid that hides all nodes but some."""
 
-    def __init__(self, inner: Grid, shown: Collection[int]) -> None:
+    def __init__(self, inner: Grid, nodes: Collection[int]) -> None:
         super().__init__(inner)
-        self.shown = frozenset(shown)
+        self.nodes = frozenset(nodes)
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return those."""
-        return [node for node in self.inner.get_nodes() if node.node_id in self.shown]
+        """Return those of the nodes that are online."""
+        return [node for node in self.inner.get_nodes() if node.node_id in self.nodes]
 
 
 class DeadlineGrid(ForwardingGrid):
-    """A grid that is asked who is there for so long only: Flower's sampling asks for ever.
+    """A grid that bounds the wait for nodes: Flower's own sampling waits for ever.
 
-    It waits for `enough` clients itself, and says so rarely, where Flower's sampling would say so
-    each second. `hopeless` tells, of those who are there, why so many can never be.
+    It waits for `enough` nodes itself and logs that at growing intervals, where Flower's sampling
+    would log it each second. `why_too_few` says why there can never be enough.
     """
 
     def __init__(
         self,
         inner: Grid,
-        seconds: float,
+        timeout: float,
         *,
         enough: int = 1,
-        hopeless: Callable[[list[NodeInfo], int], str | None] = lambda _there, _enough: None,
+        why_too_few: Callable[[list[NodeInfo], int], str | None] = lambda _online, _enough: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(inner)
-        self._clock, self._pause = clock, min(1.0, seconds / 10)
-        self._until, self._seconds = clock() + seconds, seconds
-        self._enough, self._hopeless = enough, hopeless
-        self._say_so = LogAtIntervals(logger.info, clock=clock)
-        self._returned: float | None = None  # when enough were there for the first time
+        self._clock, self._pause = clock, min(1.0, timeout / 10)
+        self._end, self._timeout = clock() + timeout, timeout
+        self._enough, self._why_too_few = enough, why_too_few
+        self._log_wait = LogAtIntervals(logger.info, clock=clock)
+        self._first_return: float | None = None  # when enough were online for the first time
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return who is there; SilentError once the time is over."""
+        """Return the online nodes once they are enough; SilentError when the time is over."""
         while True:
-            found, now = list(self.inner.get_nodes()), self._clock()
-            left = self._until - now
-            lacking = len(found) < self._enough
-            if lacking and (why := self._hopeless(found, self._enough)):
+            online, now = list(self.inner.get_nodes()), self._clock()
+            left = self._end - now
+            lacking = len(online) < self._enough
+            if lacking and (why := self._why_too_few(online, self._enough)):
                 raise SilentError(why)
             if left < 0:
                 raise SilentError(
-                    f"too few clients came within {self._seconds:g} seconds: {len(found)} are "
-                    "there; start the others, or lower the strategy's min_available_nodes"
+                    f"too few clients came within {self._timeout:g} seconds: {len(online)} are "
+                    "online; start the others, or lower the strategy's min_available_nodes"
                 )
             wanted = f" of {self._enough}" if lacking else ""
-            # Sampling that is content looks no more; who looks twice at once does not wait.
-            if lacking or (self._returned is not None and now - self._returned > 1):
-                self._say_so(
-                    f"waiting for more clients, {len(found)}{wanted} are there: {left:.0f} "
+            # A strategy that has enough nodes asks no more; one that asks again later waits.
+            if lacking or (self._first_return is not None and now - self._first_return > 1):
+                self._log_wait(
+                    f"waiting for more clients, {len(online)}{wanted} are online: {left:.0f} "
                     "seconds left"
                 )
             if not lacking:
-                self._returned = now if self._returned is None else self._returned
-                return found
+                self._first_return = now if self._first_return is None else self._first_return
+                return online
             time.sleep(min(self._pause, left))

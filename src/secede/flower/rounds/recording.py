@@ -1,7 +1,7 @@
-"""A strategy that remembers: after every aggregate, who contributed with which weight and digest.
+"""A strategy that records, after each round, who contributed with which weight and digest.
 
-It stores the global model, and never an update. Training that was cut short, by a kill of the
-ServerApp or the SuperLink, goes on after its last completed round when it is started again.
+It stores the global model, and never an update. A training that was cut short by a kill of the
+ServerApp or the SuperLink goes on after its last completed round when it is started again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node, Roster
 from secede.flower.rounds import supported_strategies
 from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, with_fast_polls
-from secede.flower.rounds.transport import reply_error as reason
+from secede.flower.rounds.transport import reply_error
 from secede.flower.storage.round_log import Contribution
 from secede.flower.storage.store import Store
 from secede.state import State
@@ -34,15 +34,17 @@ from secede.state import State
 logger = logging.getLogger(__name__)
 
 
-def check_update(reply: Message, found: FedAvg, like: State) -> tuple[dict[str, Tensor], float]:
-    """Return a reply's state and its weight in the mean; GuardError if it cannot be in one."""
+def check_update(
+    reply: Message, strategy: FedAvg, template: State
+) -> tuple[dict[str, Tensor], float]:
+    """Return a reply's state and weight; GuardError if no mean can be made of them."""
     record = supported_strategies.update_of(reply)
     if record is None or len(reply.content.metric_records) != 1:
         raise GuardError("expected one record of arrays and one of metrics")
-    weight = supported_strategies.weight_of(reply, found)
+    weight = supported_strategies.weight_of(reply, strategy)
     if not weight or weight != int(weight):
-        raise GuardError(f"its {found.weighted_by_key!r} is no whole number above 0")
-    state = arrays.to_state(record, like, shared=True)
+        raise GuardError(f"its {strategy.weighted_by_key!r} is no whole number above 0")
+    state = arrays.to_state(record, template, shared=True)
     try:
         states.check_finite(state, "its update")
     except StateError as error:
@@ -51,15 +53,15 @@ def check_update(reply: Message, found: FedAvg, like: State) -> tuple[dict[str, 
 
 
 def differing_replies(replies: Mapping[int, Message]) -> set[int]:
-    """Return who names its records and metrics otherwise than most: they cannot be averaged."""
-    forms = {node: _form(reply) for node, reply in replies.items()}
-    if not forms:
+    """Return the nodes whose records and metrics have other names than most others'."""
+    shapes = {node: _shape(reply) for node, reply in replies.items()}
+    if not shapes:
         return set()
-    ((usual, _),) = Counter(forms.values()).most_common(1)
-    return {node for node, form in forms.items() if form != usual}
+    ((usual, _),) = Counter(shapes.values()).most_common(1)
+    return {node for node, shape in shapes.items() if shape != usual}
 
 
-def _form(reply: Message) -> Hashable:
+def _shape(reply: Message) -> Hashable:
     return (
         *sorted(reply.content.array_records),
         *(
@@ -70,9 +72,8 @@ def _form(reply: Message) -> Hashable:
     )
 
 
-WAIT_SECONDS = 600.0
-_BYTES = "base64:"
-
+ONLINE_TIMEOUT = 600.0  # seconds
+_BYTES = "base64:"  # begins a value that was bytes
 _THREADS = 4
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -82,54 +83,54 @@ def recording(
     strategy: Strategy,
     store: Store,
     *,
-    wait_seconds: float = WAIT_SECONDS,
+    online_timeout: float = ONLINE_TIMEOUT,
     from_scratch: bool = False,
 ) -> Recording:
-    """Return a strategy that does what `strategy` does and lets clients be erased later.
+    """Return a strategy that trains as `strategy` does and records what an erasure needs.
 
-    Anything but a weighted mean is refused by name. It waits for clients for `wait_seconds` before
-    each round, and not for ever. A training that was cut short goes on where it was; after one that
-    was finished, the next goes on from its model, unless it is started with another model of this
-    store. `from_scratch` begins with the weights that it is started with, however the last ended.
+    `strategy` must be a weighted mean. Before each round it waits `online_timeout` seconds for
+    clients. A training that was cut short goes on after its last round. After a finished one, the
+    next goes on from its model, unless it is started with another model of this store.
+    `from_scratch` begins with the weights that it is started with, however the last one ended.
     """
     if isinstance(strategy, Recording):
         if strategy.store.path != store.path:
             raise ConfigError(
-                f"the strategy records into {strategy.store.path} already, not {store.path}: give "
-                "the one inside"
+                f"the strategy records into {strategy.store.path} already, not {store.path}: wrap "
+                "the strategy inside of it instead"
             )
         return strategy
     return Recording(
         supported_strategies.check_strategy(strategy),
         store,
-        wait_seconds=wait_seconds,
+        online_timeout=online_timeout,
         from_scratch=from_scratch,
     )
 
 
 @dataclass(frozen=True)
 class HashedUpdate:
-    """An update, while its round lasts."""
+    """An update and its digest, for as long as its round lasts."""
 
     state: states.State
     digest: str
 
 
 class Recording(Strategy):
-    """A weighted mean whose rounds are written down."""
+    """A weighted mean that records its rounds in a store."""
 
     def __init__(
-        self, inner: FedAvg, store: Store, *, wait_seconds: float, from_scratch: bool = False
+        self, inner: FedAvg, store: Store, *, online_timeout: float, from_scratch: bool = False
     ) -> None:
         self.inner, self.store = inner, store
-        self._wait_seconds, self._from_scratch = wait_seconds, from_scratch
+        self._online_timeout, self._from_scratch = online_timeout, from_scratch
         self._done = 0  # rounds of this training before it was cut short
-        self._asked = dict[int, Node]()
-        self._known: dict[str, Node] | None = None  # who has contributed so far, by identity
+        self._participants = dict[int, Node]()  # of this round, by node
+        self._contributors: dict[str, Node] | None = None  # so far, by identity
         self._digests = dict[str, str]()  # of their last recorded updates, by identity
-        self._told = set[tuple[int, str]]()  # who was said to stay out, and why
+        self._logged_refusals = set[tuple[int, str]]()
         self._start, self._config, self._run = "", dict[str, Any](), ""
-        self._last = dict[str, bytes]()  # the arrays of the model with digest `_start`
+        self._start_bytes = dict[str, bytes]()  # the arrays of the model with digest `_start`
 
     def start(
         self,
@@ -142,16 +143,19 @@ class Recording(Strategy):
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
         """Train from where the last training ended, or was cut short, unless from scratch."""
-        with self.store.held():
-            self._known = None  # an erasure may have come between two trainings
+        with self.store.lock():
+            self._contributors = None  # an erasure may have come between two trainings
             given = states.digest(_model(initial_arrays, self.store))
-            on = self.store.begin(num_rounds, given=given, from_scratch=self._from_scratch)
-            self._done = min(on.rounds, num_rounds) if on else 0
-            begin = on.arrays if on else initial_arrays
-            self._start, self._last = (on.model if on else None) or given, _bytes(begin)
+            begin = self.store.start_training(
+                num_rounds, given=given, from_scratch=self._from_scratch
+            )
+            self._done = min(begin.rounds, num_rounds) if begin else 0
+            arrays = begin.arrays if begin else initial_arrays
+            self._start = (begin.model if begin else None) or given
+            self._start_bytes = _bytes(arrays)
             result = super().start(
                 with_fast_polls(grid),
-                begin,
+                arrays,
                 num_rounds - self._done,
                 timeout,
                 train_config,
@@ -159,68 +163,75 @@ class Recording(Strategy):
                 None if evaluate_fn is None else self._numbered(evaluate_fn),
             )
             if num_rounds == self._done:
-                result.arrays = begin
-            self.store.finish()
+                result.arrays = arrays
+            self.store.finish_training()
         return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Let the strategy choose among the clients that have not left."""
-        if not self._is_last(arrays):  # else it was hashed when it was written
+        """Let the strategy choose among the clients that were not erased."""
+        if not self._is_start(arrays):  # else it was hashed when it was written
             self._start = states.digest(_model(arrays, self.store))
         self.store.check_start(self._start)
-        shown = self._admitted(grid)
-        waiting = self._waiting(shown, "train")
-        made = list(self.inner.configure_train(server_round + self._done, arrays, config, waiting))
-        chosen = {message.metadata.dst_node_id for message in made}
-        if strangers := chosen - shown.seen.keys():
+        admission = self._admission(grid)
+        waiting = self._with_timeout(admission, "train")
+        sent = list(self.inner.configure_train(server_round + self._done, arrays, config, waiting))
+        chosen = {message.metadata.dst_node_id for message in sent}
+        if strangers := chosen - admission.admitted.keys():
             raise ConfigError(
                 f"strategy {type(self.inner).__name__!r} sends to node {min(strangers)}, which "
                 "takes no part: choose among grid.get_node_ids()"
             )
-        self._asked = {node: shown.seen[node] for node in chosen}
-        for message in made:
-            who = self._asked[message.metadata.dst_node_id].identity
-            messages.add_home(message, self.store.identity, self._digests.get(who))
+        self._participants = {node: admission.admitted[node] for node in chosen}
+        for message in sent:
+            identity = self._participants[message.metadata.dst_node_id].identity
+            messages.add_home(message, self.store.identity, self._digests.get(identity))
         self._config = config_to_json(config)
-        self._run = str(made[0].metadata.run_id) if made else ""
-        return made
+        self._run = str(sent[0].metadata.run_id) if sent else ""
+        return sent
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Let the strategy average, and write down whom."""
-        found = [r for r in replies if r.has_error() or r.metadata.src_node_id in self._asked]
-        supported_strategies.check_in_the_open(found)
-        for reply in found:
-            if reply.has_error() and (node := self._asked.get(reply.metadata.src_node_id)):
-                line = reason(reply)
-                logger.info(f"left out of the round: client {node.name!r}: {line}")
+        """Let the strategy average, and record who is in the mean."""
+        every = [
+            r for r in replies if r.has_error() or r.metadata.src_node_id in self._participants
+        ]
+        supported_strategies.check_in_the_open(every)
+        errors = [reply for reply in every if reply.has_error()]
+        for reply in errors:
+            if node := self._participants.get(reply.metadata.src_node_id):
+                self._log_left_out(node, reply_error(reply))
         # Flower samples in random order, and a sum of floats depends on its order.
-        found.sort(key=self._place)
+        every.sort(key=self._name)
         with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-            vetted = self._vetted([reply for reply in found if not reply.has_error()], pool)
-            sound = [reply for reply, _, _ in vetted]
-            found = [reply for reply in found if reply.has_error()] + sound
+            checked = self._checked([reply for reply in every if not reply.has_error()], pool)
+            valid = [reply for reply, _, _ in checked]
             # Hashing leaves the interpreter to the mean, and needs as long.
-            hashing = [pool.submit(_hashed, state) for _, state, _ in vetted]
-            aggregate, metrics = self.inner.aggregate_train(server_round + self._done, found)
+            hashing = [pool.submit(_hashed, state) for _, state, _ in checked]
+            aggregate, metrics = self.inner.aggregate_train(
+                server_round + self._done, [*errors, *valid]
+            )
             if aggregate is None:
-                logger.info(f"round {server_round + self._done}: no update came, all stays")
+                logger.warning(
+                    f"round {server_round + self._done}: no update came, the model stays as it is"
+                )
                 return aggregate, metrics
             state = _model(aggregate, self.store)
-            updates = [each.result() for each in hashing]
-            weights = [weight for _, _, weight in vetted]
+            updates = [future.result() for future in hashing]
+            weights = [weight for _, _, weight in checked]
             supported_strategies.check_mean(
                 self.inner, state, [(u.state, w) for u, w in zip(updates, weights, strict=True)]
             )
-            distances = list(pool.map(lambda u: self.store.moved(u.state, state), updates))
+            distances = list(pool.map(lambda u: self.store.distance(u.state, state), updates))
         clients = [
-            _contribution(self._asked[reply.metadata.src_node_id], weight, update, away)
-            for reply, weight, update, away in zip(sound, weights, updates, distances, strict=True)
+            _contribution(self._participants[reply.metadata.src_node_id], weight, update, distance)
+            for reply, weight, update, distance in zip(
+                valid, weights, updates, distances, strict=True
+            )
         ]
-        completed = self.store.keep(
+        completed = self.store.record_round(
             state,
             run=self._run,
             strategy=type(self.inner).__name__,
@@ -229,90 +240,101 @@ class Recording(Strategy):
             config=self._config,
             server_round=server_round + self._done,
         )
-        self._start, self._last = completed.model, _bytes(aggregate)
-        if self._known is not None:
-            for reply, update in zip(sound, updates, strict=True):
-                node = self._asked[reply.metadata.src_node_id]
-                self._known.setdefault(node.identity, node)
+        self._start, self._start_bytes = completed.model, _bytes(aggregate)
+        if self._contributors is not None:
+            for reply, update in zip(valid, updates, strict=True):
+                node = self._participants[reply.metadata.src_node_id]
+                self._contributors.setdefault(node.identity, node)
                 self._digests[node.identity] = update.digest
         return aggregate, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Let the strategy choose among the clients that have not left."""
-        waiting = self._waiting(self._admitted(grid), "evaluate")
+        """Let the strategy choose among the clients that were not erased."""
+        waiting = self._with_timeout(self._admission(grid), "evaluate")
         return self.inner.configure_evaluate(server_round + self._done, arrays, config, waiting)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Let the strategy average what can be averaged."""
-        found = list(replies)
-        sound = {r.metadata.src_node_id: r for r in found if not r.has_error()}
-        odd = differing_replies(sound)
-        for node in sorted(odd):
-            logger.info(f"left out of the evaluation: node {node}: its metrics are other ones")
-        found = [r for r in found if r.has_error() or r.metadata.src_node_id not in odd]
-        return self.inner.aggregate_evaluate(server_round + self._done, found)
+        """Let the strategy average the metrics that have the same names."""
+        every = list(replies)
+        differing = differing_replies(
+            {r.metadata.src_node_id: r for r in every if not r.has_error()}
+        )
+        for node in sorted(differing):
+            logger.warning(
+                f"left out of the evaluation: node {node}: its metrics have names of their own"
+            )
+        usable = [r for r in every if r.has_error() or r.metadata.src_node_id not in differing]
+        return self.inner.aggregate_evaluate(server_round + self._done, usable)
 
     def summary(self) -> None:
-        """Pass on."""
+        """Log the strategy's own summary."""
         self.inner.summary()
 
     def _numbered(self, evaluate: Evaluate) -> Evaluate:
         return lambda number, record: evaluate(number + self._done, record)
 
-    def _place(self, reply: Message) -> str:
-        node = self._asked.get(reply.metadata.src_node_id)
+    def _name(self, reply: Message) -> str:
+        node = self._participants.get(reply.metadata.src_node_id)
         return node.name if node else ""
 
-    def _is_last(self, record: ArrayRecord) -> bool:
+    def _is_start(self, record: ArrayRecord) -> bool:
         """Return whether these are the very bytes that the last round ended with."""
-        here = _bytes(record)
+        data = _bytes(record)
         return (
-            bool(here)
-            and here.keys() == self._last.keys()
-            and all(here[name] is data for name, data in self._last.items())
+            bool(data)
+            and data.keys() == self._start_bytes.keys()
+            and all(data[name] is value for name, value in self._start_bytes.items())
         )
 
-    def _admitted(self, grid: Grid) -> AdmissionGrid:
-        """Return the grid without those who have left; an erasure waits until this has ended."""
-        if self._known is None:
-            self._known = {node.identity: node for node in self.store.clients()}
-            self._digests = self.store.digests()
-        roster = Roster(self._known.values(), self.store.erased())
-        return AdmissionGrid(grid, roster, self._tell_refused)
+    def _admission(self, grid: Grid) -> AdmissionGrid:
+        """Return the grid without erased clients; an erasure waits until this training ends."""
+        if self._contributors is None:
+            self._contributors = {node.identity: node for node in self.store.clients()}
+            self._digests = self.store.update_digests()
+        roster = Roster(self._contributors.values(), self.store.erased_clients())
+        return AdmissionGrid(grid, roster, self._log_refusal)
 
-    def _waiting(self, shown: AdmissionGrid, phase: Literal["train", "evaluate"]) -> DeadlineGrid:
-        """Return a grid that waits for as many clients as the strategy does, and not for ever."""
+    def _with_timeout(
+        self, admission: AdmissionGrid, phase: Literal["train", "evaluate"]
+    ) -> DeadlineGrid:
+        """Return a grid that waits for as many clients as the strategy does, with a timeout."""
         enough = supported_strategies.min_clients(self.inner, phase)
-        return DeadlineGrid(shown, self._wait_seconds, enough=enough, hopeless=shown.hopeless)
+        return DeadlineGrid(
+            admission, self._online_timeout, enough=enough, why_too_few=admission.why_too_few
+        )
 
-    def _tell_refused(self, node: Node, reason: str) -> None:
-        if (node.node, reason) not in self._told:
-            self._told.add((node.node, reason))
-            logger.info(f"stays out: client {node.name!r}: {reason}")
+    def _log_refusal(self, node: Node, reason: str) -> None:
+        if (node.node, reason) not in self._logged_refusals:
+            self._logged_refusals.add((node.node, reason))
+            logger.warning(f"not admitted: client {node.name!r}: {reason}")
 
-    def _vetted(
+    def _log_left_out(self, node: Node, reason: str) -> None:
+        logger.warning(f"left out of the round: client {node.name!r}: {reason}")
+
+    def _checked(
         self, replies: Sequence[Message], pool: ThreadPoolExecutor
     ) -> list[tuple[Message, states.State, float]]:
-        """Return the replies that a mean can be made of; the others are left out and named."""
-        like = self.store.like
-        looking = [pool.submit(check_update, r, self.inner, like) for r in replies]
-        faults, sound = dict[int, str](), list[tuple[Message, states.State, float]]()
-        for reply, looked in zip(replies, looking, strict=True):
+        """Return the replies that a mean can be made of; the others are left out and logged."""
+        template = self.store.template
+        checks = [pool.submit(check_update, reply, self.inner, template) for reply in replies]
+        faults, checked = dict[int, str](), list[tuple[Message, states.State, float]]()
+        for reply, check in zip(replies, checks, strict=True):
             try:
-                sound.append((reply, *looked.result()))
+                checked.append((reply, *check.result()))
             except GuardError as error:
                 faults[reply.metadata.src_node_id] = str(error)
-        odd = differing_replies({r.metadata.src_node_id: r for r, _, _ in sound})
-        faults |= dict.fromkeys(odd, "its records or metrics are named otherwise than others'")
+        differing = differing_replies({r.metadata.src_node_id: r for r, _, _ in checked})
+        faults |= dict.fromkeys(differing, "its records or metrics have other names than others'")
         for node, fault in faults.items():
-            logger.info(f"left out of the round: client {self._asked[node].name!r}: {fault}")
-        if len(faults) > 1 and faults.keys() == self._asked.keys():  # the app's fault, nobody's
-            raise GuardError(f"no client sent a sound update: {next(iter(faults.values()))}")
-        return [each for each in sound if each[0].metadata.src_node_id not in odd]
+            self._log_left_out(self._participants[node], fault)
+        # If every client is at fault, the app is.
+        if len(faults) > 1 and faults.keys() == self._participants.keys():
+            raise GuardError(f"no client sent a valid update: {next(iter(faults.values()))}")
+        return [row for row in checked if row[0].metadata.src_node_id not in differing]
 
 
 def _hashed(state: states.State) -> HashedUpdate:
@@ -338,13 +360,13 @@ def _bytes(record: ArrayRecord) -> dict[str, bytes]:
 
 def _model(record: ArrayRecord, store: Store) -> dict[str, Any]:
     try:
-        return arrays.to_state(record, store.like, averaged=True, shared=True)
+        return arrays.to_state(record, store.template, averaged=True, shared=True)
     except GuardError as error:
         raise GuardError(f"the strategy's arrays are not those of load_model(): {error}") from error
 
 
 def config_to_json(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what clients were told, as JSON holds it; the round's number is told anew."""
+    """Return the config that clients were given, as JSON, without the round's number."""
     return {
         name: _BYTES + base64.b64encode(value).decode() if isinstance(value, bytes) else value
         for name, value in config.items()
@@ -352,13 +374,13 @@ def config_to_json(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def config_from_json(found: Mapping[str, Any]) -> ConfigRecord:
-    """Return what `told` wrote down."""
+def config_from_json(values: Mapping[str, Any]) -> ConfigRecord:
+    """Return the config that `config_to_json` wrote."""
     return ConfigRecord(
         {
             name: base64.b64decode(value.removeprefix(_BYTES))
             if isinstance(value, str) and value.startswith(_BYTES)
             else value
-            for name, value in found.items()
+            for name, value in values.items()
         }
     )

@@ -1,4 +1,4 @@
-"""Questions to clients: one task to several at once, and what came of it."""
+"""Tasks for clients: one task sent to several clients at once, and their replies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RecordedUpdate:
-    """What the server knows of a client's last update: its share in the last mean, its digest."""
+    """A client's last update as the server recorded it: share of the last mean, and digest."""
 
     weight: float
     digest: str | None
@@ -35,7 +35,7 @@ class RecordedUpdate:
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """A task, the form in which it travels, and the state to do it with."""
+    """A task, the form in which it is sent, and the state that it works on."""
 
     task: Task
     form: TaskMessage
@@ -45,94 +45,95 @@ class TaskRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReplies:
-    """Replies and failures by client; whoever is in neither was silent."""
+    """Replies and failures by client; a client in neither was silent."""
 
     replies: Mapping[int, LocalResult | Reply]
     failures: Mapping[int, SecedeError]
-    crashed: frozenset[int] = frozenset()  # those among them whose app broke off, which may pass
+    crashed: frozenset[int] = frozenset()  # failures of the client's app, which may be temporary
     cost: Cost
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSender:
-    """Whom to ask, and what the server knows of them."""
+    """Sends tasks to clients, with what the server recorded of their updates."""
 
-    exchange: Transport
+    transport: Transport
     clients: Mapping[int, Node]
     own: Mapping[int, RecordedUpdate]
-    like: State
+    template: State
     home: str = ""
 
-    def ask(
-        self, clients: Sequence[int], question: TaskRequest, *, seconds: float, gather: float
+    def send(
+        self, clients: Sequence[int], request: TaskRequest, *, timeout: float, node_timeout: float
     ) -> TaskReplies:
-        """Ask those who are there, or come within `gather` seconds; all of it ends in `seconds`."""
+        """Send a task to the clients that are online within `node_timeout`; end after `timeout`."""
         started = time.monotonic()
-        there = self.exchange.gather([self.clients[client] for client in clients], gather)
-        left = max(seconds - (time.monotonic() - started), self.exchange.pause)
-        at = {
-            there[name].node: client
+        wanted = [self.clients[client] for client in clients]
+        online = self.transport.wait_for_nodes(wanted, node_timeout)
+        left = max(timeout - (time.monotonic() - started), self.transport.pause)
+        client_at = {
+            online[name].node: client
             for client in clients
-            if (name := self.clients[client].name) in there
+            if (name := self.clients[client].name) in online
         }
-        made = [self._message(node, client, question, left) for node, client in at.items()]
-        names = {node: self.clients[client].name for node, client in at.items()}
-        came = self.exchange.send(made, names, left)
+        sent = [self._message(node, client, request, left) for node, client in client_at.items()]
+        names = {node: self.clients[client].name for node, client in client_at.items()}
+        answers = self.transport.send(sent, names, left)
         replies, failures = dict[int, LocalResult | Reply](), dict[int, SecedeError]()
-        for node, message in came.sound.items():
+        for node, message in answers.received.items():
             try:
-                found = messages.read_reply(message, question.task, self.like, names[node])
-                replies[at[node]] = found
+                found = messages.read_reply(message, request.task, self.template, names[node])
+                replies[client_at[node]] = found
             except SecedeError as error:
-                logger.info(str(error))
-                failures[at[node]] = _unsaid(error, names[node])
-        for node, reason in came.failed.items():
-            logger.info(f"client {names[node]!r} failed: {reason}")
-            failures[at[node]] = _unsaid(RecordError(), names[node])
-        for node, reason in came.lost.items():
-            logger.info(f"client {names[node]!r} went away: {reason}")
+                logger.warning(str(error))
+                failures[client_at[node]] = _without_words(error, names[node])
+        for node, reason in answers.failed.items():
+            logger.warning(f"client {names[node]!r} failed: {reason}")
+            failures[client_at[node]] = _without_words(RecordError(), names[node])
+        for node, reason in answers.lost.items():
+            logger.warning(f"client {names[node]!r} went away: {reason}")
         cost = Cost(
-            upload_bytes=sum(arrays.size_bytes(message) for message in came.sound.values()),
-            download_bytes=sum(arrays.size_bytes(message) for message in made),
+            upload_bytes=sum(arrays.size_bytes(message) for message in answers.received.values()),
+            download_bytes=sum(arrays.size_bytes(message) for message in sent),
             gradient_samples=sum(reply.gradient_samples for reply in replies.values()),
             seconds=time.monotonic() - started,
         )
-        crashed = frozenset(at[node] for node in came.failed)
+        crashed = frozenset(client_at[node] for node in answers.failed)
         return TaskReplies(replies=replies, failures=failures, crashed=crashed, cost=cost)
 
-    def _message(self, node: int, client: int, question: TaskRequest, ttl: float) -> Message:
-        form = question.form
+    def _message(self, node: int, client: int, request: TaskRequest, ttl: float) -> Message:
+        form = request.form
         own = self.own.get(client) if form.name == client_tasks.LOCAL_STEP else None
         asked = messages.TaskHeader(
             task=form.name,
             method=form.method,
             settings=dict(form.settings),
             client=client,
-            number=question.number,
+            number=request.number,
             weight=own.weight if own else 0.0,
             own=own.digest if own else None,
             home=self.home,
         )
-        return messages.task_message(node, asked, question.state, ttl=ttl)
+        return messages.task_message(node, asked, request.state, ttl=ttl)
 
 
-def _unsaid(error: SecedeError, who: str) -> SecedeError:
-    """Return an error of the same kind without a client's words: it ends in journals."""
+def _without_words(error: SecedeError, who: str) -> SecedeError:
+    """Return an error of the same kind without the client's own words, fit for the journal."""
     kind = type(error)
-    return kind(f"client {who!r}: {kind.__name__}; what it says was printed and is not kept")
+    return kind(f"client {who!r}: {kind.__name__}; its own words were logged and are not kept")
 
 
 @dataclass(frozen=True)
 class CollectedReplies:
-    """An engine whose clients have answered already."""
+    """An engine that returns replies which have come already."""
 
-    answers: TaskReplies
+    collected: TaskReplies
 
     def train_round(
         self, state: State, clients: Sequence[int], *, phase: str, number: int
     ) -> RoundReply:
-        """Nobody trains here."""
-        raise SilentError("nobody trains while clients count")
+        """Refuse: no replies of a round were collected."""
+        raise SilentError("no round can be taken from collected replies")
 
     def ask(
         self,
@@ -142,7 +143,7 @@ class CollectedReplies:
         global_state: State,
         number: int = 0,
     ) -> tuple[ReplyT, Cost]:
-        """Return the answer that came."""
-        if client not in self.answers.replies:
+        """Return the answer that answers."""
+        if client not in self.collected.replies:
             raise SilentError(f"client {client} did not answer")
-        return cast("ReplyT", self.answers.replies[client]), Cost()
+        return cast("ReplyT", self.collected.replies[client]), Cost()

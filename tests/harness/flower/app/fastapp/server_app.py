@@ -15,11 +15,11 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     store = Store(str(config["erasure.home"]), load_model, name="north")
-    strategy = recording(FedAvg(fraction_evaluate=0.0, min_train_nodes=2), store, wait_seconds=90)
+    strategy = recording(FedAvg(fraction_evaluate=0.0, min_train_nodes=2), store, online_timeout=90)
     if erase_if_asked(grid, strategy, store, context):
         return
     torch.manual_seed(0)
-    start = store.model() or load_model().state_dict()
+    start = store.last_model() or load_model().state_dict()
     strategy.start(
         grid, ArrayRecord(start), num_rounds=int(config["num-server-rounds"]), timeout=90
     )

@@ -13,8 +13,7 @@ from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
 from secede.erasure.signing.keys import Keyring, key_id
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError, RolledBackError, TrustError
-from secede.flower import erasure as erasing
-from secede.flower import plan
+from secede.flower import erasure, plan
 from secede.flower.storage import register
 
 
@@ -77,7 +76,7 @@ def test_a_servers_key_outlives_the_loss_of_its_public_half(federation: Federati
     public = home(federation) / "keys" / "server.pub"
     before, private = public.read_bytes(), (home(federation) / "server.key").read_bytes()
     public.unlink()
-    with federation.store.held():
+    with federation.store.lock():
         register.register_federation(federation.store)
     assert public.read_bytes() == before
     assert (home(federation) / "server.key").read_bytes() == private
@@ -91,11 +90,11 @@ def test_nobody_trains_between_what_an_erasure_reads_and_does(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     federation.train(2)
-    owner, name = (register, "register_federation") if "." in step else (erasing, step)
+    owner, name = (register, "register_federation") if "." in step else (erasure, step)
     real, tried = getattr(owner, name), []
 
     def looked(*given: Any, **options: Any) -> Any:
-        with pytest.raises(RecordError, match="is in use by"), federation.store.held(0):
+        with pytest.raises(RecordError, match="is in use by"), federation.store.lock(0):
             pass
         tried.append(step)
         return real(*given, **options)

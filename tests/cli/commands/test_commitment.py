@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.erasure import small
-from secede.cli import committing
+from secede.cli.commands.commitment import prove, verify, verify_proof
 from secede.erasure.storage.home import Home
 from secede.errors import ConfigError, TrustError
 
@@ -26,19 +26,19 @@ def test_a_commitment_is_shown_to_hold_and_another_is_not(
     erased: tuple[Home, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home, receipt = small.copy(erased[0], tmp_path / "home"), erased[1]
-    committing.whole(home.path, "site-0", receipt, as_json=True)
+    verify(home.path, "site-0", receipt, json=True)
     told = json.loads(capsys.readouterr().out)
-    assert told["holds"] is True
+    assert told["valid"] is True
     assert told["samples"] == small.told(home)["scope"]["commitment"]["samples"]
     with pytest.raises(ConfigError, match="is about 'site-0', not 'site-1'"):
-        committing.whole(home.path, "site-1", receipt, as_json=True)
+        verify(home.path, "site-1", receipt, json=True)
     salt = home.path / "sites" / "site-1.salt"
     salt.write_bytes(bytes(32))
     with pytest.raises(TrustError, match="not the one committed to"):
-        committing.whole(home.path, "site-1", None, as_json=True)
+        verify(home.path, "site-1", None, json=True)
     salt.unlink()
     with pytest.raises(ConfigError, match="cannot read the salt"):
-        committing.whole(home.path, "site-1", None, as_json=True)
+        verify(home.path, "site-1", None, json=True)
 
 
 def test_of_a_folder_of_receipts_the_clients_own_is_taken(
@@ -50,21 +50,21 @@ def test_of_a_folder_of_receipts_the_clients_own_is_taken(
     folder = outcome.receipt.parent
     assert len(list(folder.glob("*.json"))) == 2
     for client in ("site-0", "site-1"):
-        committing.whole(home.path, client, folder, as_json=True)
+        verify(home.path, client, folder, json=True)
         assert json.loads(capsys.readouterr().out)["client"] == client
     with pytest.raises(ConfigError, match=r"no receipt in .* is about 'site-2'"):
-        committing.whole(home.path, "site-2", folder, as_json=True)
+        verify(home.path, "site-2", folder, json=True)
     broken = folder / receipt.name
     broken.write_bytes(broken.read_bytes().replace(b"A", b"B", 1))
     with pytest.raises((ConfigError, TrustError)):  # one that does not hold is not taken for it
-        committing.whole(home.path, "site-0", folder, as_json=True)
+        verify(home.path, "site-0", folder, json=True)
 
 
 @pytest.fixture
 def shown(erased: tuple[Home, Path], tmp_path: Path) -> tuple[Path, Path]:
     """Sample 5 of site-0 and its proof."""
     proof, sample = tmp_path / "proof.json", tmp_path / "sample.bin"
-    committing.prove(erased[0].path, "site-0", 5, proof, sample, as_json=False)
+    prove(erased[0].path, "site-0", 5, proof, sample)
     return proof, sample
 
 
@@ -72,9 +72,7 @@ def check(
     erased: tuple[Home, Path], proof: Path, sample: Path, receipt: Path | None = None
 ) -> None:
     home, own = erased
-    committing.check(
-        proof, sample, receipt or own, home.keys, server="server", auditors=(), as_json=True
-    )
+    verify_proof(proof, sample, receipt or own, home.keys, json=True)
 
 
 def test_one_sample_is_shown_to_somebody_with_receipt_and_public_keys(
@@ -84,11 +82,11 @@ def test_one_sample_is_shown_to_somebody_with_receipt_and_public_keys(
     check(erased, *shown)
     told = json.loads(capsys.readouterr().out)
     stated = small.told(erased[0])["scope"]["commitment"]
-    assert told == {"holds": True, "client": "site-0", "index": 5, **stated}
+    assert told == {"valid": True, "client": "site-0", "index": 5, **stated}
     for path in shown:
         assert path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(ConfigError, match="exists and is not replaced"):
-        committing.prove(erased[0].path, "site-0", 5, *shown, as_json=False)
+        prove(erased[0].path, "site-0", 5, *shown)
 
 
 def test_every_altered_byte_of_sample_and_proof_is_refused(
@@ -116,15 +114,15 @@ def test_another_sample_or_client_is_refused(
 ) -> None:
     home, receipt = erased
     proof, sample = tmp_path / "6.json", tmp_path / "6.bin"
-    committing.prove(home.path, "site-0", 6, proof, sample, as_json=False)
+    prove(home.path, "site-0", 6, proof, sample)
     with pytest.raises(TrustError, match="not shown to be in the set"):
         check(erased, proof, shown[1])
     other = tmp_path / "other.json", tmp_path / "other.bin"
-    committing.prove(home.path, "site-1", 5, *other, as_json=False)
+    prove(home.path, "site-1", 5, *other)
     with pytest.raises(ConfigError, match="is about 'site-0', not 'site-1'"):
         check(erased, *other)
     with pytest.raises(ConfigError, match="does not exist: expected one from 0 to"):
-        committing.prove(home.path, "site-0", 10**6, tmp_path / "a", tmp_path / "b", as_json=False)
+        prove(home.path, "site-0", 10**6, tmp_path / "a", tmp_path / "b")
     broken = tmp_path / "receipt.json"
     broken.write_bytes(receipt.read_bytes().replace(b"A", b"B", 1))
     with pytest.raises(TrustError, match=r"receipt\.json"):
@@ -135,9 +133,10 @@ def test_checking_needs_no_torch_and_no_home(
     erased: tuple[Home, Path], shown: tuple[Path, Path]
 ) -> None:
     program = (
-        "import sys; from pathlib import Path; from secede.cli import committing\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from secede.cli.commands.commitment import verify_proof\n"
         "paths = map(Path, sys.argv[1:])\n"
-        "committing.check(*paths, server='server', auditors=(), as_json=True)\n"
+        "verify_proof(*paths, json=True)\n"
         "sys.exit('torch' in sys.modules)"
     )
     paths = [*map(str, shown), str(erased[1]), str(erased[0].keys)]

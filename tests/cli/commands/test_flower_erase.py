@@ -30,7 +30,7 @@ def test_a_run_that_failed_by_a_roll_back_says_so(
 
     monkeypatch.setattr(runs, "run", fails)
     monkeypatch.setattr(runs, "check_running", lambda _: None)
-    for name in ("leaving", "erasure"):
+    for name in ("check_leaver", "prepare_erasure"):
         monkeypatch.setattr(preflight, name, lambda *_, **__: None)
     monkeypatch.setattr(results, "earlier_result", lambda *_: None)
     monkeypatch.setattr(results, "last_request", lambda *_: next(states, None))
@@ -44,13 +44,15 @@ def test_a_run_that_failed_by_a_roll_back_says_so(
 
 
 def test_options_of_an_erasure_reach_the_run(
-    asked: tuple[str, list[dict[str, object]]], tmp_path: Path
+    recorded_runs: tuple[str, list[dict[str, object]]], tmp_path: Path
 ) -> None:
     from secede.erasure.planning.options import EraseOptions, from_json
 
-    folder, given = asked
-    options = "--trigger objection --gone --method retrain --answer-seconds 60 --least-rounds 2"
-    options += " --no-fading"
+    folder, given = recorded_runs
+    options = (
+        "--trigger objection --leaver-gone --method retrain --leaver-timeout 60 --min-rounds 2"
+    )
+    options += " --keep-unused-weights"
     more = ["--set", "retrain.x=1"]
     wrong = CliRunner().invoke(app, ["flower", "erase", folder, "name:a", *options.split(), *more])
     assert isinstance(wrong.exception, ConfigError)  # before anything runs
@@ -85,8 +87,8 @@ def test_an_erasure_has_all_options_of_the_simulated_one() -> None:
     assert wanted <= {word for word in shown.split() if word.startswith("--")}
 
 
-def test_why_a_site_leaves_must_be_said(asked: tuple[str, list[dict[str, object]]]) -> None:
-    folder, given = asked
+def test_why_a_site_leaves_must_be_said(recorded_runs: tuple[str, list[dict[str, object]]]) -> None:
+    folder, given = recorded_runs
     silent = CliRunner().invoke(app, ["flower", "erase", folder, "name:a"])
     assert isinstance(silent.exception, ConfigError)
     assert "say why name:a leaves: --trigger consent-withdrawn" in str(silent.exception)
@@ -96,7 +98,7 @@ def test_why_a_site_leaves_must_be_said(asked: tuple[str, list[dict[str, object]
 
 
 def test_a_dry_run_shows_the_plan_that_the_run_tells(
-    asked: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
+    recorded_runs: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from secede.erasure.documents.plan import GuardLimits, Margins, Plan, Step
     from secede.flower.deploy import runs
@@ -138,7 +140,7 @@ def test_a_dry_run_shows_the_plan_that_the_run_tells(
         show(plan.line())
         return "7"
 
-    folder, _ = asked
+    folder, _ = recorded_runs
     monkeypatch.setattr(runs, "run", run)
     command = ["flower", "erase", folder, "name:a", "--dry-run"]
     shown = CliRunner().invoke(app, command)
@@ -148,12 +150,12 @@ def test_a_dry_run_shows_the_plan_that_the_run_tells(
 
 
 def test_an_app_of_an_older_version_is_told_before_anything_runs(
-    asked: tuple[str, list[dict[str, object]]],
+    recorded_runs: tuple[str, list[dict[str, object]]],
 ) -> None:
-    folder, given = asked
+    folder, given = recorded_runs
     path = Path(folder) / "app" / "pyproject.toml"
     path.write_text(path.read_text().replace(', trigger = "", options = ""', ""))
-    command = ["flower", "erase", folder, "name:a", "--trigger", "other", "--gone"]
+    command = ["flower", "erase", folder, "name:a", "--trigger", "other", "--leaver-gone"]
     shown = CliRunner().invoke(app, command)
     assert isinstance(shown.exception, ConfigError)
     assert "has no erasure.trigger, erasure.options" in str(shown.exception)
@@ -189,16 +191,16 @@ def test_a_mistake_leaves_a_training_that_was_cut_as_it_was(
     if mistake == "older":
         config.write_text(config.read_text().replace(', trigger = "", options = ""', ""))
     before = {p: p.read_bytes() for p in project.home.rglob("*") if p.is_file()}
-    cut = TrainingState(project.home).cut()
+    cut = TrainingState(project.home).unfinished()
     assert cut is not None
     options = {"trigger": [], "request": ["--request", str(config)], "plan": ["--dry-run"]}
     more = options.get(mistake, ["--trigger", "other"])
-    command = ["flower", "erase", str(project.folder), "name:site-1", "--as-it-is", *more]
+    command = ["flower", "erase", str(project.folder), "name:site-1", "--accept-unfinished", *more]
     shown = CliRunner().invoke(app, command)
     assert isinstance(shown.exception, SecedeError)
     assert words in str(shown.exception)
     assert {p: p.read_bytes() for p in project.home.rglob("*") if p.is_file()} == before
-    assert TrainingState(project.home).cut() == cut
+    assert TrainingState(project.home).unfinished() == cut
 
 
 def test_erasing_again_says_when_it_was_done_and_where_the_receipt_is(
@@ -238,4 +240,4 @@ def test_erasing_again_says_when_it_was_done_and_where_the_receipt_is(
     offline = CliRunner().invoke(app, [*command, "--json"])
     assert offline.exit_code == 0
     assert json.loads(offline.stdout)["run"] is None
-    assert "is not asked once more to delete its updates: the SuperLink does" in offline.stderr
+    assert "is not asked again to delete its updates: the SuperLink does" in offline.stderr

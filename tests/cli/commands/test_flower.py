@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from secede.cli.flower import group
 from typer.testing import CliRunner
 
 from harness.paths import ROOT
 from secede.cli.app import app
+from secede.cli.commands.flower import group
 from secede.errors import ConfigError, SecedeError
 
 NAMES = [command.callback.__name__ for command in group.registered_commands if command.callback]
@@ -62,12 +62,12 @@ def test_an_address_that_others_reach_is_warned_of(tmp_path: Path) -> None:
 
 
 def test_runs_under_way_are_shown_and_stopped(
-    asked: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
+    recorded_runs: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from secede.flower.deploy import runs, supervisor
     from secede.flower.deploy.supervisor import ProcessStatus
 
-    folder, stopped = asked[0], list[str]()
+    folder, stopped = recorded_runs[0], list[str]()
     monkeypatch.setattr(
         supervisor, "status", lambda _: [ProcessStatus("superlink", 1, "yes", None)]
     )
@@ -90,7 +90,7 @@ def test_runs_under_way_are_shown_and_stopped(
     ("only", "cut"), [((), True), (("superlink",), True), (("a",), False)], ids=str
 )
 def test_a_run_that_is_cut_short_is_told(
-    asked: tuple[str, list[dict[str, object]]],
+    recorded_runs: tuple[str, list[dict[str, object]]],
     monkeypatch: pytest.MonkeyPatch,
     only: tuple[str, ...],
     cut: bool,
@@ -102,14 +102,14 @@ def test_a_run_that_is_cut_short_is_told(
     monkeypatch.setattr(runs, "active", lambda *_, **__: [runs.ActiveRun("7", "running", 12.3)])
     monkeypatch.setattr(supervisor, "down", lambda *_: None)
     options = [word for name in only for word in ("--only", name)]
-    shown = CliRunner().invoke(app, ["flower", "down", asked[0], *options])
+    shown = CliRunner().invoke(app, ["flower", "down", recorded_runs[0], *options])
     assert shown.exit_code == 0
-    told = "run 7 is cut short; the command that began it goes on when it is given again"
+    told = "run 7 is cut short; give the command that began it again, and it goes on"
     assert (told in shown.stderr) is cut
 
 
 def test_a_superlink_that_does_not_answer_is_taken_down_all_the_same(
-    asked: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
+    recorded_runs: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from secede.flower.deploy import processes, runs, supervisor
     from secede.flower.deploy.processes import Process
@@ -121,7 +121,7 @@ def test_a_superlink_that_does_not_answer_is_taken_down_all_the_same(
     monkeypatch.setattr(processes, "running", lambda *_: Process(1, 0, "then", "superlink"))
     monkeypatch.setattr(runs, "active", silent)
     monkeypatch.setattr(supervisor, "down", lambda *_: ended.append("all"))
-    assert CliRunner().invoke(app, ["flower", "down", asked[0]]).exit_code == 0
+    assert CliRunner().invoke(app, ["flower", "down", recorded_runs[0]]).exit_code == 0
     assert ended == ["all"]
 
 
@@ -183,15 +183,15 @@ def test_training_on_what_does_not_run_changes_nothing(tmp_path: Path) -> None:
 
 def test_the_way_back_says_that_it_trains_at_once() -> None:
     shown = " ".join(CliRunner().invoke(app, ["flower", "train", "--help"]).stdout.split())
-    assert "or --go-on takes it back and trains at once" in shown
+    assert "or --resume is given" in shown
 
 
 @pytest.mark.parametrize(
     ("option", "wished"),
-    [([], (False, False)), (["--from-scratch"], (True, False)), (["--go-on"], (False, True))],
+    [([], (False, False)), (["--from-scratch"], (True, False)), (["--resume"], (False, True))],
 )
 def test_a_wish_for_a_training_from_scratch_and_its_way_back_reach_the_home(
-    asked: tuple[str, list[dict[str, object]]],
+    recorded_runs: tuple[str, list[dict[str, object]]],
     monkeypatch: pytest.MonkeyPatch,
     option: list[str],
     wished: tuple[bool, bool],
@@ -208,5 +208,5 @@ def test_a_wish_for_a_training_from_scratch_and_its_way_back_reach_the_home(
 
     monkeypatch.setattr(runs, "check_running", lambda _: None)
     monkeypatch.setattr(preflight, "plan_training", training)
-    CliRunner().invoke(app, ["flower", "train", asked[0], *option])
+    CliRunner().invoke(app, ["flower", "train", recorded_runs[0], *option])
     assert told == [wished]

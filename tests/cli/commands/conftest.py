@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.erasure import papers, small
+from secede import state as states
+from secede.erasure.documents.receipt import Statement
+from secede.erasure.receipts.verify import countersign_receipt, sign_receipt
+from secede.erasure.signing.keys import generate_key_pair, load_private
+from secede.erasure.storage.home import Home
+from secede.erasure.storage.ledger import Ledger
+from secede.errors import SecedeError
+
+
+@pytest.fixture
+def recorded_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, list[dict[str, object]]]:
+    """A project whose runs are written down instead, and what they were given."""
+    from secede.flower.deploy import preflight, results, runs
+    from secede.flower.deploy.scaffold import write_project
+
+    given: list[dict[str, object]] = []
+
+    def run(_project: object, config: dict[str, object], **_: object) -> str:
+        given.append(config)
+        raise SecedeError("run 7 ended")
+
+    monkeypatch.setattr(runs, "run", run)
+    monkeypatch.setattr(runs, "check_running", lambda _: None)
+    for name in ("check_leaver", "prepare_erasure"):
+        monkeypatch.setattr(preflight, name, lambda *_, **__: None)
+    for name in ("last_request", "earlier_result"):
+        monkeypatch.setattr(results, name, lambda *_: None)
+    return str(write_project(tmp_path / "p", sites=["a", "b"], port=9092).folder), given
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a receipt, its keys, the model and the ledger."""
+    state = {"w": torch.tensor([1.0, 2.0])}
+    states.save(state, tmp_path / "model.safetensors")
+    after = states.digest(state)
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        head = papers.fill(ledger, receipts=False, after=after)
+    for name in ("server", papers.LEAVER):
+        private, _ = generate_key_pair(tmp_path / "keys", name)
+        private.rename(tmp_path / private.name)
+    told = json.loads(papers.statement(ledger=head).payload())
+    told["predicate"]["models"]["after"] = after
+    told["subject"][0]["digest"]["sha256"] = after
+    statement = Statement.model_validate_json(json.dumps(told))
+    signed = sign_receipt(statement, load_private(tmp_path / "server.key"))
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        digest = hashlib.sha256(statement.payload()).hexdigest()
+        papers.issue(ledger, digest, after=after)
+        ledger.export(tmp_path / "ledger.jsonl")
+    leaver = load_private(tmp_path / f"{papers.LEAVER}.key")
+    (tmp_path / "receipt.json").write_bytes(countersign_receipt(signed, leaver))
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def founded(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return small.make(tmp_path_factory.mktemp("founded"))
+
+
+@pytest.fixture
+def home_and_request(founded: Home, tmp_path: Path) -> tuple[Home, Path]:
+    """A home and a signed request."""
+    home = small.copy(founded, tmp_path / "home")
+    path = tmp_path / "request.json"
+    path.write_bytes(small.ask(home))
+    return home, path

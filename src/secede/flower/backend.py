@@ -263,7 +263,7 @@ class FlowerBackend(FederationBackend):
         last = store.last_round()
         serving = store.serving_model()
         if last is not None and serving is not None and last.model != serving.digest:
-            state, _ = states.load(store.home.model(serving.digest))
+            state, _ = states.load(store.home.model_path(serving.digest))
             store.record_round(
                 {name: state[name] for name in store.template},
                 run=last.run,

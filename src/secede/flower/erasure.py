@@ -323,7 +323,7 @@ def _result(outcome: Outcome, home: Home) -> str:
     if outcome.model is None:
         return f"{outcome.client} was not erased: {outcome.state}: {outcome.reason}"
     return (
-        f"{outcome.client} is erased by {outcome.method}; model {home.model(outcome.model)}, "
+        f"{outcome.client} is erased by {outcome.method}; model {home.model_path(outcome.model)}, "
         f"receipt {outcome.receipt}"
     )
 

@@ -81,7 +81,7 @@ def _create(
     _make_keys(home, names)
     clients = _clients(home, federation, names, config.training.rounds)
     _register(home, name, names, state, config.training.rounds, now)
-    home.describe(
+    home.save_federation(
         Record(name=name, run=name, clients=clients, recipe=files.digest(path / "recipe.json"))
     )
     return home
@@ -182,7 +182,7 @@ def _register(
 ) -> None:
     """Put the trained model into service, and into the ledger who received it."""
     digest = states.digest(state)
-    states.save(state, home.model(digest))
+    states.save(state, home.model_path(digest))
     with Journal(home.journal), ModelRegistry(home.registry) as registry:
         registry.promote(
             Candidate(digest=digest, parent=None, run=run, round=rounds, clients=names), now

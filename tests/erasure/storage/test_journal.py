@@ -89,7 +89,7 @@ def test_refusals_say_why_and_leave_no_trace(two: People, journal: Journal) -> N
     cases: list[tuple[bytes, datetime, type[SecedeError], str]] = [
         (forged, NOW, TrustError, "not a DSSE envelope"),
         (stolen, NOW, TrustError, "signed with south.s key, expected north.s"),
-        (stranger, NOW, RequestError, "client 'west' is not known"),
+        (stranger, NOW, RequestError, "client 'west' is unknown"),
         (elsewhere, NOW, RequestError, "for federation 'banks'"),
         (replayed, NOW, RequestError, "repeats the nonce"),
         (genuine, later(days=7), RequestError, "expired"),
@@ -139,7 +139,7 @@ def test_a_client_may_have_a_quota_of_its_own(two: People, journal: Journal) -> 
     journal.set_quota("north", 5)
     for _ in range(5):
         close(journal, accepted(two, journal).id)
-    with pytest.raises(RequestError, match="at most 5"):
+    with pytest.raises(RequestError, match="the limit is 5"):
         two.send(journal, two.ask("north"))
     close(journal, two.send(journal, two.ask("south"), quota=1).entry.id)
     with pytest.raises(RequestError, match="the limit is 1"):

@@ -18,7 +18,7 @@ from secede.flower.storage import register
 
 def model_of(federation: Federation, place: int) -> ArrayRecord:
     digest = federation.store.log.rounds()[place].model
-    state, _ = states.load(federation.store.home.model(digest))
+    state, _ = states.load(federation.store.home.model_path(digest))
     return ArrayRecord({name: state[name] for name in federation.store.template})
 
 

@@ -42,7 +42,7 @@ def check(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry)
     rows = list(ledger.rows())
     entries = journal.entries()
     for entry in entries:
-        path = home.receipt(entry.digest)
+        path = home.receipt_path(entry.digest)
         if entry.state == PROMOTED and (path in broken or not path.is_file()):
             raise TrustError(
                 f"{path} is missing or does not verify, but its erasure was promoted: restore it; "
@@ -55,7 +55,7 @@ def check(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry)
 
 
 def receipt_heads(home: Home) -> tuple[list[Head], list[Path]]:
-    """Return the ledger's heads that receipts here name, and the receipts that do not verify."""
+    """Return the ledger's heads that a home's receipts name, and the receipts that are invalid."""
     signers, heads, broken = home.signers(), list[Head](), list[Path]()
     for path in sorted(home.receipts.glob("*.json")):
         try:
@@ -181,7 +181,7 @@ def _check_models(home: Home, registry: ModelRegistry, rows: Sequence[Row]) -> N
             lost = {*body["clients"]} - {*models[body["model"]].clients} - gone
             _check_carried(body["model"], lost)
         elif row.kind == "destroyed" and body["what"] == "model-before":
-            path = home.model(body["digest"])
+            path = home.model_path(body["digest"])
             if path.exists():
                 raise TrustError(
                     f"{path} was destroyed by an erasure and is there again, as after a restore: "

@@ -73,7 +73,7 @@ def _requests(folder: Path, leaver: str) -> list[Entry]:
 
 
 def _held(home: Home, entry: Entry) -> ErasureResult:
-    path, signers = home.receipt(entry.digest), home.signers()
+    path, signers = home.receipt_path(entry.digest), home.signers()
     data = read_file(path, MAX_RECEIPT_BYTES)
     held = verify_receipt(data, signers.keys, auditors=signers.auditors, ledger=home.ledger)
     told = held.statement.predicate

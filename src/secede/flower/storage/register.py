@@ -57,7 +57,7 @@ def register_federation(store: Store) -> Home:
         clients=clients,
         recipe=files.digest(home.path / "recipe.json"),
     )
-    home.describe(federation)
+    home.save_federation(federation)
     return home
 
 

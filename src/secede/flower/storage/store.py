@@ -158,9 +158,9 @@ class Store:
         last = self.last_round()
         if last is None:
             return None
-        state, _ = states.load(self.home.model(last.model))
+        state, _ = states.load(self.home.model_path(last.model))
         if states.digest(state) != last.model:
-            raise StateError(f"{self.home.model(last.model)}: not the model that was recorded")
+            raise StateError(f"{self.home.model_path(last.model)}: not the model that was recorded")
         return {name: state[name] for name in self.template}
 
     def clients(self) -> tuple[Node, ...]:

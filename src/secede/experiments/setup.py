@@ -17,7 +17,7 @@ from secede.data import catalog, partition
 from secede.data.samples import Dataset, Samples
 from secede.errors import ConfigError
 from secede.experiments.config import Config
-from secede.federation.executors.choose import MINIMUM_STACKED, Choice
+from secede.federation.executors.choose import MIN_STACKED_CLIENTS, Choice
 from secede.federation.precision import Precision
 from secede.federation.simulator import Simulator
 from secede.federation.training import LocalTraining
@@ -168,7 +168,7 @@ def _executor_key(config: Config) -> Hashable:
         config.training.model_copy(update={"rounds": 1}),
         config.executor,
         config.precision,
-        config.clients.count < MINIMUM_STACKED,
+        config.clients.count < MIN_STACKED_CLIENTS,
     )
 
 

@@ -89,7 +89,7 @@ class FlowerBackend(FederationBackend):
         self.clients = {node.name: number for number, node in enumerate(known)}
         recorded = {each.client: each.weight for r in rounds if not r.erased for each in r.clients}
         self._weights = {n: recorded[node.name] for n, node in enumerate(known)}
-        self._round_seconds, self._gather_seconds = round_timeout, online_timeout
+        self._round_timeout, self._online_timeout = round_timeout, online_timeout
         self._round: tuple[str, Sequence[Contribution], Sequence[Update]] = ("", (), ())
         digests = {each.client: each.digest for r in rounds for each in r.clients}
         engine: Callable[..., LiveEngine] = (
@@ -172,8 +172,8 @@ class FlowerBackend(FederationBackend):
         """Give every retained client at most so long for an answer or a round."""
         self.engine = replace(
             self.engine,
-            round_timeout=min(self._round_seconds, seconds),
-            online_timeout=min(self._gather_seconds, seconds),
+            round_timeout=min(self._round_timeout, seconds),
+            online_timeout=min(self._online_timeout, seconds),
         )
 
     def require_quorum(self, enough: Callable[[Sequence[str]], None]) -> None:
@@ -287,7 +287,7 @@ class FlowerBackend(FederationBackend):
 
 def _outputs(model: nn.Module) -> int:
     """Return how many classes a network tells apart: the outputs of its last linear layer."""
-    found = weight_layout.last(model)
+    found = weight_layout.last_layer(model)
     if not isinstance(found, nn.Linear):
         raise ConfigError(
             f"{type(model).__name__} has no linear layer to tell the number of classes from: give "

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.erasure.questions import ALLOWED, FEDERATION, MODEL, NOW, People, later, people
-from secede.erasure.defences.gate import CLASSES
+from secede.erasure.defences.gate import MAX_CLASSES
 from secede.erasure.documents.request import unverified_request
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Accepted, AlreadyAccepted, Entry, Holder
@@ -221,7 +221,7 @@ def test_a_way_is_numbered_and_closes_where_nothing_can_follow(
 def test_the_counts_of_as_many_classes_as_the_gate_takes_fit(two: People, journal: Journal) -> None:
     number, holder = accepted(two, journal).id, Holder()
     journal.lease(number, holder, NOW, 60)
-    most = {"right": [MAX_SAFE_INTEGER] * CLASSES, "samples": [MAX_SAFE_INTEGER] * CLASSES}
+    most = {"right": [MAX_SAFE_INTEGER] * MAX_CLASSES, "samples": [MAX_SAFE_INTEGER] * MAX_CLASSES}
     details = {"before": most, "counts": most}
     journal.append(number, "working", details, NOW, holder=holder, allowed=ALLOWED)
     assert journal.transitions(number)[-1].details == details

@@ -184,7 +184,7 @@ def test_the_receipt_holds_every_parameter(home: Home) -> None:
     assert method["training"].keys() == {*Training.model_fields, "seed"} - {"rounds"}
     assert course.guard is not None
     assert method["guard"] == course.guard.scalars()
-    assert {"distance", "farthest", "nearest"} <= method["guard"].keys()
+    assert {"distance", "max_distance", "min_distance"} <= method["guard"].keys()
 
 
 def test_a_rung_without_the_leaver_has_no_guard_to_tell_of(home: Home) -> None:

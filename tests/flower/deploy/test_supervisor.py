@@ -264,7 +264,8 @@ def test_a_taken_port_is_replaced_and_the_new_one_written_down(project: Project)
             supervisor.up(up)
 
 
-def test_one_command_at_a_time(project: Project) -> None:
+def test_one_command_at_a_time(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_MOMENT", 0.05)
     with processes.locked(project), pytest.raises(RecordError, match="wait for it"):
         supervisor.up(project)
 

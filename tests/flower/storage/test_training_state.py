@@ -157,7 +157,9 @@ def test_who_was_in_what_was_replaced_alone_is_known_and_in_no_model(
 def test_what_was_cut_short_is_never_taken_without_a_word(federation: Federation) -> None:
     with pytest.raises(KeyboardInterrupt):
         federation.train(4, grid=dying(federation, 3))
-    with pytest.raises(ConfigError, match=r"4 rounds was cut short after round 2: .*--accept-unfinished"):
+    with pytest.raises(
+        ConfigError, match=r"4 rounds was cut short after round 2: .*--accept-unfinished"
+    ):
         federation.erase("name:site-1")
     assert not (home(federation) / "models.sqlite").exists()
     federation.store.take_as_it_is()

@@ -90,7 +90,7 @@ def _heads(path: Path) -> tuple[Path, list[Head], list[Path]]:
     """Return a ledger's file, the heads that its home names, and receipts that are not valid."""
     from secede.erasure.storage.home import Home
     from secede.erasure.storage.journal import Journal
-    from secede.erasure.workflow import consistency
+    from secede.erasure.workflow.consistency import receipt_heads
 
     folder = path if path.is_dir() else path.parent
     file, journal = (folder / "ledger.sqlite" if path.is_dir() else path), folder / "journal.sqlite"
@@ -102,7 +102,7 @@ def _heads(path: Path) -> tuple[Path, list[Head], list[Path]]:
         return file, [], []
     with Journal(journal, read_only=True) as opened:
         last = opened.ledger_head()
-    heads, invalid = consistency.receipt_heads(Home(folder))
+    heads, invalid = receipt_heads(Home(folder))
     return file, [head for head in (last, *heads) if head is not None], invalid
 
 

@@ -100,9 +100,9 @@ class GuardReport(Document):
     distance_to_global: Number
     distance_to_line: Number | None  # through the global model and the leaver's last update
     unit: Number  # a third of the distance from the centre to fresh models
-    farthest: Number  # from the centre: more is refused
-    nearest: Number  # to any known state: less is refused
-    nearest_line: Number
+    max_distance: Number  # from the centre: more is refused
+    min_distance: Number  # to any known state: less is refused
+    min_line_distance: Number
     radius: Number | None  # of the ball around the centre: the method's own, or the guard's
     ball: Literal["method", "guard"] | None  # whose
     known: Count  # further registered models that it was compared with

@@ -107,7 +107,7 @@ def verify(session: ErasureSession) -> None:
         *measured.scores,
         *session.backend.scores(plan.client, before, after),
     ]
-    loss, margin = gate.lost(old, new, plan.margins.level), plan.margins.overall
+    loss, margin = gate.accuracy_loss(old, new, plan.margins.level), plan.margins.overall
     useful: Verdict = (
         "yes" if loss.high <= margin else "no" if loss.low > margin else "undetermined"
     )

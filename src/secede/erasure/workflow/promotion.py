@@ -165,7 +165,7 @@ def _destroy(
         session.renew_lease()
         files.delete(session.home.model(model.digest))
     session.renew_lease()
-    session.replay_detector(plan).keep()
+    session.replay_detector(plan).save()
     session.backend.commit(plan.client, verified.trained_from)
     destroyed, head = list[DestroyedItem](), session.ledger.head()
     for what, digest in _items_to_destroy(session.progress, verified, retired):

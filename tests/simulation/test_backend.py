@@ -1,3 +1,5 @@
+"""Tests `erasure/backend.py`, `simulation/new_federation.py` and `simulation/sites.py` too."""
+
 from __future__ import annotations
 
 import json

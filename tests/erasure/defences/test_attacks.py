@@ -1,3 +1,5 @@
+"""Attacks on an erasure, each against the defence that stops it."""
+
 from __future__ import annotations
 
 import pytest

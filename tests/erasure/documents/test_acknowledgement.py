@@ -1,3 +1,5 @@
+"""Tests `erasure/workflow/intake.py` too."""
+
 from __future__ import annotations
 
 from pathlib import Path

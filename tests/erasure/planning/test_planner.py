@@ -1,3 +1,5 @@
+"""Tests `erasure/documents/plan.py` and `erasure/planning/plan_table.py` too."""
+
 from __future__ import annotations
 
 import subprocess

@@ -1,3 +1,5 @@
+"""Tests `erasure/workflow/measurement.py` and `erasure/workflow/post_training.py` too."""
+
 from __future__ import annotations
 
 from dataclasses import fields

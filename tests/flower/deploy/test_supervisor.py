@@ -1,4 +1,7 @@
-"""Putting up and taking down, with small programs in the place of Flower's."""
+"""Putting up and taking down, with small programs in the place of Flower's.
+
+Tests `flower/deploy/project.py` and `flower/deploy/launch.py` too.
+"""
 
 from __future__ import annotations
 

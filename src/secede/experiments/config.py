@@ -18,7 +18,6 @@ from secede import models, scenarios
 from secede.data import catalog
 from secede.errors import ConfigError, did_you_mean
 from secede.federation import executors
-from secede.scenarios.share import default_share
 from secede.strict import as_json
 from secede.unlearning import registry as methods
 

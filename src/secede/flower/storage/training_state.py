@@ -168,13 +168,8 @@ class TrainingState:
             self.write(last.model_copy(update=change))
 
     def write(self, training: Training) -> None:
-<<<<<<< HEAD
         """Write training.json."""
-        files.write_bytes(self._path, to_canonical(training.model_dump(mode="json")) + b"\n")
-=======
-        """Write a training down."""
         save_document(self._path, training)
->>>>>>> main
 
     def _from_scratch_pending(self) -> bool:
         """Return whether a training from scratch was requested and has no round yet."""

@@ -35,9 +35,9 @@ def engine(job: Job, **options: Any) -> FlowerEngine:
         transport=Transport(grid=grid, pause=0.01),
         strategy=strategy(),
         clients=dict(enumerate(online_nodes(grid))),
-        like=arrays.template_of(load_model()),
+        template=arrays.template_of(load_model()),
         round_timeout=0.4,
-        erasure_online_timeout=0.1,
+        online_timeout=0.1,
         **options,
     )
 

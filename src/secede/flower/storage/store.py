@@ -113,7 +113,7 @@ class Store:
             )
 
     def _default_name(self) -> str:
-        """Return the home's federation, else the name of the folder, or of the one around `home`."""
+        """Return the home's federation, else the folder's name, or that of the one around `home`."""
         if (self.path / "federation.json").exists():
             return self.home.federation.name
         names = (self.path.name, self.path.parent.name)
@@ -237,15 +237,15 @@ class Store:
         """Record that the training has ended."""
         self.trainings.finish()
 
-    def go_on(self) -> bool:
+    def cancel_from_scratch(self) -> bool:
         """Cancel a training from scratch that has no round yet; return whether there was one."""
         with self.lock(purpose="cancelling a training from scratch"):
-            return self.trainings.go_on()
+            return self.trainings.cancel_from_scratch()
 
-    def take_as_it_is(self) -> None:
+    def accept_unfinished(self) -> None:
         """Let the model of a training that was cut short serve, as if the training had ended."""
-        with self.lock(purpose="taking a training as it is"):
-            self.trainings.take_as_it_is()
+        with self.lock(purpose="accepting an unfinished training"):
+            self.trainings.accept_unfinished()
 
     def record_round(
         self,

@@ -12,7 +12,7 @@ from harness.erasure import small
 from secede import state as states
 from secede.erasure.defences.gate import count
 from secede.erasure.documents.data_commitment import check_commitment
-from secede.erasure.signing.keys import Keyring, load_private
+from secede.erasure.signing.keys import Keyring, load_private_key
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import ModelRegistry
@@ -36,7 +36,7 @@ def test_a_home_holds_all_that_an_erasure_needs(home: Home) -> None:
     assert [client.name for client in federation.clients] == names
     assert sum(client.scope.weight for client in federation.clients) == pytest.approx(1)
     assert list(Keyring.load(home.keys)) == ["server", *names]
-    load_private(home.path / "server.key")
+    load_private_key(home.path / "server.key")
     with ModelRegistry(home.registry, read_only=True) as registry:
         (model,) = registry.models()
     assert (model.status, model.round, list(model.clients)) == ("serving", 4, names)

@@ -18,12 +18,17 @@ from torch import nn
 
 from secede import __version__, files
 from secede import state as states
-from secede.erasure.backend import FederationBackend
-from secede.erasure.defences.gate import Counts
-from secede.erasure.documents.receipt import Scope, Score, Setting, Software
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.model_registry import ModelRegistry
-from secede.erasure.workflow.measurement import score
+from secede.erasure import (
+    Counts,
+    FederationBackend,
+    Home,
+    ModelRegistry,
+    Scope,
+    Score,
+    Setting,
+    Software,
+    score_beside_reference,
+)
 from secede.errors import ConfigError, RecordError
 from secede.experiments.config import Config
 from secede.experiments.setup import Federation, federate, load_dataset, make_deterministic
@@ -247,4 +252,4 @@ class SimulatedBackend(FederationBackend):
             evaluate(self._simulator.model(state), samples).accuracy(mask)
             for state in (before, after)
         )
-        return score(about, words, new, old, LEVEL)
+        return score_beside_reference(about, words, new, old, LEVEL)

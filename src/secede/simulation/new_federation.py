@@ -15,17 +15,31 @@ from pathlib import Path
 from secede import files
 from secede import state as states
 from secede.data.samples import Samples
-from secede.erasure.documents import data_commitment
-from secede.erasure.documents.data_commitment import Commitment, Proof, commit, new_salt
-from secede.erasure.documents.ledger_rows import MAX_NAMES, DeliveredBody, ModelBody
-from secede.erasure.documents.receipt import Scope
-from secede.erasure.signing.keys import generate_key_pair
-from secede.erasure.storage.home import Client, Home
-from secede.erasure.storage.home import Federation as Record
-from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Candidate, ModelRegistry
-from secede.erasure.types import check_name
+from secede.erasure import (
+    MAX_NAMES,
+    Candidate,
+    Client,
+    Commitment,
+    DeliveredBody,
+    Home,
+    Journal,
+    Ledger,
+    ModelBody,
+    ModelRegistry,
+    Proof,
+    Scope,
+    check_name,
+    commit_to_samples,
+    generate_key_pair,
+    new_salt,
+)
+from secede.erasure import Federation as Record
+from secede.erasure import (
+    check_commitment as check_samples,
+)
+from secede.erasure import (
+    prove_sample as prove_row,
+)
 from secede.errors import ConfigError, StorageError
 from secede.experiments import config as configs
 from secede.experiments.arms import TRAINING
@@ -144,19 +158,19 @@ def _commit(home: Home, name: str, samples: Samples) -> Commitment:
     path = home.path / "sites" / f"{name}.salt"
     if not path.exists():
         files.create(path, new_salt(), 0o600)
-    return commit(_rows(samples), path.read_bytes())
+    return commit_to_samples(_rows(samples), path.read_bytes())
 
 
 def check_commitment(home: Home, name: str, pinned: Commitment) -> None:
     """Raise unless `pinned` was made from the client's samples with the salt at its site."""
     samples, salt = _samples_and_salt(home, name)
-    data_commitment.check_commitment(pinned, _rows(samples), salt)
+    check_samples(pinned, _rows(samples), salt)
 
 
 def prove_sample(home: Home, name: str, index: int) -> tuple[bytes, Proof]:
     """Return the bytes of the client's sample number `index`, and what shows it to others."""
     samples, salt = _samples_and_salt(home, name)
-    proof = data_commitment.prove_sample(_rows(samples), salt, index)
+    proof = prove_row(_rows(samples), salt, index)
     return next(itertools.islice(_rows(samples), index, None)), proof
 
 

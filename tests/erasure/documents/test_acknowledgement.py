@@ -122,7 +122,7 @@ def test_a_request_that_is_closed_ends_in_a_signed_notice(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entry = small.receive(home)
-    erase.close(
+    erase.close_request(
         home,
         SimulatedBackend(home),
         entry.id,

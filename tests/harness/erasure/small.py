@@ -21,7 +21,7 @@ from secede import state as states
 from secede.erasure.documents.receipt import RECEIPT_TYPE
 from secede.erasure.documents.request import new_request, sign_request
 from secede.erasure.planning.options import EraseOptions
-from secede.erasure.signing.keys import load_private
+from secede.erasure.signing.keys import load_private_key
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
@@ -130,7 +130,7 @@ def ask(home: Home, client: str = "site-0", *, model: str | None = None) -> byte
         model=model or serving(home),
         now=NOW,
     )
-    return sign_request(made, load_private(home.path / "sites" / f"{client}.key"))
+    return sign_request(made, load_private_key(home.path / "sites" / f"{client}.key"))
 
 
 def receive(home: Home, client: str = "site-0") -> Entry:

@@ -29,7 +29,7 @@ from secede.erasure.signing.keys import (
     PublicKey,
     Signers,
     ensure_key_pair,
-    load_private,
+    load_private_key,
 )
 from secede.erasure.storage.json_files import load_document, save_document
 from secede.erasure.types import Count, Digest, Document, Name
@@ -127,7 +127,7 @@ class Home:
                 f"{among} is private and lies among public keys: move it to {path}; if {self.keys} "
                 "was handed to others, the key is known to them"
             )
-        return load_private(path)
+        return load_private_key(path)
 
     def make_server_key(self) -> None:
         """Make the server's pair of keys, unless it is there; a private key is never replaced."""
@@ -135,7 +135,7 @@ class Home:
 
     def operator_key(self) -> PrivateKey:
         """Return the key that signs requests for clients that have none; nobody's on a receipt."""
-        return load_private(ensure_key_pair(self.path, "operator")[0])
+        return load_private_key(ensure_key_pair(self.path, "operator")[0])
 
     @property
     def _server_key(self) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from secede.erasure.canonical_json import read_file
+from secede.erasure.canonical_json import read_bounded
 from secede.erasure.documents.ledger_rows import (
     ExtendedBody,
     Head,
@@ -35,7 +35,7 @@ from secede.text import short_digest
 RESTORE = "restore the whole home as it was at one time (docs/erasing.md)"
 
 
-def check(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry) -> Head:
+def check_home(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry) -> Head:
     """Return the ledger's head; TrustError at the first contradiction."""
     heads, broken = receipt_heads(home)
     head = ledger.verify(journal.ledger_head(), *heads)
@@ -59,7 +59,7 @@ def receipt_heads(home: Home) -> tuple[list[Head], list[Path]]:
     signers, heads, broken = home.signers(), list[Head](), list[Path]()
     for path in sorted(home.receipts.glob("*.json")):
         try:
-            data = read_file(path, MAX_RECEIPT_BYTES)
+            data = read_bounded(path, MAX_RECEIPT_BYTES)
             verified = verify_receipt(data, signers.keys, auditors=signers.auditors)
         except (TrustError, ConfigError):
             broken.append(path)

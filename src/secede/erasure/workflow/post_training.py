@@ -16,7 +16,7 @@ from secede import state as states
 from secede.erasure.canonical_json import digest
 from secede.erasure.defences import gate, unused_weights, weight_layout
 from secede.erasure.defences.gate import Counts, Failed, Gate
-from secede.erasure.defences.reply_checks import MALFORMED, SAMPLES
+from secede.erasure.defences.reply_checks import MALFORMED, WRONG_SAMPLES
 from secede.erasure.documents.plan import Margins, Plan, Step
 from secede.erasure.planning.planner import method_of
 from secede.erasure.storage.transition_details import (
@@ -70,7 +70,7 @@ def check_gate(
         cost += cost_before
         for name in after.keys() & before.keys():
             if after[name].samples != before[name].samples:
-                participants.leave_out(name, SAMPLES)
+                participants.leave_out(name, WRONG_SAMPLES)
         participants.check_quorum()
         both = sorted(after.keys() & before.keys() & {*participants.present})
         total = gate.total([after[name] for name in both])
@@ -107,7 +107,7 @@ def count(participants: Participants, state: State, model: str) -> tuple[dict[st
         if len(counts.samples) != session.backend.classes:
             participants.leave_out(name, MALFORMED)
         elif participants.pinned_samples[name] not in (None, sum(counts.samples)):
-            participants.leave_out(name, SAMPLES)
+            participants.leave_out(name, WRONG_SAMPLES)
         else:
             sound[name] = counts
     participants.check_quorum()

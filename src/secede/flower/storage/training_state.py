@@ -81,7 +81,7 @@ class TrainingState:
             raise ConfigError(
                 f"a training of {training.rounds} rounds was cut short after round {done}: start "
                 "it again to finish it (secede flower train), or take its model as it is (secede "
-                "flower erase --as-it-is, in an app store.take_as_it_is())"
+                "flower erase --accept-unfinished, in an app store.take_as_it_is())"
             )
 
     def plan_start(
@@ -103,7 +103,7 @@ class TrainingState:
                     "a training from scratch was requested, but it is started with model "
                     f"{short_digest(given)} of an earlier training: give it fresh weights"
                 )
-            cancel = "" if from_scratch else "; --go-on, in an app store.go_on(), cancels that"
+            cancel = "" if from_scratch else "; --resume, in an app store.go_on(), cancels that"
             return StartPoint(
                 description="FROM SCRATCH: training begins from fresh weights and replaces model "
                 f"{short_digest(last.model)}{cancel}"

@@ -1,6 +1,6 @@
 """An erasure in a job of NVFlare, clients and server in one process.
 
-Tests `nvflare/client.py`, `nvflare/controller.py` and `nvflare/store.py` too.
+Tests `nvflare/client.py` and `nvflare/controller.py` too.
 """
 
 from __future__ import annotations

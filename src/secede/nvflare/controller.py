@@ -25,9 +25,16 @@ from secede.errors import ConfigError, SecedeError
 from secede.flower.erasure import erase
 from secede.flower.protocol import arrays
 from secede.flower.rounds.recording import recording
-from secede.nvflare.store import Store
+from secede.flower.storage.store import Store as FlowerStore
 from secede.nvflare.tasks import TaskGrid
 from secede.seeding import seeded
+
+
+class Store(FlowerStore):
+    """A federation's folder at the server."""
+
+    engine = "nvflare"
+    packages = ("nvflare", "flwr")
 
 
 class FederationController(Controller):

@@ -10,8 +10,7 @@ from pathlib import Path
 from secede import files
 from secede import state as states
 from secede.errors import SilentError, StorageError
-from secede.federation.cost import Cost
-from secede.federation.engine import ClientSide, OwnState, ReplyT, RoundReply
+from secede.federation.engine import ClientSide, Cost, OwnState, ReplyT, RoundReply
 from secede.federation.simulator import Simulator
 from secede.state import State
 

@@ -114,7 +114,7 @@ def test_a_request_is_extended_closed_and_a_client_given_a_quota(
     allowed = runner.invoke(app, ["requests", "quota", "site-0", "0", *folder])
     assert "site-0 may make 0 requests" in allowed.stdout
     again = sign_request(made.model_copy(update={"nonce": "ab" * 32}), key)
-    with pytest.raises(RequestError, match="at most 0 pass"):
+    with pytest.raises(RequestError, match="the limit is 0"):
         workflow.receive(home, again, now)
     with pytest.raises(ConfigError, match="no client 'nobody'"):
         quota("nobody", 1, home.path)

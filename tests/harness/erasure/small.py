@@ -32,8 +32,7 @@ from secede.erasure.storage.transition_details import Exchange
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome
 from secede.experiments import presets
-from secede.federation.cost import Cost
-from secede.federation.engine import ClientSide, ReplyT, RoundReply, Update
+from secede.federation.engine import ClientSide, Cost, ReplyT, RoundReply, Update
 from secede.simulation.backend import SimulatedBackend
 from secede.simulation.new_federation import create_federation as found
 from secede.state import State

@@ -17,8 +17,7 @@ from secede import state as states
 from secede.erasure.defences.state_message import pack_state, unpack_state
 from secede.erasure.types import MAX_SAFE_INTEGER
 from secede.errors import GuardError, SecedeError, StateError
-from secede.federation.cost import Cost
-from secede.federation.engine import Update
+from secede.federation.engine import Cost, Update
 from secede.state import State
 from secede.unlearning.local_step import LocalReport, LocalResult
 

@@ -50,8 +50,7 @@ from secede.erasure.storage.transition_details import (
     PromotionDetails,
 )
 from secede.erasure.workflow import attempt, intake, post_training, promotion
-from secede.erasure.workflow.opening import open_session
-from secede.erasure.workflow.session import ErasureSession
+from secede.erasure.workflow.session import ErasureSession, open_session
 from secede.errors import RecordError, RequestError, RolledBackError, StateError
 from secede.text import shorten
 

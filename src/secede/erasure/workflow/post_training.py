@@ -27,12 +27,11 @@ from secede.erasure.storage.transition_details import (
     UnusedWeights,
 )
 from secede.erasure.workflow.attempt import escalate, or_escalate, run_method
-from secede.erasure.workflow.checked_engine import with_checked_replies
+from secede.erasure.workflow.checked_engine import Participants, with_checked_replies
 from secede.erasure.workflow.measurement import read_counts, verify
-from secede.erasure.workflow.participants import Participants
 from secede.erasure.workflow.session import ErasureSession
 from secede.errors import ConfigError
-from secede.federation.cost import Cost
+from secede.federation.engine import Cost
 from secede.federation.robust import by_name
 from secede.state import State
 from secede.unlearning.method import Method, Recovered, Server

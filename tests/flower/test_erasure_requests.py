@@ -13,8 +13,7 @@ from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
 from secede.erasure.signing.keys import Keyring, key_id
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError, RolledBackError, TrustError
-from secede.flower import erasure
-from secede.flower import plan
+from secede.flower import erasure, plan
 from secede.flower.storage import register
 
 

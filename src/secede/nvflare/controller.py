@@ -90,7 +90,9 @@ class FederationController(Controller):
         if classes is not None and (type(classes) is not int or classes < 2):
             raise ConfigError(f"classes {classes!r}: expected a whole number of two or more")
         store = Store(self.home, load_model, name=self.federation or None, classes=classes)
-        strategy = recording(FedAvg(fraction_evaluate=0.0), store, online_timeout=self.online_timeout)
+        strategy = recording(
+            FedAvg(fraction_evaluate=0.0), store, online_timeout=self.online_timeout
+        )
         if not self.leaver:
             strategy.start(
                 grid,

@@ -195,7 +195,9 @@ class Recording(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the strategy average, and record who is in the mean."""
-        every = [r for r in replies if r.has_error() or r.metadata.src_node_id in self._participants]
+        every = [
+            r for r in replies if r.has_error() or r.metadata.src_node_id in self._participants
+        ]
         supported_strategies.check_in_the_open(every)
         errors = [reply for reply in every if reply.has_error()]
         for reply in errors:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from secede.data.samples import Samples
-from secede.federation.precision import Precision, forward, products
+from secede.federation.precision import Precision, forward, product_precision
 from secede.federation.training import LocalTraining
 
 
@@ -40,7 +40,7 @@ class Authors:
     def __call__(self) -> None:
         """Train one round."""
         trained = []
-        with products(self._precision):
+        with product_precision(self._precision):
             for loader in self._loaders:
                 local = copy.deepcopy(self.model)
                 self._train(local, loader)

@@ -31,7 +31,7 @@ from benchmarks.table import significant, table, times
 from benchmarks.timing import Timing, interleaved
 from secede.data.samples import Samples
 from secede.errors import ConfigError
-from secede.experiments.parallel import lane_count, take_turns
+from secede.experiments.parallel import lane_count, run_jobs
 from secede.federation.executors.choose import Choice
 from secede.federation.simulator import Simulator
 
@@ -138,7 +138,7 @@ class Fleet:
             for _ in range(rounds):
                 federation()
 
-        take_turns(seeds, turn, lanes=lanes, device=self._setting.device)
+        run_jobs(seeds, turn, lanes=lanes, device=self._setting.device)
         if self._setting.device == "cuda":
             torch.cuda.synchronize()
 

@@ -16,7 +16,7 @@ from benchmarks.command import Setting
 from benchmarks.federation import TRAINING, Rounds, paper_cnn, random_images, simulators, split
 from benchmarks.table import milliseconds, significant, table
 from benchmarks.timing import interleaved
-from secede.federation.precision import forward, products
+from secede.federation.precision import forward, product_precision
 
 REPEATED = 4  # products in a row, so that starting them is not what is measured
 
@@ -67,7 +67,7 @@ def matmul(size: int, setting: Setting) -> Callable[[], None]:
     into = torch.empty_like(left)
 
     def multiply() -> None:
-        with products(setting.precision):
+        with product_precision(setting.precision):
             for _ in range(REPEATED):
                 torch.mm(left, right, out=into)
 

@@ -1,3 +1,5 @@
+"""Docs: their links, configs, programs and lists are true."""
+
 from __future__ import annotations
 
 import json
@@ -9,7 +11,7 @@ import pytest
 
 from harness import tiny
 from harness.paths import ROOT
-from harness.quiet import Quiet
+from harness.recorded_progress import RecordedProgress
 from secede.experiments.config import Config, parse, resolve_data_path
 from secede.experiments.runner import run
 from secede.unlearning.create import create
@@ -111,8 +113,12 @@ def test_the_pages_own_method_runs_as_written(tmp_path: Path) -> None:
     both = shown.replace("methods = [", 'methods = ["blunting:Blunt", ')
     config = parse(tiny.CONFIG + both, name="softened")
     tiny.write(tmp_path)
-    folder = run(
-        resolve_data_path(config, tmp_path), [0], tmp_path / "runs", Quiet(), search=tmp_path
+    (folder,) = run(
+        [resolve_data_path(config, tmp_path)],
+        [0],
+        tmp_path / "runs",
+        RecordedProgress(),
+        search=tmp_path,
     )
     result = json.loads((folder / "seed-0" / "result.json").read_text())
     assert result["reports"]["softening:Soften"] == {"share": 0.7}

@@ -105,7 +105,8 @@ def test_a_refused_method_names_those_that_would_work_and_what_to_try_first() ->
     )
     with pytest.raises(ConfigError, match="best first: distillation, federaser, weight-negation, "):
         parse("situation = {leaver_online = false, history = true, server_data = 9}", name="x")
-    with pytest.raises(ConfigError, match=r"try them: federaser, .*rapid-retrain, distillation; "):
+    best_first = r"best first: federaser, .*rapid-retrain, distillation; "
+    with pytest.raises(ConfigError, match=best_first):
         parse(
             "situation = {leaver_online = false, history = true, server_data = 9}\n"
             "scenario.name = 'exclusive'",

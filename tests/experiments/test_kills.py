@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parent)]
 import sklearn.linear_model  # heavy modules once, before the forks
 import torch, torch._dynamo
-from harness.quiet import Quiet
+from harness.recorded_progress import RecordedProgress
 from secede import files
 from secede.experiments import presets, runner, seed_run
 
@@ -47,8 +47,8 @@ def attempt(kill_at):
         return wrapped
 
     files.os.replace = deadly(os.replace)
-    files.os.fsync = deadly(os.fsync)
-    runner.run(config, [0], Path(runs), Quiet(), search=folder)
+    files.os.fsync = deadly(lambda _: None)  # a kill does not care what reached the disk
+    runner.run([config], [0], Path(runs), RecordedProgress(), search=folder)
 
 
 def child(kill_at):
@@ -76,7 +76,7 @@ KEEPING = (
     tiny.CONFIG.replace("rounds = 3", "rounds = 4")
     + """
 methods = [
-  "orthogonal-descent", "second-choice", "federaser", "distillation", "recalling:Recall"
+  "orthogonal-descent", "second-choice", "federaser", "distillation", "recall_method:Recall"
 ]
 situation = { history = true, server_data = 20 }
 settings.orthogonal-descent = { rounds = 3, learning_rate = 1.0 }
@@ -89,7 +89,7 @@ def _killed(
     folder: Path, step: int, checkpoint_seconds: float, config: str = tiny.CONFIG
 ) -> list[Path]:
     tiny.write(folder, config)
-    shutil.copy(HARNESS / "recalling.py", folder)
+    shutil.copy(HARNESS / "recall_method.py", folder)
     here = str(TESTS)
     ended = subprocess.run(
         [sys.executable, "-c", KILLER, here, str(folder), str(step), str(checkpoint_seconds)],

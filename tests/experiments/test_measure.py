@@ -9,7 +9,7 @@ import torch
 from harness import tiny
 from secede.data.samples import Samples
 from secede.experiments import presets
-from secede.experiments.measure import Answers, Examiner, Measured, membership
+from secede.experiments.measure import AttackInputs, Examiner, Measured, membership
 from secede.experiments.setup import Federation, federate, load_dataset
 from secede.seeding import generator
 from secede.verification.accuracy import Evidence, evaluate
@@ -24,15 +24,15 @@ class Noise(nn.Module):
 
 
 def evidence(confidence: float, count: int = 60, classes: int = 3) -> Evidence:
-    """Answers that are right with a logit of `confidence`, spread a little."""
+    """AttackInputs that are right with a logit of `confidence`, spread a little."""
     labels = torch.arange(count) % classes
     spread = torch.linspace(0, 0.5, count)[:, None]
     logits = (confidence + spread) * torch.nn.functional.one_hot(labels, classes)
     return Evidence(logits.float(), labels)
 
 
-def answers(*, leaver: float, others: float = 1.0) -> Answers:
-    return Answers(
+def answers(*, leaver: float, others: float = 1.0) -> AttackInputs:
+    return AttackInputs(
         leaver=evidence(leaver),
         nonmembers=evidence(others),
         members=evidence(6.0),
@@ -61,30 +61,30 @@ def test_non_members_that_are_some_of_the_test_samples_are_halved_with_them() ->
     whole = answers(leaver=1.0)
     places = torch.arange(0, 60, 2)
     few = Evidence(whole.nonmembers.logits[places], whole.nonmembers.labels[places])
-    some = replace(whole, nonmembers=few, nonmember_places=places)
+    some = replace(whole, nonmembers=few, nonmember_indices=places)
     judge = torch.tensor([1, 2, 4, 59])
-    assert torch.equal(some.judged(judge).logits, whole.nonmembers.logits[[2, 4]])
-    assert torch.equal(whole.judged(judge).logits, whole.nonmembers.logits[judge])
+    assert torch.equal(some.nonmembers_among(judge).logits, whole.nonmembers.logits[[2, 4]])
+    assert torch.equal(whole.nonmembers_among(judge).logits, whole.nonmembers.logits[judge])
     count = membership(some, {"x": some}, seed=0)["x"]["yeom"]["nonmember_accuracy"]["count"]  # type: ignore[index]
     assert 10 <= count <= 20
-    back = Answers.of_tensors(some.tensors())
-    assert back.nonmember_places is not None
-    assert torch.equal(back.nonmember_places, places)
-    assert Answers.of_tensors(whole.tensors()).nonmember_places is None
+    back = AttackInputs.from_tensors(some.to_tensors())
+    assert back.nonmember_indices is not None
+    assert torch.equal(back.nonmember_indices, places)
+    assert AttackInputs.from_tensors(whole.to_tensors()).nonmember_indices is None
 
 
 def test_evidence_files_hold_all_that_the_attacks_need() -> None:
     one = answers(leaver=2.0)
-    again = Answers.of_tensors(one.tensors())
+    again = AttackInputs.from_tensors(one.to_tensors())
     assert membership(again, {"x": again}, seed=0) == membership(one, {"x": one}, seed=0)
 
 
 def test_scores_are_compared_sample_by_sample() -> None:
     here = Measured({"a": Score(0.5, 4)}, {"a": torch.tensor([True, True, False, False])}, {})
     there = Measured({"a": Score(0.75, 4)}, {"a": torch.tensor([False, True, True, True])}, {})
-    assert here.record(None) == {"a": {"value": 0.5, "count": 4}}
+    assert here.to_record(None) == {"a": {"value": 0.5, "count": 4}}
     expected = {"value": 0.5, "count": 4, "reference": 0.75, "gained": 1, "lost": 2}
-    assert here.record(there) == {"a": expected}
+    assert here.to_record(there) == {"a": expected}
 
 
 def tiny_federation(folder: Path, *, noise: str = "") -> Federation:
@@ -107,7 +107,7 @@ def test_answers_are_those_of_every_set_alone(tmp_path: Path, trained: tuple[int
     clients, state = federation.engine.clients, federation.engine.initial_state("some")
     examiner = Examiner(federation, 0)
     examined = examiner.examine(state)
-    found = examiner.answers(examined, trained)
+    found = examiner.attack_inputs(examined, trained)
     model = federation.engine.model(state)
     close(examined.probe, model, federation.probe.samples)
     close(found.leaver, model, clients[0])

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from secede.experiments.parallel import Stopped, lane_count, take_turns
+from secede.experiments.parallel import Stopped, lane_count, run_jobs
 
 
 def until_stopped(stop: threading.Event) -> None:
@@ -19,7 +19,7 @@ def until_stopped(stop: threading.Event) -> None:
 @pytest.mark.parametrize("lanes", [1, 3, 20])
 def test_every_turn_is_taken_once_and_started_in_order(lanes: int) -> None:
     started: list[int] = []
-    take_turns(range(12), lambda turn, stop: started.append(turn), lanes=lanes, device="cpu")
+    run_jobs(range(12), lambda turn, stop: started.append(turn), lanes=lanes, device="cpu")
     assert started == list(range(12)) if lanes == 1 else sorted(started) == list(range(12))
 
 
@@ -29,12 +29,12 @@ def test_as_many_turns_run_at_once_as_there_are_lanes() -> None:
     def take(turn: int, stop: threading.Event) -> None:
         together.wait()
 
-    take_turns(range(6), take, lanes=3, device="cpu")
+    run_jobs(range(6), take, lanes=3, device="cpu")
 
 
 def test_one_lane_is_the_calling_thread() -> None:
     found: list[threading.Thread] = []
-    take_turns(
+    run_jobs(
         [0], lambda turn, stop: found.append(threading.current_thread()), lanes=1, device="cpu"
     )
     assert found == [threading.current_thread()]
@@ -50,7 +50,7 @@ def test_the_first_error_stops_the_others_and_is_raised() -> None:
         until_stopped(stop)
 
     with pytest.raises(ValueError, match="turn 1 is broken"):
-        take_turns(range(9), take, lanes=2, device="cpu")
+        run_jobs(range(9), take, lanes=2, device="cpu")
     assert started == [0, 1]
 
 
@@ -68,7 +68,7 @@ def test_an_interrupt_stops_all_lanes_before_it_is_raised() -> None:
             ended.append(turn)
 
     with pytest.raises(KeyboardInterrupt):
-        take_turns(range(9), take, lanes=2, device="cpu")
+        run_jobs(range(9), take, lanes=2, device="cpu")
     assert sorted(ended) == [0, 1]
 
 
@@ -83,7 +83,7 @@ def test_lanes_compute_with_as_many_cores_as_the_caller_whatever_other_threads_d
 
     torch.set_num_threads(cores)
     try:
-        take_turns(range(2), take, lanes=2, device="cpu")
+        run_jobs(range(2), take, lanes=2, device="cpu")
     finally:
         torch.set_num_threads(usual)
     assert found == [cores, cores]
@@ -103,5 +103,5 @@ def test_every_lane_has_its_own_stream_on_a_gpu() -> None:
         found.add(torch.cuda.current_stream().cuda_stream)
         together.wait()
 
-    take_turns(range(2), take, lanes=2, device="cuda")
+    run_jobs(range(2), take, lanes=2, device="cuda")
     assert len(found | {torch.cuda.default_stream().cuda_stream}) == 3

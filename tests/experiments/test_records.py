@@ -83,16 +83,16 @@ def test_a_flipped_bit_in_a_checkpoint_is_found(tmp_path: Path) -> None:
 
 def test_a_seed_begun_elsewhere_is_not_continued(tmp_path: Path) -> None:
     seed = folder(tmp_path)
-    seed.begin({"torch": "1", "threads": 2})
-    seed.begin({"torch": "1", "threads": 2})
+    seed.write_environment({"torch": "1", "threads": 2})
+    seed.write_environment({"torch": "1", "threads": 2})
     with pytest.raises(RecordError, match="another environment: threads 2 then, 4 now"):
-        seed.begin({"torch": "1", "threads": 4})
+        seed.write_environment({"torch": "1", "threads": 4})
 
 
 def test_what_changes_no_result_may_change_in_the_middle(tmp_path: Path) -> None:
     seed = folder(tmp_path)
-    seed.begin({"executor": "cpu", "executor_note": "", "lanes": 1})
-    seed.begin({"executor": "cpu", "executor_note": "not graphs: no GPU", "lanes": 2})
+    seed.write_environment({"executor": "cpu", "executor_note": "", "lanes": 1})
+    seed.write_environment({"executor": "cpu", "executor_note": "not graphs: no GPU", "lanes": 2})
     assert read_json(tmp_path / "environment.json")["lanes"] == 2
     with pytest.raises(RecordError, match="executor cpu then, loop now"):
-        seed.begin({"executor": "loop", "executor_note": "", "lanes": 1})
+        seed.write_environment({"executor": "loop", "executor_note": "", "lanes": 1})

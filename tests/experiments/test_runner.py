@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from harness import tiny
-from harness.quiet import Quiet
+from harness.recorded_progress import RecordedProgress
 from harness.runs import outcome, rows, run
 from secede import state as states
 from secede.data.samples import Dataset
 from secede.errors import ConfigError, RecordError, StateError, StorageError
-from secede.experiments import presets, runner
+from secede.experiments import presets, runner, setup
 from secede.experiments.config import Config, override
 from secede.experiments.records import SeedFolder
 from secede.experiments.setup import load_dataset
@@ -112,12 +112,12 @@ def test_other_data_or_another_model_is_another_run(finished: Path, tmp_path: Pa
     assert same.name == finished.name
     config = presets.load(str(tiny.write(tmp_path, tiny.PAPER)))
     (tmp_path / "tiny_model.py").write_text(tiny.MODEL.replace("16", "8"))
-    model = runner.run(config, [0], tmp_path / "runs", Quiet(), search=tmp_path)
+    model = runner.run([config], [0], tmp_path / "runs", RecordedProgress(), search=tmp_path)[0]
     tiny.write(tmp_path, tiny.PAPER)
     with np.load(tmp_path / "tiny.npz") as arrays:
         changed = {**arrays, "y_train": arrays["y_train"][::-1]}
     np.savez(tmp_path / "tiny.npz", allow_pickle=False, **changed)
-    data = runner.run(config, [0], tmp_path / "runs", Quiet(), search=tmp_path)
+    data = runner.run([config], [0], tmp_path / "runs", RecordedProgress(), search=tmp_path)[0]
     assert len({finished.name, model.name, data.name}) == 3
 
 
@@ -203,7 +203,7 @@ def test_lanes_change_no_record(
     assert environment["executor"]
 
 
-class Impatient(Quiet):
+class Impatient(RecordedProgress):
     """Interrupts the run after so many rounds, from the thread that records."""
 
     def __init__(self, rounds: int) -> None:
@@ -225,10 +225,12 @@ def test_an_interrupted_run_goes_on_in_other_lanes_to_the_same_records(
     config = presets.load(str(tiny.write(tmp_path, tiny.PAPER)))
     runs = tmp_path / "runs"
     with pytest.raises(KeyboardInterrupt):
-        runner.run(config, range(4), runs, Impatient(rounds), search=tmp_path, lanes=lanes)
+        runner.run([config], range(4), runs, Impatient(rounds), search=tmp_path, lanes=lanes)
     assert not list(runs.rglob(".*.part"))
     assert len(list(runs.rglob("result.json"))) < 4
-    found = runner.run(config, range(4), runs, Quiet(), search=tmp_path, lanes=4 - lanes)
+    found = runner.run(
+        [config], range(4), runs, RecordedProgress(), search=tmp_path, lanes=4 - lanes
+    )[0]
     assert outcomes(found) == one_by_one
 
 
@@ -237,15 +239,15 @@ def test_a_broken_seed_leaves_the_others_resumable(
 ) -> None:
     config = presets.load(str(tiny.write(tmp_path, tiny.PAPER)))
     runs = tmp_path / "runs"
-    folder = runner.run(config, [1], runs, Quiet(), search=tmp_path)
+    folder = runner.run([config], [1], runs, RecordedProgress(), search=tmp_path)[0]
     (folder / "seed-1" / "result.json").unlink()
     broken = folder / "seed-1" / "states" / "retrain.safetensors"
     broken.write_bytes(b"rubbish")
     with pytest.raises(RecordError, match=r"seed-1.*retrain\.safetensors: not a readable"):
-        runner.run(config, range(4), runs, Quiet(), search=tmp_path, lanes=2)
+        runner.run([config], range(4), runs, RecordedProgress(), search=tmp_path, lanes=2)
     assert len(list(folder.glob("*/result.json"))) < 3
     shutil.rmtree(folder / "seed-1")
-    runner.run(config, range(4), runs, Quiet(), search=tmp_path, lanes=2)
+    runner.run([config], range(4), runs, RecordedProgress(), search=tmp_path, lanes=2)
     assert outcomes(folder) == one_by_one
 
 
@@ -258,11 +260,11 @@ def test_cells_fill_the_lanes_together_and_share_their_data(
         loaded.append(config.name)
         return load_dataset(config)
 
-    monkeypatch.setattr(runner, "load_dataset", load)
+    monkeypatch.setattr(setup, "load_dataset", load)
     config = presets.load(str(tiny.write(tmp_path, tiny.PAPER)))
     other = override(config, {"name": "other", "clients.count": 4})
-    progress = Quiet()
-    folders = runner.run_all(
+    progress = RecordedProgress()
+    folders = runner.run(
         [config, other, config], range(2), tmp_path / "runs", progress, search=tmp_path, lanes=4
     )
     assert progress.lanes == 4

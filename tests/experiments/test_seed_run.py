@@ -9,7 +9,7 @@ import pytest
 
 from harness import tiny
 from harness.paths import HARNESS
-from harness.quiet import Quiet
+from harness.recorded_progress import RecordedProgress
 from harness.runs import outcome, rows, run
 from secede import state as states
 from secede.experiments import presets, runner
@@ -18,12 +18,12 @@ from secede.experiments.setup import federate, load_dataset, resolve_device
 from secede.federation.engine import aggregate
 from secede.state import State
 
-RECALLING = HARNESS / "recalling.py"
+RECALL_METHOD = HARNESS / "recall_method.py"
 
 
 def with_methods(folder: Path, *names: str) -> str:
-    shutil.copy(RECALLING, folder)
-    sys.modules.pop("recalling", None)  # of another test's folder
+    shutil.copy(RECALL_METHOD, folder)
+    sys.modules.pop("recall_method", None)  # of another test's folder
     return tiny.CONFIG + f"methods = {list(names)}\n"
 
 
@@ -36,12 +36,15 @@ def test_what_a_client_remembers_in_an_arm_is_from_training_and_not_from_another
     tmp_path: Path,
 ) -> None:
     found = {}
-    for first, second in (("fine-tune", "recalling:Recall"), ("recalling:Recall", "fine-tune")):
+    for first, second in (
+        ("fine-tune", "recall_method:Recall"),
+        ("recall_method:Recall", "fine-tune"),
+    ):
         folder = tmp_path / first.partition(":")[0]
         folder.mkdir()
         seed = run(folder, with_methods(folder, first, second))[0] / "seed-0"
-        found[first] = of_arm(seed, "recalling:Recall")
-    assert found["fine-tune"] == found["recalling:Recall"]
+        found[first] = of_arm(seed, "recall_method:Recall")
+    assert found["fine-tune"] == found["recall_method:Recall"]
     assert found["fine-tune"][0]["digest"] == states.digest(_mean_of_own_states(folder))
 
 
@@ -61,11 +64,11 @@ def _mean_of_own_states(folder: Path) -> State:
 
 
 def test_an_arm_begun_by_another_process_finds_what_clients_remember(tmp_path: Path) -> None:
-    text = with_methods(tmp_path, "fine-tune", "recalling:Recall")
+    text = with_methods(tmp_path, "fine-tune", "recall_method:Recall")
     through = run(tmp_path, text)[0] / "seed-0"
     expected = outcome(through)
 
-    class Halt(Quiet):
+    class Halt(RecordedProgress):
         def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
             if row and (arm, number) == ("fine-tune", 1):
                 raise KeyboardInterrupt
@@ -73,7 +76,7 @@ def test_an_arm_begun_by_another_process_finds_what_clients_remember(tmp_path: P
     config = presets.load(str(tmp_path / "tiny.toml"))
     elsewhere = tmp_path / "halted"
     with pytest.raises(KeyboardInterrupt):
-        runner.run(config, [0], elsewhere, Halt(), search=tmp_path)
-    found = runner.run(config, [0], elsewhere, Quiet(), search=tmp_path)
+        runner.run([config], [0], elsewhere, Halt(), search=tmp_path)
+    found = runner.run([config], [0], elsewhere, RecordedProgress(), search=tmp_path)[0]
     assert outcome(found / "seed-0") == expected
     assert len(rows(found / "seed-0")) == 4 + 4 + 3 + 3

@@ -88,9 +88,9 @@ def test_a_class_leaver_holds_nothing_else() -> None:
 def test_non_members_of_such_a_leaver_have_its_mix_of_classes() -> None:
     found = classes("scenario = {name = 'class', classes = [0]}")
     assert found.nonmembers.y.tolist() == [0] * 15
-    assert found.nonmember_places is not None
-    assert torch.equal(found.nonmembers.x, found.test.x[found.nonmember_places])
-    assert federation("clients.count = 3").nonmember_places is None
+    assert found.nonmember_indices is not None
+    assert torch.equal(found.nonmembers.x, found.test.x[found.nonmember_indices])
+    assert federation("clients.count = 3").nonmember_indices is None
 
 
 def test_too_few_test_samples_like_the_leavers_are_refused() -> None:

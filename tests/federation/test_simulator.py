@@ -231,7 +231,7 @@ def test_it_is_an_engine() -> None:
 
 def test_unknown_and_empty_clients_are_refused() -> None:
     engine = simulator()
-    with pytest.raises(ConfigError, match="unknown client 7: there are 0 to 2"):
+    with pytest.raises(ConfigError, match="unknown client 7, expected 0 to 2"):
         engine.train_round(engine.initial_state(), (7,), phase="training", number=1)
     with pytest.raises(ConfigError, match="client 1 has no samples"):
         simulator((5, 0))

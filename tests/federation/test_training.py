@@ -43,5 +43,5 @@ def test_the_defaults_are_the_papers() -> None:
 
 def test_a_wholly_frozen_model_is_refused() -> None:
     model = nn.Linear(1, 1).requires_grad_(False)
-    with pytest.raises(StateError, match="nothing to train"):
+    with pytest.raises(StateError, match="no trainable parameters"):
         train(model, numbered(2), LocalTraining(), orders=[torch.arange(2)])

@@ -1,3 +1,5 @@
+"""An erasure in Flower from the leaver's local step to the receipt."""
+
 from __future__ import annotations
 
 import hashlib
@@ -161,7 +163,7 @@ def test_nothing_of_the_old_model_stays_at_the_server(federation: Federation) ->
     outcome = federation.erase("name:site-1")
     left = [path.stem for path in (home(federation) / "models").iterdir()]
     assert left == [outcome.model]
-    assert not list((home(federation) / "noted").glob("*"))
+    assert not list((home(federation) / "pending").glob("*"))
     assert not list((home(federation) / "work").rglob("*.safetensors"))
 
 

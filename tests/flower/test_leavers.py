@@ -1,3 +1,5 @@
+"""Who is erased: selectors, names, keys and nodes."""
+
 from __future__ import annotations
 
 import hashlib

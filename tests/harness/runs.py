@@ -7,25 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from harness import tiny
-from harness.quiet import Quiet
+from harness.recorded_progress import RecordedProgress
 from secede import state as states
 from secede.experiments import presets, runner
 
 
 def run(
     folder: Path, config: str = tiny.PAPER, *, seeds: int = 1, lanes: int | None = None
-) -> tuple[Path, Quiet]:
+) -> tuple[Path, RecordedProgress]:
     path = tiny.write(folder, config)
-    progress = Quiet()
-    found = runner.run(
-        presets.load(str(path)),
+    progress = RecordedProgress()
+    (run_folder,) = runner.run(
+        [presets.load(str(path))],
         range(seeds),
         folder / "runs",
         progress,
         search=folder,
         lanes=lanes,
     )
-    return found, progress
+    return run_folder, progress
 
 
 def rows(seed: Path) -> list[dict[str, Any]]:

@@ -50,6 +50,6 @@ def test_a_methods_needs_come_from_the_table_of_methods() -> None:
 
 def test_a_method_is_said_in_one_line() -> None:
     line = names.method_line("projected-ascent")
-    assert line.startswith("projected ascent: climb the leaver's loss")
+    assert line.startswith("projected ascent: ascend the leaver's loss")
     assert line.endswith("(Halimi et al. 2022, Algorithm 1)")
     assert names.method_line("own.methods:Forget") == "own.methods:Forget, a method of your own"

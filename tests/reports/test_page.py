@@ -45,7 +45,7 @@ def test_the_page_holds_the_verdict_the_tables_and_every_figure(html: str) -> No
     assert "11.38 %" in html
     assert "drops one retained client" in html
     assert "settings.projected-ascent.stop_distance" in html
-    assert "Erased by projected ascent: climb the leaver&#39;s loss" in html
+    assert "Erased by projected ascent: ascend the leaver&#39;s loss" in html
     assert "2.13.0" in html
 
 
@@ -126,7 +126,7 @@ def test_methods_are_compared_with_the_best_in_bold(html: str) -> None:
 
 def test_a_page_of_another_method_speaks_of_no_climb(write_run: Write) -> None:
     html = text_only(write_run(rounds=4, post_rounds=2, methods=("weight-negation", "fine-tune")))
-    assert "Erased by weight negation: flip the first layer" in html
+    assert "Erased by weight negation: negate the first layer" in html
     assert "climb" not in html
     assert "The local step" not in html.replace("the local step", "The local step")
     assert "Beside the numbers in the paper" not in html

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness import tiny
-from harness.quiet import Quiet
+from harness.recorded_progress import RecordedProgress
 from secede import state as states
 from secede.experiments import presets, runner
 from secede.reports.analysis.verdict import judge
@@ -22,9 +22,15 @@ PLANTED = 'scenario = { name = "backdoor", share = 0.5 }'
 def run(folder: Path, scenario: str) -> Path:
     assert PLANTED in tiny.CONFIG
     path = tiny.write(folder, tiny.CONFIG.replace(PLANTED, f"scenario = {scenario}"))
-    return runner.run(
-        presets.load(str(path)), range(1), folder / "runs", Quiet(), search=folder, lanes=1
+    (run_folder,) = runner.run(
+        [presets.load(str(path))],
+        range(1),
+        folder / "runs",
+        RecordedProgress(),
+        search=folder,
+        lanes=1,
     )
+    return run_folder
 
 
 def scores(found: Path) -> dict[tuple[str, int], dict[str, Any]]:
@@ -60,11 +66,11 @@ def test_attacks_are_judged_on_test_images_of_the_leavers_class(tmp_path: Path) 
     answers = states.load(evidence)[0]
     assert set(answers["leaver.labels"].tolist()) == {1}
     assert set(answers["nonmembers.labels"].tolist()) == {1}
-    places = answers["nonmembers.places"]
-    assert torch.equal(answers["nonmembers.logits"], answers["test.logits"][places])
+    indices = answers["nonmembers.indices"]
+    assert torch.equal(answers["nonmembers.logits"], answers["test.logits"][indices])
     result = json.loads((found / "seed-0" / "result.json").read_text())
     attack = result["membership"]["retrain@3"]["shokri"]
-    assert attack["nonmember_accuracy"]["count"] <= len(places) / 2 + 1
+    assert attack["nonmember_accuracy"]["count"] <= len(indices) / 2 + 1
     assert attack["pooled_classes"] == [1]  # no retained client could teach it this class
 
 

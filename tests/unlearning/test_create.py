@@ -1,4 +1,7 @@
-"""Methods by name, with settings that are checked, and a user's own."""
+"""Methods by name, with settings that are checked, and a user's own.
+
+Tests `strict.py` too.
+"""
 
 from __future__ import annotations
 
@@ -212,7 +215,7 @@ def test_a_variant_is_the_same_method_under_another_name() -> None:
 
 @pytest.mark.parametrize("name", ["fine-tune@", "fine-tune@../up", "fine-tune@A", "fine-tune@a@b"])
 def test_a_variants_name_is_fit_for_a_files(name: str) -> None:
-    with pytest.raises(ConfigError, match="expected 1 to 32 of a to z, .* after '@'"):
+    with pytest.raises(ConfigError, match=r"expected 1 to 32 of a to z, .* after '@'"):
         create(name)
     with pytest.raises(ConfigError, match="did you mean 'fine-tune'"):
         create("fine-tun@x")

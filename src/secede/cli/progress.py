@@ -46,9 +46,9 @@ class _Bars:
         self._start = bars.add_task("starting", total=None, now="loading data")
         self._overall: TaskID | None = None
 
-    def expect(self, turns: int, lanes: int) -> None:
-        if turns > 1:
-            self._overall = self._bars.add_task("all seeds", total=turns, now="")
+    def expect(self, seeds: int, lanes: int) -> None:
+        if seeds > 1:
+            self._overall = self._bars.add_task("all seeds", total=seeds, now="")
 
     def begin(self, config: Config, seed: int, rounds: int) -> _Bar:
         self._bars.update(self._start, visible=False)
@@ -82,7 +82,7 @@ class _Lines:
     def __init__(self) -> None:
         self._lanes = 1
 
-    def expect(self, turns: int, lanes: int) -> None:
+    def expect(self, seeds: int, lanes: int) -> None:
         self._lanes = lanes
 
     def begin(self, config: Config, seed: int, rounds: int) -> _SeedLines:

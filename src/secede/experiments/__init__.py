@@ -1,1 +1,1 @@
-"""Experiments: a TOML file or preset becomes a checked config, a resumable run and its records."""
+"""Experiments: from a TOML file or preset to a resumable run and its records."""

@@ -1,4 +1,4 @@
-"""The arms of an experiment: where each starts, who trains, and which batches its rounds draw."""
+"""The arms of an experiment: where each starts, who trains, and how its rounds go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from secede.errors import ConfigError
 from secede.experiments.config import Config
 from secede.experiments.setup import Federation
 from secede.federation.engine import aggregate
-from secede.state import State
+from secede.state import State, size_bytes
 from secede.unlearning import registry
 from secede.unlearning.create import create
 from secede.unlearning.method import Method, Recovered, Server, Start, checked_start
@@ -18,19 +18,19 @@ from secede.unlearning.methods.retrain import Retrain
 from secede.unlearning.update_history import UpdateHistory
 
 FEDAVG, RETRAIN = "fedavg", "retrain"
-TRAINING = "training"  # names the batches of everybody's rounds
+TRAINING = "training"  # the phase whose rounds everybody trains in
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """A start and some rounds; both are given the global model, empty before there is one."""
+    """A start and rounds; both get FedAvg's last state, which is empty before there is one."""
 
     name: str
     clients: tuple[int, ...]  # who trains
     rounds: int
     start: Callable[[State], Start]
     advance: Callable[[State, State, State, int], Recovered]  # global model, state, memory, round
-    evidence_rounds: tuple[int, ...] = ()  # after which answers are kept for attacks
+    evidence_rounds: tuple[int, ...] = ()  # after which outputs are recorded for attacks
 
 
 def arms(
@@ -40,11 +40,11 @@ def arms(
     history: UpdateHistory | None = None,
     search: Path | None = None,
 ) -> tuple[Arm, ...]:
-    """Return all arms in the order they run; FedAvg comes first, for the others need it."""
+    """Return all arms in the order they run; FedAvg comes first, because the others need it."""
     rounds, after = config.training.rounds, config.post_training.rounds
     engine = federation.engine
 
-    def averaging(
+    def fedavg_round(
         phase: str, clients: tuple[int, ...], history: UpdateHistory | None = None
     ) -> Advance:
         def advance(_: State, state: State, memory: State, number: int) -> Recovered:
@@ -69,15 +69,15 @@ def arms(
             weight=None if own is None else own.weight,
         )
 
-    def erasing(name: str, method: Method) -> Arm:
+    def method_arm(name: str, method: Method) -> Arm:
         judged = name == config.methods[0]
         return Arm(
             name=name,
             clients=federation.retained,
             rounds=after,
             start=lambda state: checked_start(method, server(state)),
-            advance=lambda globally, state, memory, number: method.recover(
-                server(globally), state, memory, number
+            advance=lambda global_state, state, memory, number: method.recover(
+                server(global_state), state, memory, number
             ),
             evidence_rounds=(1, after) if judged else (),
         )
@@ -87,7 +87,7 @@ def arms(
         clients=federation.everyone,
         rounds=rounds,
         start=lambda _: Start(state=engine.initial_state("initial")),
-        advance=averaging(TRAINING, federation.everyone, history),
+        advance=fedavg_round(TRAINING, federation.everyone, history),
         evidence_rounds=(rounds,),
     )
     retrain = Arm(
@@ -95,21 +95,39 @@ def arms(
         clients=federation.retained,
         rounds=rounds,
         start=lambda state: Retrain().start(server(state)),
-        advance=averaging("retraining", federation.retained),
+        advance=fedavg_round("retraining", federation.retained),
         evidence_rounds=(rounds,),
     )
-    made = {name: _create(config, name, federation, search) for name in config.methods}
-    for name, method in made.items():
-        # A user's own need not be a `Method` by descent.
+    methods = {name: _create(config, name, federation, search) for name in config.methods}
+    for name, method in methods.items():
+        # A user's own class need not derive from `Method`.
         try:
             getattr(method, "check_history", lambda _: None)(history)
             getattr(method, "check_model", lambda _: None)(engine.fresh_model("template"))
         except ConfigError as error:
             raise ConfigError(f"method {name!r}: {error}") from None
-    return fedavg, retrain, *(erasing(name, method) for name, method in made.items())
+    return fedavg, retrain, *(method_arm(name, method) for name, method in methods.items())
 
 
 Advance = Callable[[State, State, State, int], Recovered]
+
+
+def create_history(config: Config, federation: Federation, folder: Path) -> UpdateHistory | None:
+    """Return the server's history in `folder`, if the situation has one; raise if it cannot fit."""
+    situation = config.situation
+    if not situation.history:
+        return None
+    history = UpdateHistory(
+        folder,
+        interval=situation.history_interval,
+        limit_bytes=int(situation.history_limit_gb * 1e9),
+    )
+    history.check_fits(
+        state_bytes=size_bytes(federation.engine.initial_state("initial")),
+        clients=len(federation.everyone),
+        rounds=config.training.rounds,
+    )
+    return history
 
 
 def _create(config: Config, name: str, federation: Federation, search: Path | None) -> Method:

@@ -1,7 +1,6 @@
-"""What an experiment is: every setting, its default and its bounds. Imports no torch.
+"""The config of an experiment: every setting, its default and its bounds. Imports no torch.
 
-A config is read from TOML, checked whole, and refused in one line that names the key, the value
-found and what is allowed.
+It is read from TOML and checked; an error names the key, the value found and what is allowed.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ from secede import models, scenarios
 from secede.data import catalog
 from secede.errors import ConfigError, did_you_mean
 from secede.federation import executors
-from secede.scenarios.share import default_share
 from secede.strict import as_json
 from secede.unlearning import registry as methods
 
-RECORD_VERSION = 2  # of the records' form and meaning; part of every config's digest
+RECORD_VERSION = 2  # of the records' format and meaning; part of every config's digest
 
-# The first is the one that a report judges; the others show what it is worth.
+# A report judges the first; the others show what it is worth.
 DEFAULT_METHODS = ("second-choice", "projected-ascent", "fine-tune")
 
 Count = Annotated[int, Field(ge=1)]
@@ -39,7 +37,7 @@ class _Section(BaseModel):
 
 
 class Clients(_Section):
-    """Who takes part, who leaves, and how the data is dealt."""
+    """Who takes part, who leaves, and how the data is partitioned."""
 
     count: Annotated[int, Field(ge=2)] = 5
     leaver: Annotated[int, Field(ge=0)] = 0
@@ -71,18 +69,18 @@ class Clients(_Section):
 
 
 class Scenario(_Section):
-    """What the leaver's data is like."""
+    """How the leaver's data differs."""
 
     name: str = "backdoor"
     share: Fraction | None = None  # of the leaver's images; None: the paper's
     target: Annotated[int, Field(ge=0)] | None = None  # of a backdoor; None: the last class
     # What the leaver holds alone; None: the last fifth of the classes.
     classes: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | None = None
-    # Share of what the others had of those classes that stays with them; None: nothing.
+    # Share of those classes' samples that the other clients keep; None: nothing.
     kept: Annotated[float, Field(ge=0, lt=1)] | None = None
 
     @model_validator(mode="after")
-    def _taken_by_the_scenario(self) -> Scenario:
+    def _check_settings(self) -> Scenario:
         scenarios.check_settings(self.name, self.model_dump(exclude={"name"}))
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
             raise ValueError(f"scenario.classes is {list(self.classes)}, expected each class once")
@@ -90,7 +88,7 @@ class Scenario(_Section):
 
 
 class Training(_Section):
-    """Federated training, and the local training in every round of every arm."""
+    """Rounds of federated training, and the local training in every round of every arm."""
 
     rounds: Count = 20
     epochs: Count = 1
@@ -100,7 +98,7 @@ class Training(_Section):
 
 
 class Situation(_Section):
-    """What there is to erase with; a method whose needs are not met is refused."""
+    """What methods may use; a method whose needs are not met raises."""
 
     leaver_online: bool = True
     secure_aggregation: bool = False
@@ -119,7 +117,7 @@ class Situation(_Section):
         return self
 
     def for_methods(self) -> methods.Situation:
-        """Return it in the words of methods' needs."""
+        """Return the situation as methods state their needs."""
         return methods.Situation(
             leaver_online=self.leaver_online,
             history=self.history,
@@ -134,11 +132,11 @@ class PostTraining(_Section):
     rounds: Count = 10
 
 
-_METHODS_FOLLOW: Final = {"methods": "follow"}  # context of a validation
+_SKIP_METHODS: Final = {"methods": "unchecked"}  # context of a validation
 
 
 class Config(_Section):
-    """One experiment; every random choice hangs on a seed that is not part of it."""
+    """One experiment; every random choice depends on a seed that is not part of it."""
 
     name: Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9._/ -]+$")]
     title: str = ""
@@ -157,12 +155,12 @@ class Config(_Section):
     post_training: PostTraining = PostTraining()
 
     @model_validator(mode="after")
-    def _named_things_exist(self, info: ValidationInfo) -> Config:
+    def _check_names(self, info: ValidationInfo) -> Config:
         if not self.data.endswith(".npz"):
             catalog.entry(self.data)
         models.check_name(self.model)
         executors.check_name(self.executor)
-        if info.context is not _METHODS_FOLLOW:
+        if info.context is not _SKIP_METHODS:
             self._check_methods()
         return self
 
@@ -170,64 +168,74 @@ class Config(_Section):
         situation = self.situation.for_methods()
         for name in self.methods:
             methods.check_name(name)
-            known = methods.base_name(name)
-            if known == "retrain":
+            base = methods.base_name(name)
+            if base == "retrain":
                 raise ConfigError("methods: 'retrain' is always run; leave it out")
             if self.methods.count(name) > 1:
                 raise ConfigError(f"methods: {name!r} is named twice")
-            if name != known and not self.settings.get(name):
+            if name != base and not self.settings.get(name):
                 hint = did_you_mean(name, self.settings.keys() - set(self.methods))
                 raise ConfigError(
-                    f"methods: {name!r} has no settings of its own and would run as {known!r}; "
+                    f"methods: {name!r} has no settings of its own and would run as {base!r}; "
                     f"{hint}"
                     f'give some, as in settings."{name}" = {{ ... }}'
                 )
-            if known in methods.METHODS:
-                methods.check_possible(methods.METHODS[known], situation, self.scenario.name)
-        if strangers := sorted(self.settings.keys() - set(self.methods)):
-            hint = did_you_mean(strangers[0], self.methods)
+            if base in methods.METHODS:
+                methods.check_possible(methods.METHODS[base], situation, self.scenario.name)
+        if unknown := sorted(self.settings.keys() - set(self.methods)):
+            hint = did_you_mean(unknown[0], self.methods)
             raise ConfigError(
-                f"settings.{strangers[0]}: {hint}that method is not run here; methods is "
+                f"settings.{unknown[0]}: {hint}that method is not run here; methods is "
                 f"{', '.join(self.methods)}"
             )
 
     @property
     def share(self) -> float | None:
-        """The leaver's share of changed images: as given, or the paper's for this many clients."""
+        """The leaver's share of changed images; by default the paper's for this many clients."""
         if (
             self.scenario.share is None
             and "share" in scenarios.SCENARIOS[self.scenario.name].settings
         ):
-            return default_share(self.clients.count)
+            return scenarios.default_share(self.clients.count)
         return self.scenario.share
 
+    def resolved(self) -> dict[str, Any]:
+        """Return the config as records hold it: all defaults resolved, no path of this machine."""
+        values = self.model_dump(mode="json")
+        values["scenario"]["share"] = self.share
+        if self.data.endswith(".npz"):
+            values["data"] = Path(self.data).name
+        return values
 
-def parse(text: str, *, name: str, file: str | None = None, methods_follow: bool = False) -> Config:
+
+def parse(
+    text: str, *, name: str, file: str | None = None, methods_overridden: bool = False
+) -> Config:
     """Read a config from TOML; `name` is used where the text gives none, `file` in errors."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file or name}: not valid TOML: {error}") from error
-    return build({"name": name, **values}, methods_follow=methods_follow)
+    return build({"name": name, **values}, methods_overridden=methods_overridden)
 
 
-def build(values: dict[str, Any], *, methods_follow: bool = False) -> Config:
-    """Check `values` and return the config they describe.
+def build(values: dict[str, Any], *, methods_overridden: bool = False) -> Config:
+    """Return the config that `values` describe, or raise.
 
-    If others' `methods_follow`, by an override, these here need not be possible.
+    With `methods_overridden`, its methods are not checked: `override` replaces them.
     """
     try:
         return Config.model_validate_json(
             as_json(values),
             strict=True,
-            context=_METHODS_FOLLOW if methods_follow else None,
+            context=_SKIP_METHODS if methods_overridden else None,
         )
     except ValidationError as error:
         raise ConfigError(_explain(error)) from None
 
 
 def override(config: Config, changes: dict[str, Any]) -> Config:
-    """Return `config` with dotted keys changed, checked anew; `None` means no change."""
+    """Return `config` with dotted keys changed, and check it; `None` means no change."""
     values = config.model_dump()
     for key, value in changes.items():
         if value is None:
@@ -244,7 +252,7 @@ def override(config: Config, changes: dict[str, Any]) -> Config:
 
 
 def _choose_methods(values: dict[str, Any], wanted: Sequence[str], config: Config) -> None:
-    """Put other methods into `values`; settings of those that are no longer run go."""
+    """Replace the methods in `values`, and drop the settings of methods no longer run."""
     if list(wanted) == ["all"]:
         situation, scenario = config.situation.for_methods(), config.scenario.name
         possible = methods.suitable(methods.METHODS.values(), situation, scenario)
@@ -254,10 +262,10 @@ def _choose_methods(values: dict[str, Any], wanted: Sequence[str], config: Confi
 
 
 def digest(config: Config, fingerprints: dict[str, str]) -> str:
-    """Return the SHA-256 that tells whether two runs are of the same experiment.
+    """Return the SHA-256 that two runs share if they are of the same experiment.
 
-    `fingerprints` stand for what the config only names: data files and a user's own model. All
-    executors compute the same, so the choice of one is not part of the experiment.
+    `fingerprints` are digests of what the config only names: data files and a user's own source.
+    The executor is left out: all executors compute the same.
     """
     values = config.model_dump(mode="json", exclude={"title", "executor"})
     if config.data.endswith(".npz"):
@@ -269,7 +277,7 @@ def digest(config: Config, fingerprints: dict[str, str]) -> str:
 
 
 def resolve_data_path(config: Config, folder: Path) -> Config:
-    """Return `config` with a relative `.npz` path taken from `folder`."""
+    """Return `config` with a relative `.npz` path resolved from `folder`."""
     if not config.data.endswith(".npz") or Path(config.data).is_absolute():
         return config
     return config.model_copy(update={"data": str((folder / config.data).resolve())})

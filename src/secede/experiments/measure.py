@@ -1,4 +1,4 @@
-"""What is measured of a state in every round, and what is kept so that attacks can be re-run."""
+"""Scores of a state in every round, and the outputs recorded for membership attacks."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ from secede.verification.membership import ShokriAttack, halves, yeom
 from secede.verification.score import Mean, Score
 
 _PARTS = ("leaver", "nonmembers", "members", "test")
-WATCHED = 2_000  # of the retained clients' samples, whose accuracy is measured in every round
-SHADOW_MEMBERS = 10_000  # training samples whose answers teach Shokri's attack
+WATCHED = 2_000  # retained clients' samples whose accuracy is measured in every round
+SHADOW_MEMBERS = 10_000  # training samples whose outputs train Shokri's attack
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Shares of held-out samples, which of them were hits, and scores on clients' own samples."""
+    """Scores on held-out samples, with their hits, and on clients' own samples."""
 
     shares: dict[str, Score]
     hits: dict[str, Tensor]
     own: dict[str, Score | Mean]
 
-    def record(self, retrained: Measured | None) -> dict[str, dict[str, float]]:
+    def to_record(self, retrained: Measured | None) -> dict[str, dict[str, float]]:
         """Return the scores as records hold them, compared sample by sample with `retrained`.
 
-        `gained` and `lost` count the samples that are hits here and not there, and the other way
-        round: what a paired interval for the difference needs.
+        `gained` and `lost` count the samples that only this state, or only the retrained one, has
+        right: what a paired interval for the difference needs.
         """
         rows = {name: score.to_dict() for name, score in {**self.shares, **self.own}.items()}
         if retrained is not None:
-            for name, here in self.hits.items():
-                there = retrained.hits[name]
+            for name, hits in self.hits.items():
+                others = retrained.hits[name]
                 compared = self.shares[name].against(retrained.shares[name])
-                gained, lost = int((here & ~there).sum()), int((there & ~here).sum())
+                gained, lost = int((hits & ~others).sum()), int((others & ~hits).sum())
                 rows[name] = {**compared.to_dict(), "gained": gained, "lost": lost}
         return rows
 
 
 @dataclass(frozen=True)
-class Answers:
-    """A model's answers that membership attacks work on, and its mean training loss."""
+class AttackInputs:
+    """The outputs of a model that membership attacks work on, and its mean training loss."""
 
     leaver: Evidence
-    nonmembers: Evidence  # test samples made like the leaver's: what attacks are judged on
-    members: Evidence  # drawn from the retained clients; teaches the shadow's attack
-    test: Evidence  # the same test samples as they are; teaches the shadow's attack
+    nonmembers: Evidence  # test samples transformed like the leaver's; judge the attacks
+    members: Evidence  # drawn from the retained clients; train Shokri's attack
+    test: Evidence  # untransformed test samples; train Shokri's attack
     mean_training_loss: float  # over the clients that the model was last trained on
-    nonmember_places: Tensor | None = None  # in `test`; None: they are all of it, in order
+    nonmember_indices: Tensor | None = None  # in `test`; None: all of it, in order
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the answers as named tensors, as an evidence file holds them."""
-        found = {"mean_training_loss": torch.tensor(self.mean_training_loss, dtype=torch.float64)}
+    def to_tensors(self) -> dict[str, Tensor]:
+        """Return named tensors for an evidence file."""
+        tensors = {"mean_training_loss": torch.tensor(self.mean_training_loss, dtype=torch.float64)}
         for name in _PARTS:
             evidence: Evidence = getattr(self, name)
-            found[f"{name}.logits"], found[f"{name}.labels"] = evidence.logits, evidence.labels
-        if self.nonmember_places is not None:
-            found["nonmembers.places"] = self.nonmember_places
-        return found
+            tensors[f"{name}.logits"], tensors[f"{name}.labels"] = evidence.logits, evidence.labels
+        if self.nonmember_indices is not None:
+            tensors["nonmembers.indices"] = self.nonmember_indices
+        return tensors
 
     @classmethod
-    def of_tensors(cls, tensors: State) -> Answers:
-        """Return the answers that `tensors` wrote."""
+    def from_tensors(cls, tensors: State) -> AttackInputs:
+        """Read what `to_tensors` returned."""
         leaver, nonmembers, members, test = (
             Evidence(tensors[f"{name}.logits"], tensors[f"{name}.labels"]) for name in _PARTS
         )
@@ -78,19 +78,19 @@ class Answers:
             members,
             test,
             float(tensors["mean_training_loss"]),
-            tensors.get("nonmembers.places"),
+            tensors.get("nonmembers.indices"),
         )
 
-    def judged(self, judge: Tensor) -> Evidence:
-        """Return the answers to those non-members that are in `judge`, places in `test`."""
-        places = self.nonmember_places
-        chosen = judge if places is None else torch.isin(places, judge).nonzero().flatten()
+    def nonmembers_among(self, test_indices: Tensor) -> Evidence:
+        """Return the outputs for those non-members whose index in `test` is given."""
+        own = self.nonmember_indices
+        chosen = test_indices if own is None else torch.isin(own, test_indices).nonzero().flatten()
         return Evidence(self.nonmembers.logits[chosen], self.nonmembers.labels[chosen])
 
 
 @dataclass(frozen=True)
 class Examined:
-    """A model's answers to what every round asks."""
+    """A model's outputs for the samples that every round evaluates."""
 
     model: nn.Module  # the engine's for evaluation: the next examination overwrites it
     test: Evidence
@@ -100,7 +100,7 @@ class Examined:
 
 
 class Examiner:
-    """Examines the states of one federation, one at a time; asks no sample of a state twice."""
+    """Evaluates the states of one federation, one at a time and each sample once."""
 
     def __init__(self, federation: Federation, seed: int) -> None:
         self._federation, self._seed = federation, seed
@@ -108,11 +108,11 @@ class Examiner:
         count = sum(len(samples) for samples in self._retained)
         order = torch.randperm(count, generator=generator(seed, "shadow members"))
         self._members = order[:SHADOW_MEMBERS]
-        self._watched = _drawn(self._retained, order[:WATCHED])
-        self._draws: bool | None = None
+        self._watched = _select(self._retained, order[:WATCHED])
+        self._is_random: bool | None = None
 
     def examine(self, state: State) -> Examined:
-        """Ask the model about test set, probe, the leaver's own and some retained, in one pass."""
+        """Evaluate a state on the test set, the probe, the leaver's and some retained samples."""
         federation = self._federation
         model = federation.engine.model(state)
         leaver = federation.engine.clients[federation.leaver]
@@ -134,15 +134,15 @@ class Examiner:
         }
         return Measured(shares, hits, own)
 
-    def answers(self, examined: Examined, trained: Sequence[int]) -> Answers:
-        """Ask also about non-members and members; `trained` are the clients it learnt from."""
+    def attack_inputs(self, examined: Examined, trained: Sequence[int]) -> AttackInputs:
+        """Evaluate non-members and members too; `trained` are the clients it was trained on."""
         federation = self._federation
         sets = [federation.nonmembers, *self._retained]
         nonmembers, *retained = self._evaluate(examined.model, sets)
         by_client = dict(zip(federation.retained, retained, strict=True))
         by_client[federation.leaver] = examined.leaver
         losses = [by_client[client].losses.double() for client in trained]
-        return Answers(
+        return AttackInputs(
             leaver=examined.leaver,
             nonmembers=nonmembers,
             members=Evidence(
@@ -151,65 +151,69 @@ class Examiner:
             ),
             test=examined.test,
             mean_training_loss=float(torch.cat(losses).mean()),
-            nonmember_places=federation.nonmember_places,
+            nonmember_indices=federation.nonmember_indices,
         )
 
     def _evaluate(self, model: nn.Module, sets: Sequence[Samples]) -> list[Evidence]:
-        if self._draws is None:
-            self._draws = _draws(model, sets[0].take(torch.arange(1)), self._seed)
-        if not self._draws:
+        if self._is_random is None:
+            self._is_random = _draws_random_numbers(
+                model, sets[0].take(torch.arange(1)), self._seed
+            )
+        if not self._is_random:
             return evaluate_all(model, sets)
-        # Such a model would take random numbers from a round that trains at the same time.
+        # Such a model would draw from the random numbers of a round that trains at the same time.
         with seeded(self._seed, "evaluation"):
             return evaluate_all(model, sets)
 
 
-def membership(shadow: Answers, targets: dict[str, Answers], seed: int) -> dict[str, object]:
+def membership(
+    shadow: AttackInputs, targets: dict[str, AttackInputs], seed: int
+) -> dict[str, object]:
     """Attack every target twice, as the paper does: Yeom by loss, Shokri by posteriors.
 
     Shokri's attack learns from the shadow's training samples, the leaver's left out, and test
-    samples: nothing that taught it is among what it is judged on.
+    samples, none of which it is judged on.
     """
     labels = shadow.test.labels
-    teach, judge = (torch.from_numpy(part) for part in halves(labels, seed=derive(seed, "halves")))
+    train, judge = (torch.from_numpy(part) for part in halves(labels, seed=derive(seed, "halves")))
     attack = ShokriAttack.fit(
         shadow.members.logits,
         shadow.members.labels,
-        shadow.test.logits[teach],
-        labels[teach],
+        shadow.test.logits[train],
+        labels[train],
         seed=derive(seed, "shokri"),
     )
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     for name, target in targets.items():
-        outside = target.judged(judge)
-        by_loss = yeom(target.leaver.losses, outside.losses, target.mean_training_loss)
+        nonmembers = target.nonmembers_among(judge)
+        by_loss = yeom(target.leaver.losses, nonmembers.losses, target.mean_training_loss)
         by_posteriors = attack.score(
-            target.leaver.logits, target.leaver.labels, outside.logits, outside.labels
+            target.leaver.logits, target.leaver.labels, nonmembers.logits, nonmembers.labels
         )
-        found[name] = {"yeom": by_loss.to_dict(), "shokri": by_posteriors.to_dict()}
-    return found
+        results[name] = {"yeom": by_loss.to_dict(), "shokri": by_posteriors.to_dict()}
+    return results
 
 
-def _drawn(clients: Sequence[Samples], places: Tensor) -> Samples:
-    """Return the samples at `places`, counted through all clients."""
-    taken, start = list[Samples](), 0
+def _select(clients: Sequence[Samples], indices: Tensor) -> Samples:
+    """Return the samples at `indices`, counted through all clients."""
+    parts, start = list[Samples](), 0
     for samples in clients:
-        here = places[(places >= start) & (places < start + len(samples))] - start
-        taken.append(samples.take(here))
+        own = indices[(indices >= start) & (indices < start + len(samples))] - start
+        parts.append(samples.take(own))
         start += len(samples)
-    return Samples(torch.cat([s.x for s in taken]), torch.cat([s.y for s in taken]))
+    return Samples(torch.cat([s.x for s in parts]), torch.cat([s.y for s in parts]))
 
 
-def _draws(model: nn.Module, samples: Samples, seed: int) -> bool:
-    """Say whether the model draws random numbers even in evaluation: a dropout left on."""
+def _draws_random_numbers(model: nn.Module, samples: Samples, seed: int) -> bool:
+    """Return whether the model draws random numbers even in evaluation, as by a dropout left on."""
     with seeded(seed, "evaluation"):
-        before = _generators(samples)
+        before = _random_state(samples)
         evaluate(model, samples)
-        return not torch.equal(before, _generators(samples))
+        return not torch.equal(before, _random_state(samples))
 
 
-def _generators(samples: Samples) -> Tensor:
-    found = [torch.get_rng_state()]
+def _random_state(samples: Samples) -> Tensor:
+    states = [torch.get_rng_state()]
     if samples.x.is_cuda:
-        found.append(torch.cuda.get_rng_state(samples.x.device))
-    return torch.cat(found)
+        states.append(torch.cuda.get_rng_state(samples.x.device))
+    return torch.cat(states)

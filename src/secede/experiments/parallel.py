@@ -1,4 +1,4 @@
-"""Several turns side by side: each lane takes the next turn when it is done with its last.
+"""Run jobs in parallel lanes; each lane takes the next job when it is done with its last.
 
 Lanes are threads: torch computes without holding Python's lock. On a GPU each has its own stream.
 """
@@ -15,50 +15,50 @@ import torch
 
 GPU_LANES = 8
 
-TurnT = TypeVar("TurnT")
+JobT = TypeVar("JobT")
 
 
-class Stopped(Exception):  # noqa: N818  # nothing went wrong in the lane that raises it
-    """A lane ended its turn early because it was asked to stop."""
+class Stopped(Exception):  # noqa: N818  # not an error of the lane that raises it
+    """A lane ended its job early because it was asked to stop."""
 
 
-def lane_count(turns: int, device: str, wanted: int | None = None) -> int:
-    """Return how many lanes to open: as many as wanted, or what the device bears.
+def lane_count(jobs: int, device: str, lanes: int | None = None) -> int:
+    """Return how many lanes to open: `lanes`, or by default what suits the device.
 
-    One on a CPU, whose cores a single federation fills.
+    That is one on a CPU, whose cores a single federation fills.
     """
-    most = GPU_LANES if device == "cuda" else 1
-    return max(1, min(turns, wanted or most))
+    default = GPU_LANES if device == "cuda" else 1
+    return max(1, min(jobs, lanes or default))
 
 
-def take_turns(
-    turns: Sequence[TurnT],
-    take: Callable[[TurnT, threading.Event], None],
+def run_jobs(
+    jobs: Sequence[JobT],
+    run: Callable[[JobT, threading.Event], None],
     *,
     lanes: int,
     device: str,
 ) -> None:
-    """Take all turns, started in order, in so many lanes; the first error is raised in the end.
+    """Run all jobs, started in order, in so many lanes; raise the first error in the end.
 
-    After an error or Ctrl-C no turn is started any more, and the event given to the running ones
-    is set: they raise `Stopped` where they can go on later. A single lane is the calling thread.
+    After an error or Ctrl-C no job is started any more, and the event given to the running ones
+    is set: they raise `Stopped` where they can be resumed. A single lane is the calling thread.
     """
     stop = threading.Event()
     if lanes == 1:
-        for turn in turns:
-            take(turn, stop)
+        for job in jobs:
+            run(job, stop)
         return
-    waiting, errors, lock = iter(turns), list[BaseException](), threading.Lock()
+    waiting, errors, lock = iter(jobs), list[BaseException](), threading.Lock()
 
     def lane() -> None:
         with _own_stream(device):
             while not stop.is_set():
                 with lock:
-                    turn = next(waiting, None)
-                if turn is None:
+                    job = next(waiting, None)
+                if job is None:
                     return
                 try:
-                    take(turn, stop)
+                    run(job, stop)
                 except Stopped:
                     return
                 except BaseException as error:
@@ -73,19 +73,19 @@ def take_turns(
         wait(running)
     except BaseException:
         stop.set()
-        wait(running)  # not Thread.join(): interrupted, it takes the thread for ended (3.11)
+        wait(running)  # not Thread.join(): if interrupted, it believes that the thread ended (3.11)
         raise
     finally:
         threads.shutdown(wait=False)
     if errors:
         raise errors[0]
-    for ended in running:
-        ended.result()  # an error between turns
+    for finished in running:
+        finished.result()  # raises an error from between jobs
 
 
 def use_cores(count: int) -> None:
-    """Let this thread's operations run on `count` cores: how many changes how results round."""
-    torch.get_num_threads()  # a thread's first operation takes the process's default: not later
+    """Let this thread's operations run on `count` cores; results round differently with others."""
+    torch.get_num_threads()  # the first operation, which sets the process's default
     torch.set_num_threads(count)
 
 

@@ -1,4 +1,4 @@
-"""Who is told how runs go; the command line draws it. Imports no torch."""
+"""Protocols that report the progress of runs; the command line draws it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Protocol
 from secede.experiments.config import Config
 
 
-class TurnProgress(Protocol):
-    """Is told how one seed goes, from the thread that records it."""
+class SeedProgress(Protocol):
+    """Progress of one seed, called from the thread that records it."""
 
     def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
-        """A round of an arm is done, or was found done."""
+        """Report a round of an arm that was run, or was recorded before."""
 
     def end(self) -> None:
-        """The seed is finished."""
+        """Report that the seed is finished."""
 
 
 class Progress(Protocol):
-    """Is told how runs go, from several threads; the command line draws it."""
+    """Progress of all runs, called from several threads."""
 
-    def expect(self, turns: int, lanes: int) -> None:
-        """So many seeds come, in so many lanes; those found finished are among them."""
+    def expect(self, seeds: int, lanes: int) -> None:
+        """Announce how many seeds run in how many lanes; finished ones are counted too."""
 
-    def begin(self, config: Config, seed: int, rounds: int) -> TurnProgress:
-        """A seed starts or goes on, with this many rounds in all."""
+    def begin(self, config: Config, seed: int, rounds: int) -> SeedProgress:
+        """Report that a seed starts or resumes, with this many rounds in all."""
 
     def reused(self, config: Config, seed: int) -> None:
-        """A seed was found finished."""
+        """Report that a seed was finished before."""

@@ -1,4 +1,4 @@
-"""Keeps records while the next round trains: jobs in order, in a thread of their own."""
+"""Write records in a thread of their own, while the next round trains."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ OUTSTANDING = 2  # jobs that may wait or run before `submit` waits for the oldes
 
 
 class Recorder:
-    """Does jobs one after another; the first that fails is the last, and its error comes back.
+    """Runs jobs one after another; after an error it runs no more and raises it to the caller.
 
-    The end of a `with` block waits for all jobs. If the block failed, the one that runs is
-    finished and those behind it are dropped.
+    The end of a `with` block waits for all jobs. If the block failed, the running job is finished
+    and those behind it are dropped.
     """
 
     def __init__(self, device: str) -> None:
@@ -29,15 +29,15 @@ class Recorder:
         self._broken = False
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Have `job` done after all before it; raise what an earlier one raised."""
+        """Run `job` after all before it; raise the error of an earlier one."""
         while self._pending and (len(self._pending) >= OUTSTANDING or self._pending[0].done()):
             self._finish_oldest()
-        # What the job reads may still be under way on the stream of this thread.
+        # What the job reads may still be computed on the stream of this thread.
         ready = torch.cuda.current_stream().record_event() if self._stream else None
-        self._pending.append(self._thread.submit(self._do, job, ready))
+        self._pending.append(self._thread.submit(self._run, job, ready))
 
     def drain(self) -> None:
-        """Wait until all jobs are done; raise what one of them raised."""
+        """Wait until all jobs are done; raise the error of one of them."""
         while self._pending:
             self._finish_oldest()
 
@@ -62,9 +62,9 @@ class Recorder:
         self._pending[0].result()
         self._pending.popleft()
 
-    def _do(self, job: Callable[[], None], ready: torch.cuda.Event | None) -> None:
+    def _run(self, job: Callable[[], None], ready: torch.cuda.Event | None) -> None:
         if self._broken:
-            return  # a gap in the records would be worse than their end
+            return  # records that end early can be resumed, those with a gap cannot
         try:
             if self._stream is None or ready is None:
                 job()
@@ -72,7 +72,7 @@ class Recorder:
             with torch.cuda.stream(self._stream):
                 self._stream.wait_event(ready)
                 job()
-                # The job holds what it reads: none of it may go before the device is done with it.
+                # The job holds what it reads, which must live until the device is done with it.
                 self._stream.synchronize()
         except BaseException:
             self._broken = True

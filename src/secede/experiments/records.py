@@ -1,10 +1,10 @@
-"""A run's folder on disk: what was asked, how every round went, and where to go on after a kill.
+"""The folder of a run: its config, the records of every round, and checkpoints to resume from.
 
     <runs>/<name>-<digest>/config.json
                            seed-0/environment.json, curves.jsonl, result.json, states/, evidence/
 
-A checkpoint is the truth about how far an arm is; rows of the curve beyond it are dropped and
-computed again, with the same outcome. `result.json` is written last and marks a finished seed.
+A checkpoint decides how far an arm is; rows of the curve beyond it are dropped and computed again,
+with the same outcome. `result.json` is written last and marks a finished seed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ CONFIG, CURVES, RESULT, ENVIRONMENT = (
     "result.json",
     "environment.json",
 )
-_MEMORY = "memory::"  # begins the names of what a method remembers, in a checkpoint's file
-INCIDENTAL = ("executor_note", "lanes")  # of the environment: they change no result
+_MEMORY = "memory::"  # prefix of a method's memory in a checkpoint's file
+INCIDENTAL = ("executor_note", "lanes")  # keys of the environment that change no result
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An arm's state after some round, what it had cost by then, and what its method remembers."""
+    """An arm after a round: its state, its cost so far, and its method's memory."""
 
     round: int
     state: State
@@ -47,18 +47,18 @@ class Checkpoint:
 
 
 def run_folder(runs: Path, name: str, digest: str) -> Path:
-    """Return where the run of this config lives."""
+    """Return the folder of a run."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
     return runs / f"{slug}-{digest[:8]}"
 
 
 def write_json(path: Path, value: Mapping[str, object]) -> None:
-    """Write `value` as readable JSON, whole or not at all."""
+    """Write `value` as indented JSON in one step."""
     files.write_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a damaged file is named."""
+    """Read a JSON object; raise RecordError if the file is damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -81,7 +81,7 @@ class SeedFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process; a second process is told who has it."""
+        """Lock the folder for this process; raise with its owner if another process has it."""
         lock = self.path / ".lock"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ class SeedFolder:
             yield
 
     def checkpoint(self, arm: str) -> Checkpoint | None:
-        """Return how far `arm` got, or None if it has not begun."""
+        """Return the checkpoint of `arm`, or None if it has not begun."""
         path = self._state_path(arm)
         if not path.exists():
             return None
@@ -112,7 +112,7 @@ class SeedFolder:
             raise RecordError(f"{path}: damaged checkpoint ({error}); delete it to redo") from error
 
     def save_checkpoint(self, arm: str, checkpoint: Checkpoint) -> None:
-        """Replace `arm`'s checkpoint; the state before it is gone."""
+        """Replace the checkpoint of `arm`."""
         metadata = {
             "round": str(checkpoint.round),
             "cost": json.dumps(checkpoint.cost.as_dict()),
@@ -138,15 +138,15 @@ class SeedFolder:
         return state, metadata
 
     def drop_state(self, name: str) -> None:
-        """Forget a named state."""
+        """Delete a named state."""
         self._state_path(name).unlink(missing_ok=True)
 
     def has_state(self, name: str) -> bool:
-        """Whether a state of this name was written."""
+        """Return whether a state of this name was written."""
         return self._state_path(name).exists()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the curve's rows; a torn last line, as a kill leaves it, is not one."""
+        """Return the curve's rows, without a last line that a kill cut short."""
         path = self.path / CURVES
         if not path.exists():
             return []
@@ -164,30 +164,30 @@ class SeedFolder:
         files.append_line(self.path / CURVES, json.dumps(row, sort_keys=True))
 
     def drop_rows_beyond_checkpoints(self) -> None:
-        """Forget rows that no checkpoint covers, and a torn last line."""
+        """Delete rows that no checkpoint covers, and a last line that a kill cut short."""
         reached: dict[str, int] = {}
-        kept: list[str] = []
+        covered: list[str] = []
         for row in self.rows():
             arm = row["arm"]
             if arm not in reached:
                 checkpoint = self.checkpoint(arm)
                 reached[arm] = checkpoint.round if checkpoint else -1
             if row["round"] <= reached[arm]:
-                kept.append(json.dumps(row, sort_keys=True) + "\n")
-        files.write_text(self.path / CURVES, "".join(kept))
+                covered.append(json.dumps(row, sort_keys=True) + "\n")
+        files.write_text(self.path / CURVES, "".join(covered))
 
     def drop_arms(self, arms: Collection[str]) -> None:
-        """Forget the rows of these arms."""
+        """Delete the rows of these arms."""
         if arms:
-            kept = [row for row in self.rows() if row["arm"] not in arms]
-            lines = (json.dumps(row, sort_keys=True) + "\n" for row in kept)
+            rows = (row for row in self.rows() if row["arm"] not in arms)
+            lines = (json.dumps(row, sort_keys=True) + "\n" for row in rows)
             files.write_text(self.path / CURVES, "".join(lines))
 
-    def begin(self, environment: Mapping[str, object]) -> None:
-        """Write down where the seed is computed; one begun elsewhere is refused.
+    def write_environment(self, environment: Mapping[str, object]) -> None:
+        """Record the environment; raise if the seed was begun in another one.
 
-        Other versions, devices or thread counts round differently, so a seed that changed them in
-        the middle would be neither one run nor the other. `INCIDENTAL` keys may change.
+        Other versions, devices or thread counts round differently, so one seed must not mix them.
+        `INCIDENTAL` keys may change.
         """
         path = self.path / ENVIRONMENT
         before = read_json(path) if path.exists() else environment
@@ -197,12 +197,12 @@ class SeedFolder:
             if key not in INCIDENTAL and before.get(key) != environment[key]
         ]
         if changed:
-            told = ", ".join(
+            differences = ", ".join(
                 f"{key} {before.get(key)} then, {environment[key]} now" for key in changed
             )
             raise RecordError(
-                f"{self.path} was begun in another environment: {told}; go on with what it was, "
-                "use another --out, or delete it to redo"
+                f"{self.path} was begun in another environment: {differences}; resume it in that "
+                "one, use another --out, or delete it to redo"
             )
         write_json(path, environment)
 

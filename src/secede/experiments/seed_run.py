@@ -1,7 +1,7 @@
-"""One seed of an experiment: arm by arm, round by round, each kept while the next one trains.
+"""Run one seed of an experiment: arm by arm, round by round, each recorded while the next trains.
 
-All arms after everybody's training fork from its end: whatever a client is asked there, it
-remembers of itself what it had when training ended, and nothing of another arm.
+All arms after FedAvg start from its end: there a client's own state is the one that it had when
+training ended, and nothing of another arm.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from secede import state as states
 from secede.errors import RecordError, StateError
 from secede.experiments.arms import FEDAVG, RETRAIN, TRAINING, Arm
 from secede.experiments.config import Config
-from secede.experiments.measure import Answers, Examiner, Measured, membership
+from secede.experiments.measure import AttackInputs, Examiner, Measured, membership
 from secede.experiments.parallel import Stopped
-from secede.experiments.progress import TurnProgress
+from secede.experiments.progress import SeedProgress
 from secede.experiments.recorder import Recorder
 from secede.experiments.records import (
     RESULT,
@@ -40,12 +40,12 @@ from secede.unlearning.update_history import UpdateHistory
 
 CHECKPOINT_SECONDS = 5.0
 _OWN = "leaver-own"
-_BEFORE_LAST = "before-last"  # the state that training's last round began with, until the seed ends
+_BEFORE_LAST = "before-last"  # the state before FedAvg's last round, until the seed ends
 _REPORTS, _HISTORY = "reports.json", "history.json"
 
 
 class SeedRun:
-    """One seed in progress; what it writes, the recorder writes while rounds train."""
+    """One seed in progress; the recorder writes its records while rounds train."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class SeedRun:
         history: UpdateHistory | None,
         records: SeedFolder,
         recorder: Recorder,
-        progress: TurnProgress,
+        progress: SeedProgress,
         stop: threading.Event,
     ) -> None:
         self._config, self._digest, self._seed = config, config_digest, seed
@@ -65,7 +65,7 @@ class SeedRun:
         if history is not None:
             history.submit = recorder.submit
         self._progress, self._stop = progress, stop
-        self._retrained: Measured | None = None  # what the arms after retraining compare with
+        self._retrained: Measured | None = None  # the arms after retraining are compared with it
 
     def run(self, all_arms: Sequence[Arm]) -> None:
         """Run all arms, attack their models, and write the result."""
@@ -78,7 +78,7 @@ class SeedRun:
             except StateError as error:
                 if arm.name in (FEDAVG, RETRAIN, self._config.methods[0]):
                     raise
-                failed[arm.name] = str(error)  # it destroyed the model; the others go on
+                failed[arm.name] = str(error)  # it destroyed the model; the other arms go on
                 continue
             final[arm.name], seconds[arm.name] = end.state, end.cost.seconds
         self._recorder.drain()
@@ -99,14 +99,14 @@ class SeedRun:
                 },
                 "failed": failed,
                 "reports": self._reports(),
-                "history": self._kept(),
+                "history": self._history_summary(),
                 "membership": self._membership(all_arms),
             },
         )
 
     def _run_arm(self, arm: Arm, global_state: State) -> Checkpoint:
         point = self._records.checkpoint(arm.name) or self._begin(arm, global_state)
-        on = partial(_on, self._config.device)
+        on = partial(_to_device, self._config.device)
         point = replace(point, state=on(point.state), memory=on(point.memory))
         for number in range(1, point.round + 1):
             self._progress.round(arm.name, number, {})
@@ -118,7 +118,7 @@ class SeedRun:
             stopped = self._stop.is_set()
             due = stopped or time.monotonic() - saved > CHECKPOINT_SECONDS
             if arm.name == FEDAVG and number == arm.rounds:
-                self._submit_own(before)
+                self._submit_own_states(before)
             self._submit(arm, point, save=due or number == arm.rounds)
             if stopped:
                 self._recorder.drain()
@@ -127,27 +127,27 @@ class SeedRun:
                 saved = time.monotonic()
         if arm.name == FEDAVG:
             self._recorder.drain()
-            self._recall_own_states()
-            self._weigh_history(point.round)
+            self._restore_own_states()
+            self._record_history(point.round)
         if arm.name == RETRAIN:
             self._recorder.submit(partial(self._compare_with, point.state))
         return point
 
     def _begin(self, arm: Arm, global_state: State) -> Checkpoint:
         start = arm.start(global_state)
-        self._check_answers(arm, start.state)
+        self._check_outputs(arm, start.state)
         point = Checkpoint(0, start.state, start.cost, start.memory)
         self._submit(arm, point, report=start.report, save=True)
         return point
 
-    def _check_answers(self, arm: Arm, state: State) -> None:
-        """Raise if a start is destroyed: found here, it ends the arm and not the recorder."""
+    def _check_outputs(self, arm: Arm, state: State) -> None:
+        """Raise if a start destroyed the model: here it ends the arm, in the recorder the seed."""
         states.check_finite(state, f"the start of {arm.name}")
-        model = self._federation.engine.fresh_model("template")  # not the recorder's
+        model = self._federation.engine.fresh_model("template")  # the recorder has its own
         states.load_into(model, state)
         with torch.inference_mode():
-            answers = model.eval()(self._federation.test.x[:64])
-        if not bool(answers.isfinite().all()):
+            outputs = model.eval()(self._federation.test.x[:64])
+        if not bool(outputs.isfinite().all()):
             raise StateError(f"the start of {arm.name} answers with numbers that are not finite")
 
     def _submit(
@@ -158,11 +158,11 @@ class SeedRun:
         report: Mapping[str, object] | None = None,
         save: bool,
     ) -> None:
-        """Have the recorder keep `point`; a history's sums are those of the same round."""
+        """Submit `point` to the recorder, with the history's sums of the same round."""
         history = self._history if arm.name == FEDAVG and save and point.round else None
         sums = None if history is None else history.sums
 
-        def keep() -> None:
+        def write() -> None:
             if report is not None:
                 path = self._records.path / _REPORTS
                 write_json(path, {**self._reports(), arm.name: report})
@@ -174,84 +174,83 @@ class SeedRun:
             if history is not None:
                 history.delete_other_sums(point.round)
 
-        self._recorder.submit(keep)
+        self._recorder.submit(write)
 
-    def _submit_own(self, before: State) -> None:
-        """Have the recorder keep what the clients' own states are made from again after a kill."""
+    def _submit_own_states(self, before: State) -> None:
+        """Submit the states from which the clients' own states are restored after a kill."""
         own = self._federation.engine.own[self._federation.leaver]
 
-        def keep() -> None:
+        def write() -> None:
             self._records.save_state(_OWN, own.state, {"weight": repr(own.weight)})
             self._records.save_state(_BEFORE_LAST, before, {})
 
-        self._recorder.submit(keep)
+        self._recorder.submit(write)
 
     def _record(self, arm: Arm, point: Checkpoint) -> None:
         examined = self._examiner.examine(point.state)
-        measured = self._examiner.measure(examined).record(self._retrained)
+        scores = self._examiner.measure(examined).to_record(self._retrained)
         if point.round in arm.evidence_rounds:
-            found = self._examiner.answers(examined, arm.clients)
-            states.save(found.tensors(), self._evidence_path(arm.name, point.round))
+            inputs = self._examiner.attack_inputs(examined, arm.clients)
+            states.save(inputs.to_tensors(), self._evidence_path(arm.name, point.round))
         self._records.append_row(
             {
                 "arm": arm.name,
                 "round": point.round,
-                "scores": measured,
+                "scores": scores,
                 "cost": point.cost.as_dict(),
                 "digest": states.digest(point.state),
             }
         )
         if point.round:
-            self._progress.round(arm.name, point.round, measured)
+            self._progress.round(arm.name, point.round, scores)
 
     def _compare_with(self, retrained: State) -> None:
         self._retrained = self._examiner.measure(self._examiner.examine(retrained))
 
-    def _recall_own_states(self) -> None:
-        """Let every client have its own state from the end of training, and none forget it."""
+    def _restore_own_states(self) -> None:
+        """Give every client its own state from the end of training, and keep it there."""
         engine, everyone = self._federation.engine, self._federation.everyone
-        # Where the state is gone, all arms have ended, and nobody will be asked any more.
+        # Where that state is gone, all arms have ended, and no client is needed any more.
         if len(engine.own) < len(everyone) and self._records.has_state(_BEFORE_LAST):
-            before = _on(self._config.device, self._records.load_state(_BEFORE_LAST)[0])
+            before = _to_device(self._config.device, self._records.load_state(_BEFORE_LAST)[0])
             engine.train_round(
                 before, everyone, phase=TRAINING, number=self._config.training.rounds
             )
         state, metadata = self._records.load_state(_OWN)
-        own = OwnState(_on(self._config.device, state), float(metadata["weight"]))
+        own = OwnState(_to_device(self._config.device, state), float(metadata["weight"]))
         engine.own[self._federation.leaver] = own
         engine.remembers = False
 
     def _reports(self) -> dict[str, object]:
-        """Return what methods have told of their starts so far."""
+        """Return what methods have reported of their starts so far."""
         path = self._records.path / _REPORTS
         return read_json(path) if path.exists() else {}
 
-    def _weigh_history(self, last: int) -> None:
-        """Write down what was kept, before the seed's end deletes it."""
+    def _record_history(self, last: int) -> None:
+        """Record the size of the history, before the seed's end deletes it."""
         path = self._records.path / _HISTORY
         if self._history is not None and not path.exists():
-            self._history.delete_other_sums(
-                last
-            )  # a kill may have come between the checkpoint and this
-            kept = {"bytes": self._history.size_bytes, "rounds": len(self._history.rounds)}
-            write_json(path, {**kept, "privacy": histories.PRIVACY})
+            # A kill may have come between the checkpoint and this.
+            self._history.delete_other_sums(last)
+            size = {"bytes": self._history.size_bytes, "rounds": len(self._history.rounds)}
+            write_json(path, {**size, "privacy": histories.PRIVACY})
 
-    def _kept(self) -> dict[str, object] | None:
+    def _history_summary(self) -> dict[str, object] | None:
         path = self._records.path / _HISTORY
         return read_json(path) if path.exists() else None
 
     def _membership(self, all_arms: Sequence[Arm]) -> dict[str, object]:
         targets = {
-            f"{arm.name}@{number}": self._answers(arm.name, number)
+            f"{arm.name}@{number}": self._attack_inputs(arm.name, number)
             for arm in all_arms
             for number in sorted(set(arm.evidence_rounds))
         }
         shadow = targets[f"{FEDAVG}@{self._config.training.rounds}"]
         return membership(shadow, targets, self._seed)
 
-    def _answers(self, arm: str, number: int) -> Answers:
+    def _attack_inputs(self, arm: str, number: int) -> AttackInputs:
         try:
-            return Answers.of_tensors(states.load(self._evidence_path(arm, number))[0])
+            return AttackInputs.from_tensors(states.load(self._evidence_path(arm, number))[0])
         except (StateError, KeyError) as error:
             raise RecordError(f"{error}; delete {self._records.path} to redo this seed") from error
 
@@ -259,5 +258,5 @@ class SeedRun:
         return self._records.path / "evidence" / f"{arm}@{number}.safetensors"
 
 
-def _on(device: str, state: State) -> State:
+def _to_device(device: str, state: State) -> State:
     return {name: value.to(device) for name, value in state.items()}

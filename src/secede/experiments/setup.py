@@ -1,9 +1,11 @@
-"""From a config and a seed to a federation that is ready to train."""
+"""Set up the federation of a config and a seed, ready to train."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from secede.data import catalog, partition
 from secede.data.samples import Dataset, Samples
 from secede.errors import ConfigError
 from secede.experiments.config import Config
-from secede.federation.executors.choose import Choice
+from secede.federation.executors.choose import MIN_STACKED_CLIENTS, Choice
 from secede.federation.precision import Precision
 from secede.federation.simulator import Simulator
 from secede.federation.training import LocalTraining
@@ -23,12 +25,12 @@ from secede.scenarios.scenario import Probe, Scenario
 from secede.seeding import generator
 
 MINIMUM_TEST = 40
-MINIMUM_NONMEMBERS = 10  # a test set has few samples like the leaver's where classes are its own
+MINIMUM_NONMEMBERS = 10  # test samples like the leaver's are few where classes are its own
 
 
 @dataclass(frozen=True)
 class Federation:
-    """Everything an arm needs: the engine, who leaves, and the held-out samples."""
+    """What an arm needs: the engine, the leaver, and the held-out samples."""
 
     engine: Simulator
     leaver: int
@@ -36,9 +38,9 @@ class Federation:
     test: Samples
     probe: Probe
     nonmembers: Samples  # held out, transformed like the leaver's
-    nonmember_places: Tensor | None = None  # which test samples they are; None: all, in order
+    nonmember_indices: Tensor | None = None  # in `test`; None: all of it, in order
     unlabelled: Tensor | None = None  # inputs that the server has
-    classes: tuple[int, ...] = ()  # that the leaver takes with it, where the scenario says so
+    classes: tuple[int, ...] = ()  # to erase with the leaver, where the scenario says so
 
     @property
     def everyone(self) -> tuple[int, ...]:
@@ -47,7 +49,7 @@ class Federation:
 
 
 def resolve_device(device: str) -> str:
-    """Return 'cpu' or 'cuda'; 'auto' takes the GPU if there is one."""
+    """Return 'cpu' or 'cuda'; 'auto' means the GPU if there is one."""
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
         raise ConfigError("device is 'cuda', but torch finds no GPU here: use 'cpu' or 'auto'")
@@ -67,7 +69,7 @@ def load_dataset(config: Config) -> Dataset:
     """Return the config's data set, cut to its limit."""
     dataset = catalog.load(config.data)
     if config.limit is not None:
-        # The same images for every seed: a seed varies the federation, not the question.
+        # The same images for every seed: a seed varies the federation, not the data.
         dataset = dataset.limited(config.limit, generator(0, "limit"))
     return dataset
 
@@ -80,9 +82,9 @@ def federate(
     search: Path | None,
     choice: Choice | None = None,
 ) -> Federation:
-    """Deal the data, change the leaver's share of it, and put up the simulator.
+    """Partition the data, transform the leaver's part, and build the simulator.
 
-    `choice` is the executor of another seed of the same config, to share it.
+    `choice` is the executor of another seed of the same config, which is then shared.
     """
     _check_enough(config, dataset)
     dataset, unlabelled = _hold_back(config, dataset, seed)
@@ -97,7 +99,7 @@ def federate(
     leaver = config.clients.leaver
     parts = scenario.deal(
         dataset.train.y,
-        _deal(config, dataset, seed),
+        _partition(config, dataset, seed),
         leaver,
         generator(seed, "scenario", "deal"),
     )
@@ -112,7 +114,7 @@ def federate(
         executor=choice or config.executor,
         precision=config.precision,
     )
-    nonmembers, places = _nonmembers(scenario, dataset.test, clients[leaver], seed)
+    nonmembers, indices = _nonmembers(scenario, dataset.test, clients[leaver], seed)
     return Federation(
         engine=engine,
         leaver=leaver,
@@ -120,14 +122,58 @@ def federate(
         test=dataset.test.to(config.device),
         probe=_probe(scenario, dataset.test, config.device),
         nonmembers=nonmembers.to(config.device),
-        nonmember_places=places,
+        nonmember_indices=indices,
         unlabelled=unlabelled,
         classes=getattr(scenario, "classes", ()),
     )
 
 
+class FederationBuilder:
+    """Builds the federations of many seeds, one at a time; they share data sets and executors.
+
+    A data set is kept until the last seed that needs it is built.
+    """
+
+    def __init__(self, configs: Sequence[Config]) -> None:
+        """Expect one call of `build` for each of `configs`."""
+        self._uses = Counter(_dataset_key(config) for config in configs)
+        self._datasets: dict[Hashable, Dataset] = {}
+        self._choices: dict[Hashable, Choice] = {}
+        self._lock = threading.Lock()
+
+    def build(self, config: Config, seed: int, search: Path | None) -> Federation:
+        """Return the federation of one seed."""
+        data, executor = _dataset_key(config), _executor_key(config)
+        with self._lock:
+            if data not in self._datasets:
+                self._datasets[data] = load_dataset(config)
+            dataset, choice = self._datasets[data], self._choices.get(executor)
+            federation = federate(config, dataset, seed, search=search, choice=choice)
+            self._choices[executor] = federation.engine.choice
+            self._uses[data] -= 1
+            if not self._uses[data]:
+                del self._datasets[data]
+        return federation
+
+
+def _dataset_key(config: Config) -> Hashable:
+    return config.data, config.limit
+
+
+def _executor_key(config: Config) -> Hashable:
+    """Return what federations must have in common to share an executor."""
+    return (
+        _dataset_key(config),
+        config.model,
+        config.training.model_copy(update={"rounds": 1}),
+        config.executor,
+        config.precision,
+        config.clients.count < MIN_STACKED_CLIENTS,
+    )
+
+
 def _hold_back(config: Config, dataset: Dataset, seed: int) -> tuple[Dataset, Tensor | None]:
-    """Take the server's own images out of the training part, before it is dealt."""
+    """Take the server's own images out of the training data before it is partitioned."""
     count = config.situation.server_data
     if not count:
         return dataset, None
@@ -138,14 +184,14 @@ def _hold_back(config: Config, dataset: Dataset, seed: int) -> tuple[Dataset, Te
 
 def _check_enough(config: Config, dataset: Dataset) -> None:
     limit = "" if config.limit is None else f" (limit is {config.limit})"
-    asked = sum(config.clients.sizes or ()) or config.clients.count
-    asked += config.situation.server_data
-    if asked > len(dataset.train):
+    needed = sum(config.clients.sizes or ()) or config.clients.count
+    needed += config.situation.server_data
+    if needed > len(dataset.train):
         key = "clients.sizes" if config.clients.sizes else "clients.count"
         if config.situation.server_data:
             key += " and situation.server_data"
         raise ConfigError(
-            f"{key} asks for {asked} samples or more, but {dataset.name} has "
+            f"{key} asks for {needed} samples or more, but {dataset.name} has "
             f"{len(dataset.train)} training samples{limit}"
         )
     if len(dataset.test) < MINIMUM_TEST:
@@ -158,18 +204,18 @@ def _check_enough(config: Config, dataset: Dataset) -> None:
 def _nonmembers(
     scenario: Scenario, test: Samples, leaver: Samples, seed: int
 ) -> tuple[Samples, Tensor | None]:
-    """Return test samples made like the leaver's, and which ones they are unless all."""
-    made = scenario.transform(test, generator(seed, "scenario", "test"))
-    places = scenario.held_out(test.y, leaver.y, generator(seed, "scenario", "held out"))
-    if places is None:
-        return made, None
-    if len(places) < MINIMUM_NONMEMBERS:
+    """Return test samples transformed like the leaver's, and their indices unless all."""
+    transformed = scenario.transform(test, generator(seed, "scenario", "test"))
+    indices = scenario.held_out(test.y, leaver.y, generator(seed, "scenario", "held out"))
+    if indices is None:
+        return transformed, None
+    if len(indices) < MINIMUM_NONMEMBERS:
         raise ConfigError(
-            f"{len(places)} of {len(test)} test samples have the leaver's mix of classes, expected "
-            f"at least {MINIMUM_NONMEMBERS} to judge membership attacks on: choose other classes "
-            "(scenario.classes) or raise `limit`"
+            f"{len(indices)} of {len(test)} test samples have the leaver's mix of classes, "
+            f"expected at least {MINIMUM_NONMEMBERS} to judge membership attacks on: choose other "
+            "classes (scenario.classes) or raise `limit`"
         )
-    return made.take(places), places
+    return transformed.take(indices), indices
 
 
 def _probe(scenario: Scenario, test: Samples, device: str) -> Probe:
@@ -177,13 +223,13 @@ def _probe(scenario: Scenario, test: Samples, device: str) -> Probe:
     return Probe(probe.samples.to(device), probe.measures)
 
 
-def _deal(config: Config, dataset: Dataset, seed: int) -> list[Tensor]:
-    how, draw, count = config.clients, generator(seed, "partition"), len(dataset.train)
-    if how.partition == "sizes" and how.sizes is not None:
-        return partition.by_sizes(count, how.sizes, draw)
-    if how.partition == "dirichlet" and how.alpha is not None:
-        return partition.dirichlet(dataset.train.y, how.count, how.alpha, draw)
-    return partition.equal(count, how.count, draw)
+def _partition(config: Config, dataset: Dataset, seed: int) -> list[Tensor]:
+    clients, draw, count = config.clients, generator(seed, "partition"), len(dataset.train)
+    if clients.partition == "sizes" and clients.sizes is not None:
+        return partition.by_sizes(count, clients.sizes, draw)
+    if clients.partition == "dirichlet" and clients.alpha is not None:
+        return partition.dirichlet(dataset.train.y, clients.count, clients.alpha, draw)
+    return partition.equal(count, clients.count, draw)
 
 
 def _model_maker(config: Config, dataset: Dataset, search: Path | None) -> Callable[[], nn.Module]:

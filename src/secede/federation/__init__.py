@@ -1,1 +1,1 @@
-"""Federation: the engine contract, local training, and the simulator."""
+"""Federated rounds: the engine contract, local training, and the simulator."""

@@ -1,4 +1,4 @@
-"""What an erasure or a training costs, counted by the engine and never estimated by a method."""
+"""The cost of an erasure or a training, as the engine counts it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Rounds, bytes over the wire, per-sample gradients and wall-clock seconds."""
+    """Rounds, bytes sent and received, per-sample gradients and wall-clock seconds."""
 
     rounds: int = 0
     upload_bytes: int = 0
@@ -25,5 +25,5 @@ class Cost:
         )
 
     def as_dict(self) -> dict[str, int | float]:
-        """Return the counts by name, as records hold them."""
+        """Return the cost as a dict, for records."""
         return asdict(self)

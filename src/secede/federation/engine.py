@@ -1,7 +1,7 @@
-"""The contract between the erasure workflow and whatever runs the federation.
+"""The contract between an erasure and the federation that it runs in.
 
-An engine trains one round on the clients it is told, and asks one client to do a task on its
-own data. The simulator implements it here; a live federation implements the same two methods.
+An engine trains one round of the given clients, and asks one client to do a task on its own data.
+The simulator implements it here; a live federation implements the same two methods.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Update:
-    """What one client sends after training: its state and how many samples stand behind it."""
+    """One client's update: its state after training and its number of samples."""
 
     client: int
     state: State
@@ -36,7 +36,7 @@ class Update:
 
 @dataclass(frozen=True)
 class RoundReply:
-    """All updates of one round and what they cost."""
+    """All updates of one round and their cost."""
 
     updates: tuple[Update, ...]
     cost: Cost
@@ -44,9 +44,9 @@ class RoundReply:
 
 @dataclass(frozen=True)
 class OwnState:
-    """What a client keeps of itself: its last state and the share that state has in the last mean.
+    """A client's own last state, and its weight: the state's share in the last mean.
 
-    The share is 0 if the client missed the last round: the mean then holds other states alone.
+    The weight is 0 if the client missed the last round.
     """
 
     state: State
@@ -55,28 +55,28 @@ class OwnState:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSide:
-    """What a task finds at a client: its own data and memory, nothing of anybody else's."""
+    """The inputs of a client task: the client's own data and state, and the global state."""
 
     global_state: State
     own: OwnState | None  # None before its first round
     samples: int
-    training: LocalTraining  # how it trains in a round
+    training: LocalTraining  # how the client trains in a round
     fresh_model: Callable[[int], nn.Module]  # the n-th freshly initialised model
-    batches: Callable[[int, int], Iterable[Batch]]  # by batch size and number of the pass
+    batches: Callable[[int, int], Iterable[Batch]]  # by batch size and pass number
     loss: Loss
 
 
 class ClientReply(Protocol):
-    """What a client sends back from a task: one state, and how many gradients it took."""
+    """A client's reply to a task: one state, and the number of gradients."""
 
     @property
     def state(self) -> State:
-        """The state that is uploaded."""
+        """The state that the client uploads."""
         ...
 
     @property
     def gradient_samples(self) -> int:
-        """Per-sample gradients computed at the client."""
+        """The number of per-sample gradients computed at the client."""
         ...
 
 
@@ -84,12 +84,12 @@ ReplyT = TypeVar("ReplyT", bound=ClientReply)
 
 
 class Engine(Protocol):
-    """Runs rounds and client tasks, in simulation or on a live federation."""
+    """Rounds and client tasks, in simulation or in a live federation."""
 
     def train_round(
         self, state: State, clients: Sequence[int], *, phase: str, number: int
     ) -> RoundReply:
-        """Let `clients` train from `state`; phase and number name the round's randomness."""
+        """Train `clients` from `state`; `phase` and `number` seed the round's draws."""
         ...
 
     def ask(
@@ -102,16 +102,16 @@ class Engine(Protocol):
     ) -> tuple[ReplyT, Cost]:
         """Send `client` the global state and let it run `task` on its own data.
 
-        `number` names the task's randomness, dropout and the like: whoever asks a client several
-        times gives each time another one, or all draw the same.
+        `number` seeds the task's draws, such as dropout: tasks of one client with the same number
+        draw the same.
         """
         ...
 
 
 def aggregate(updates: Sequence[Update]) -> dict[str, Tensor]:
-    """Return FedAvg's mean, each client weighted by its samples; a broken update is named."""
+    """Return FedAvg's mean, weighted by samples; raise and name a client that is not finite."""
     averaged = mean([u.state for u in updates], [u.samples for u in updates])
-    # A weighted mean is finite unless a state is not: one look instead of one for each client.
+    # A weighted mean is finite unless a state is not: one check instead of one per client.
     if not is_finite(averaged):
         names = [f"client {update.client}'s update" for update in updates]
         check_all_finite([update.state for update in updates], names)

@@ -1,11 +1,11 @@
-"""Robust means for post-training: a few malicious clients cannot drag them anywhere.
+"""Robust means for post-training: trimmed mean and median, against a few malicious clients.
 
-Each entry's `cut` lowest and highest values are left out (Yin et al. 2018, "Byzantine-robust
-distributed learning"); the median leaves out all but the middle. Limits: they need single updates,
-so not under secure aggregation; they hold while no more than `cut` clients are malicious, below
-half at best; clients count alike, whatever samples they claim; and where clients' data differ they
-are biased towards what most have. A malicious client can still pull within the others' range, and
-with two clients left either of them has half of the mean.
+They drop each entry's `cut` lowest and highest values (Yin et al. 2018, "Byzantine-robust
+distributed learning"); the median drops all but the middle. Limits: they need single updates, so
+no secure aggregation; they resist at most `cut` malicious clients, always fewer than half; clients
+count alike, whatever samples they claim; where clients' data differ they are biased towards the
+majority. A malicious client can still pull within the others' range, and of two clients each has
+half of the mean.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TrimmedMean:
             raise ConfigError(f"share must be above 0 and below 0.5, got {self.share}")
 
     def __call__(self, updates: Sequence[Update]) -> dict[str, Tensor]:
-        """Return the mean of what is left; of two updates, where others fell out, of both."""
+        """Return the trimmed mean; of two updates, the mean of both."""
         if not updates:
             raise ConfigError("a trimmed mean of no updates, expected at least one")
         cut = max(1, int(self.share * len(updates)))
@@ -42,14 +42,14 @@ class TrimmedMean:
 
 
 def median(updates: Sequence[Update]) -> dict[str, Tensor]:
-    """Return the middle of each entry's values, or the mean of the middle two."""
+    """Return each entry's median; for an even number, the mean of the middle two."""
     if not updates:
         raise ConfigError("a median of no updates, expected at least one")
     return _trimmed(updates, (len(updates) - 1) // 2)
 
 
 def _trimmed(updates: Sequence[Update], cut: int) -> dict[str, Tensor]:
-    """Leave out `cut` at each end; a NaN has no place in an order, so its sender is named."""
+    """Drop `cut` values at each end; raise and name a client whose update is not finite."""
     names = [f"client {update.client}'s update" for update in updates]
     states.check_all_finite([update.state for update in updates], names)
     return states.trimmed_mean([update.state for update in updates], cut)
@@ -61,7 +61,7 @@ MEANS: Mapping[str, Mean] = MappingProxyType(
 
 
 def by_name(name: str) -> Mean:
-    """Return the mean called `name`: "mean" is FedAvg's, weighted by samples."""
+    """Return the mean called `name`; "mean" is FedAvg's, weighted by samples."""
     if name not in MEANS:
         raise ConfigError(
             f"unknown mean {name!r}; {did_you_mean(name, MEANS)}expected one of {', '.join(MEANS)}"

@@ -1,8 +1,8 @@
-"""A whole federation in one process; an executor computes the clients of a round.
+"""A simulated federation in one process; an executor computes the clients of a round.
 
-Of each client it keeps its own last state and that state's share in the last mean, which in a
-real federation lie on that client's disk. The share is 0 for a client that was left out of a later
-round of the same phase. The caller holds the global state; no update outlives its round.
+The simulator stores each client's own last state and its weight in the last mean, which a real
+client has on its disk. The weight is 0 for a client that missed a later round of the same phase.
+The caller holds the global state; other updates are not stored.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from secede.federation.cost import Cost
 from secede.federation.engine import Batch, ClientSide, OwnState, ReplyT, RoundReply, Update
 from secede.federation.executors import AUTO
 from secede.federation.executors.choose import Choice, choose
-from secede.federation.executors.executor import Job, Trainee, Work
+from secede.federation.executors.executor import Job, Work, WorkingModel
 from secede.federation.fit import explain_mismatch
-from secede.federation.precision import Precision, products
+from secede.federation.precision import Precision, product_precision
 from secede.federation.precision import check as check_precision
 from secede.federation.training import LocalTraining, Loss, batches, orders
 from secede.seeding import derive, generator, seeded
@@ -32,7 +32,7 @@ from secede.state import State
 
 
 class Simulator:
-    """An engine over clients that all live here: samples, tensors or map-style data sets."""
+    """An engine over simulated clients, given as samples, tensors or map-style data sets."""
 
     def __init__(
         self,
@@ -46,18 +46,20 @@ class Simulator:
         executor: str | Choice = AUTO,
         precision: Precision = "float32",
     ) -> None:
-        """Put up the federation; a `Choice` lets several share one executor.
+        """Create the clients; a `Choice` as `executor` shares one between simulators.
 
-        Sharing needs the same network, loss, training and precision.
+        Sharing needs the same model, loss, training and precision.
         """
         check_precision(precision, device)
         self.clients = [as_samples(samples).to(device) for samples in clients]
         for index, samples in enumerate(self.clients):
             if len(samples) == 0:
-                raise ConfigError(f"client {index} has no samples; every client needs at least one")
+                raise ConfigError(f"client {index} has no samples, expected at least one")
         self.own: dict[int, OwnState] = {}
-        self.remembers = True  # False: rounds leave `own` as it is, as several arms of a fork must
-        self._phases: dict[int, str] = {}  # in which each client's own state was trained
+        self.remembers = (
+            True  # False: rounds leave `own` unchanged, for several arms from one state
+        )
+        self._phases: dict[int, str] = {}  # the phase that each client's own state comes from
         self._make_model = make_model
         self._training = training
         self._seed = seed
@@ -70,23 +72,23 @@ class Simulator:
             executor = choose(executor, work, self.clients[0], clients=len(self.clients))
         self.choice = executor
         self._precision: Precision = precision
-        # A copy: the executor's own may be in use while another thread evaluates.
-        self._evaluated = Trainee(self.choice.executor.lay_out(copy.deepcopy(template)))
+        # A copy: another thread may evaluate while the executor uses its model.
+        self._evaluated = WorkingModel(self.choice.executor.lay_out(copy.deepcopy(template)))
 
     def initial_state(self, *name: str | int) -> dict[str, Tensor]:
-        """Return a freshly initialised state; the same name gives the same state."""
+        """Return a freshly initialised state; the same `name` gives the same state."""
         return states.of(self.fresh_model(*name))
 
     def fresh_model(self, *name: str | int) -> nn.Module:
-        """Return a freshly initialised model; the same name gives the same values."""
+        """Return a freshly initialised model; the same `name` gives the same values."""
         with seeded(self._seed, "model", *name):
             model = self._make_model().to(self._device)
         return self.choice.executor.lay_out(model)
 
     def model(self, state: State) -> nn.Module:
-        """Return a model holding `state`; the next call overwrites it, training does not.
+        """Return a model with `state`; the next call overwrites it, training does not.
 
-        Buffers that no state holds start afresh, so that nothing passes from one use to the next.
+        Buffers that are not part of a state are reset, so nothing passes from one use to the next.
         """
         self._evaluated.load(states.without_aliases(state, self._evaluated.model))
         return self._evaluated.model
@@ -94,11 +96,11 @@ class Simulator:
     def train_round(
         self, state: State, clients: Sequence[int], *, phase: str, number: int
     ) -> RoundReply:
-        """Train `clients`; each one remembers its own last state while `remembers` is set."""
+        """Train `clients` from `state`; store their own states if `remembers` is set."""
         started = self._clock()
         jobs = [self._job(client, state, phase, number) for client in clients]
-        firsts = [(job.samples.x[:1], job.samples.y[:1]) for job in jobs]
-        with explain_mismatch(self._evaluated.model, self._loss, firsts):
+        first_samples = [(job.samples.x[:1], job.samples.y[:1]) for job in jobs]
+        with explain_mismatch(self._evaluated.model, self._loss, first_samples):
             trained = self.choice.executor.train(jobs)
         updates = tuple(
             Update(client, own, len(job.samples))
@@ -106,11 +108,11 @@ class Simulator:
         )
         if self.remembers:
             self._remember(updates, phase)
-        wire = states.size_bytes(state) * len(updates)
+        sent_bytes = states.size_bytes(state) * len(updates)
         cost = Cost(
             rounds=1,
-            upload_bytes=wire,
-            download_bytes=wire,
+            upload_bytes=sent_bytes,
+            download_bytes=sent_bytes,
             gradient_samples=sum(self._training.gradient_samples(u.samples) for u in updates),
             seconds=self._clock() - started,
         )
@@ -124,7 +126,7 @@ class Simulator:
         global_state: State,
         number: int = 0,
     ) -> tuple[ReplyT, Cost]:
-        """Run `task` with what `client` has: one model down, one state up."""
+        """Run `task` with the data and the own state of `client`."""
         self._check_known(client)
         side = ClientSide(
             global_state=global_state,
@@ -137,7 +139,7 @@ class Simulator:
         )
         started = self._clock()
         name = ("ask", client, number) if number else ("ask", client)
-        with seeded(self._seed, *name), products(self._precision):
+        with seeded(self._seed, *name), product_precision(self._precision):
             reply = task(side)
         cost = Cost(
             upload_bytes=states.size_bytes(reply.state),
@@ -150,10 +152,10 @@ class Simulator:
     def _remember(self, updates: Sequence[Update], phase: str) -> None:
         total = sum(update.samples for update in updates)
         for client, own in self.own.items():
-            if self._phases.get(client) == phase:  # unless it takes part, overwritten below
+            if self._phases.get(client) == phase:  # those in this round are overwritten below
                 self.own[client] = replace(own, weight=0.0)
         for update in updates:
-            self.own[update.client] = OwnState(_apart(update.state), update.samples / total)
+            self.own[update.client] = OwnState(_own_memory(update.state), update.samples / total)
             self._phases[update.client] = phase
 
     def _job(self, client: int, state: State, phase: str, number: int) -> Job:
@@ -174,7 +176,7 @@ class Simulator:
 
     def _check_known(self, client: int) -> None:
         if not 0 <= client < len(self.clients):
-            raise ConfigError(f"unknown client {client}: there are 0 to {len(self.clients) - 1}")
+            raise ConfigError(f"unknown client {client}, expected 0 to {len(self.clients) - 1}")
 
     def _clock(self) -> float:
         if self._device.type == "cuda":
@@ -183,8 +185,8 @@ class Simulator:
         return time.perf_counter()
 
 
-def _apart(state: State) -> State:
-    """Return `state` in memory of its own: a row of a stack would keep the others' rows alive."""
+def _own_memory(state: State) -> State:
+    """Return `state` in its own memory: a row of a stack would keep all other rows alive."""
     return {
         name: value if value.untyped_storage().nbytes() <= value.nbytes else value.clone()
         for name, value in state.items()

@@ -1,6 +1,6 @@
-"""One client's local training: mini-batch SGD as section 3 of the paper has it.
+"""One client's local training: mini-batch SGD, as in section 3 of Halimi et al. 2022.
 
-This is the plain loop that every executor is measured against, in results and in speed.
+This is the plain loop that every executor is compared with, in results and in speed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """How a client trains in one round; the defaults are the paper's."""
+    """The settings of a client's training in one round; the defaults are the paper's."""
 
     learning_rate: float = 0.01
     momentum: float = 0.9
@@ -28,12 +28,12 @@ class LocalTraining:
     epochs: int = 1
 
     def gradient_samples(self, count: int) -> int:
-        """Return how many per-sample gradients a client with `count` samples computes."""
+        """Return the number of per-sample gradients that a client with `count` samples computes."""
         return self.epochs * count
 
 
 def orders(count: int, epochs: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Return the order of `count` samples in each epoch; drawn on the CPU for every device."""
+    """Return an order of `count` samples for each epoch, drawn on the CPU for every device."""
     return tuple(torch.randperm(count, generator=generator) for _ in range(epochs))
 
 
@@ -44,27 +44,29 @@ def batches(samples: Samples, batch_size: int, order: Tensor) -> Iterator[tuple[
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that training moves; there must be some."""
+    """Return the trainable parameters; raise if there are none."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
-        raise StateError("the model has no parameter that requires a gradient: nothing to train")
+        raise StateError("the model has no trainable parameters")
     return parameters
 
 
 def train(
     model: nn.Module,
     samples: Samples,
-    how: LocalTraining,
+    training: LocalTraining,
     *,
     orders: Iterable[Tensor],
     loss: Loss = nn.functional.cross_entropy,
     precision: Precision = "float32",
 ) -> None:
-    """Train `model` in place on `samples`, one epoch for each order, with a fresh optimiser."""
+    """Train `model` in place on `samples`, one epoch per order, with a new optimiser."""
     model.train()
-    optimiser = torch.optim.SGD(trainable(model), lr=how.learning_rate, momentum=how.momentum)
+    optimiser = torch.optim.SGD(
+        trainable(model), lr=training.learning_rate, momentum=training.momentum
+    )
     for order in orders:
-        for inputs, labels in batches(samples, how.batch_size, order):
+        for inputs, labels in batches(samples, training.batch_size, order):
             optimiser.zero_grad(set_to_none=True)
             batch_loss(model, inputs, labels, loss=loss, precision=precision).backward()
             optimiser.step()
@@ -80,6 +82,6 @@ def batch_loss(
         if len(inputs) > 1 or "more than 1 value per channel" not in str(error):
             raise
         raise ConfigError(
-            "a client's last batch holds one sample, which BatchNorm cannot normalise: "
+            "a client's last batch has one sample, but BatchNorm needs two or more: "
             "change training.batch_size or the clients' sizes"
         ) from error

@@ -232,7 +232,7 @@ def test_a_file_that_is_no_request_is_named_and_what_it_is(
     home, path = home_and_request
     if content == "acknowledgement":
         entry = small.receive(home, "site-1")
-        path.write_bytes(home.acknowledgement(entry.digest).read_bytes())
+        path.write_bytes(home.acknowledgement_path(entry.digest).read_bytes())
     elif content == "cut":
         path.write_bytes(path.read_bytes()[:-9])
     else:

@@ -61,7 +61,7 @@ def test_options_of_an_erasure_reach_the_run(
     (config,) = given
     assert (config["erasure.leaver"], config["erasure.trigger"]) == ("name:a", "objection")
     told = json.loads(str(config["erasure.options"]))
-    assert told.keys() == {"options", "gone"}
+    assert told.keys() == {"options", "leaver_gone"}
     expected = EraseOptions(
         methods=("retrain",), leaver_timeout=60.0, min_rounds=2, keep_unused_weights=True
     )

@@ -1,3 +1,5 @@
+"""Tests `erasure/receipts/build.py` too."""
+
 from __future__ import annotations
 
 import hashlib

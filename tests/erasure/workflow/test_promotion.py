@@ -61,9 +61,9 @@ def test_nothing_is_promoted_for_which_no_receipt_can_be_made(
     assert outcome.state == "rolled-back"
     assert "no receipt can be made out" in str(outcome.reason)
     assert small.serving(home) == before
-    assert home.model(before).exists()
+    assert home.model_path(before).exists()
     assert not home.receipts.exists()
-    assert not home.work(1).exists()
+    assert not home.work_folder(1).exists()
 
 
 def test_what_is_destroyed_late_is_stamped_late_and_not_in_time(
@@ -134,8 +134,8 @@ def test_a_holder_that_lost_its_lease_promotes_deletes_and_signs_nothing(
             options=small.options(),
         )
     assert small.serving(home) == before
-    assert home.model(before).exists()
-    assert home.work(1).exists()
+    assert home.model_path(before).exists()
+    assert home.work_folder(1).exists()
     assert not home.receipts.exists()
     assert rows(home, "destroyed") == rows(home, "receipt") == []
 
@@ -162,7 +162,7 @@ def test_a_lease_lost_in_the_middle_of_the_end_stops_it_there(
             clock=lambda: now[0],
             options=small.options(),
         )
-    assert home.model(before).exists() == (at == "_destroy")
+    assert home.model_path(before).exists() == (at == "_destroy")
     assert not home.receipts.exists()
     assert rows(home, "receipt") == []
 
@@ -210,7 +210,7 @@ def test_all_that_lies_in_a_home_is_its_owner_s_alone(
 
         def watch(line: str) -> None:
             if line in ("guarded", "verified"):
-                assert list(home.work(1).iterdir())
+                assert list(home.work_folder(1).iterdir())
                 check()
 
         def check() -> None:
@@ -221,7 +221,7 @@ def test_all_that_lies_in_a_home_is_its_owner_s_alone(
 
         small.erase(home, small.receive(home).id, tell=watch)
         check()
-        assert states.load(home.model(small.serving(home)))
+        assert states.load(home.model_path(small.serving(home)))
     finally:
         os.umask(before)
 
@@ -242,7 +242,7 @@ def test_an_open_request_can_be_closed_with_a_reason(home: Home) -> None:
 
     outcome = close(entry.id)
     assert (outcome.state, outcome.reason) == ("refused", "withdrawn")
-    assert not home.work(1).exists()
+    assert not home.work_folder(1).exists()
     assert small.serving(home) == before
     assert "withdrawn" not in str(rows(home, "transition"))
     with pytest.raises(RequestError, match="has ended already"):
@@ -271,7 +271,7 @@ def test_a_model_whose_content_would_stay_is_not_called_destroyed(
     home: Home, tmp_path: Path, hard: bool
 ) -> None:
     before, entry = small.serving(home), small.receive(home)
-    path, other = home.model(before), tmp_path / "elsewhere"
+    path, other = home.model_path(before), tmp_path / "elsewhere"
     if hard:
         os.link(path, other)
     else:
@@ -291,7 +291,7 @@ def test_a_model_whose_content_would_stay_is_not_called_destroyed(
 
 @pytest.mark.parametrize("after", ["planned", "local step", "guarded", "post training"])
 def test_a_damaged_model_at_the_server_is_no_client_s_fault(home: Home, after: str) -> None:
-    entry, path = small.receive(home), home.model(small.serving(home))
+    entry, path = small.receive(home), home.model_path(small.serving(home))
     content = path.read_bytes()
 
     def tell(line: str) -> None:

@@ -117,7 +117,7 @@ def test_nothing_fades_if_the_leaver_is_trusted_and_the_receipt_says_so(
     assert "was kept as the leaver returned it, as asked" in KEPT
     assert UNFADED not in told["limits"]
     assert all(done.unused_weights is None for done in small.course(deep).rounds)
-    assert deep.plan(small.course(deep).plan).keep_unused_weights
+    assert deep.load_plan(small.course(deep).plan).keep_unused_weights
 
 
 def test_after_a_rung_without_the_leaver_values_that_nobody_moves_go_all_the_same(

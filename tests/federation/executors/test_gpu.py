@@ -159,7 +159,7 @@ def test_a_gpu_that_runs_out_halves_what_it_does_at_once_and_goes_on(
             raise torch.OutOfMemoryError("pretended")
         return {name: torch.empty_like(value) for name, value in like.items()}
 
-    monkeypatch.setattr("secede.federation.executors.executor.Trainee.like", fails)
+    monkeypatch.setattr("secede.federation.executors.executor.WorkingModel.empty_state", fails)
     for found, want, job in zip(executor.train(jobs), expected, jobs, strict=True):
         assert deviation(found, want, job.state) < 1e-6
     assert executor._limit == 1

@@ -1,3 +1,5 @@
+"""Tests `federation/executors/chunks.py` and `federation/executors/memory.py` too."""
+
 from __future__ import annotations
 
 import pytest
@@ -9,7 +11,7 @@ from harness import networks
 from secede import state as states
 from secede.federation.executors.executor import Refused
 from secede.federation.executors.loop import Loop
-from secede.federation.executors.stacked import Stacked, _Stack, stretches
+from secede.federation.executors.stacked import Stacked, _Stack, shared_blocks
 
 
 @given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=6), batch_size=st.integers(1, 9))
@@ -18,7 +20,7 @@ def test_stretches_give_each_client_its_batches_once_and_in_order(
 ) -> None:
     falling = sorted(sizes, reverse=True)
     rows: dict[int, list[int]] = {place: [] for place in range(len(falling))}
-    for stretch in stretches(falling, batch_size):
+    for stretch in shared_blocks(falling, batch_size):
         for place in range(stretch.first, stretch.last):
             covered = range(falling[place])[stretch.block.rows]
             assert len(covered) == stretch.block.steps * stretch.block.size

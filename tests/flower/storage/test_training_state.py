@@ -157,10 +157,12 @@ def test_who_was_in_what_was_replaced_alone_is_known_and_in_no_model(
 def test_what_was_cut_short_is_never_taken_without_a_word(federation: Federation) -> None:
     with pytest.raises(KeyboardInterrupt):
         federation.train(4, grid=dying(federation, 3))
-    with pytest.raises(ConfigError, match=r"4 rounds was cut short after round 2: .*--as-it-is"):
+    with pytest.raises(
+        ConfigError, match=r"4 rounds was cut short after round 2: .*--accept-unfinished"
+    ):
         federation.erase("name:site-1")
     assert not (home(federation) / "models.sqlite").exists()
-    federation.store.take_as_it_is()
+    federation.store.accept_unfinished()
     assert federation.erase("name:site-1").state == "promoted"
 
 
@@ -182,7 +184,7 @@ def test_one_from_scratch_without_a_round_hides_no_training_that_was_cut(
     with pytest.raises(ConfigError, match="4 rounds was cut short after round 2"):
         found(federation)
     if asked:
-        trainings.take_as_it_is()
+        trainings.accept_unfinished()
         found(federation)
         start(federation, 1)  # as it was asked for
         assert [r.training for r in federation.store.log.lineage()] == [1]
@@ -202,7 +204,7 @@ def test_what_was_cut_short_is_finished_by_starting_it_again(federation: Federat
 
 def test_what_was_asked_for_from_scratch_begins_so_and_goes_on_so(federation: Federation) -> None:
     start(federation, 2)
-    TrainingState(home(federation)).ask_anew(3)
+    TrainingState(home(federation)).request_from_scratch(3)
     federation.site("site-0").online = False
     for number in (1, 2):  # after the first kill it has no round, and still is to begin
         with pytest.raises(KeyboardInterrupt):

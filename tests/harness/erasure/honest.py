@@ -2,7 +2,7 @@
 
 The guard's and the gate's limits come from these numbers. Print them (some minutes):
 PYTHONPATH=src:tests python -m erasure.honest
-With --no-fading as if every leaver were trusted; --scenarios takes only some.
+With --keep-unused-weights as if every leaver were trusted; --scenarios takes only some.
 """
 
 from __future__ import annotations
@@ -137,7 +137,9 @@ def _count(server: Server, state: State) -> Counts:
 def main() -> None:
     """Print a Markdown table: least and most over all federations, by scenario and method."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--no-fading", action="store_true", help="as if leavers were trusted")
+    parser.add_argument(
+        "--keep-unused-weights", action="store_true", help="as if leavers were trusted"
+    )
     parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=SCENARIOS)
     parser.add_argument("--federations", type=int, default=len(FEDERATIONS), help="the first ones")
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
@@ -147,7 +149,7 @@ def main() -> None:
     for scenario in asked.scenarios:
         for federation in FEDERATIONS[: asked.federations]:
             for seed in asked.seeds:
-                fades = not asked.no_fading
+                fades = not asked.keep_unused_weights
                 for name, one in measure(*federation, scenario, seed, fades=fades):
                     found[scenario, name].append(one)
     print(

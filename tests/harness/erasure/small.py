@@ -173,7 +173,7 @@ def told(home: Home, number: int = 1) -> dict[str, Any]:
     from secede.erasure.signing import dsse
 
     with Journal(home.journal, read_only=True) as journal:
-        path = home.receipt(journal.entry(number).digest)
+        path = home.receipt_path(journal.entry(number).digest)
     payload = dsse.unverified_payload(path.read_bytes(), RECEIPT_TYPE, limit=MAX_RECEIPT_BYTES)
     found: dict[str, Any] = json.loads(payload)["predicate"]
     return found
@@ -296,7 +296,7 @@ def left_out(home: Home, number: int = 1) -> set[tuple[str, str]]:
 
 
 def model(home: Home) -> dict[str, Any]:
-    return states.load(home.model(serving(home)))[0]
+    return states.load(home.model_path(serving(home)))[0]
 
 
 def rows(home: Home, kind: str) -> list[Any]:

@@ -1,3 +1,5 @@
+"""Tests `unlearning/local_step.py` too."""
+
 from __future__ import annotations
 
 import math
@@ -385,7 +387,7 @@ def test_a_leaver_that_changed_nothing_uploads_the_reference(three_class_task: L
 
 
 def test_an_own_state_that_tells_nothing_is_refused(three_class_task: LocalTask) -> None:
-    with pytest.raises(StateError, match="cannot tell which labels are the leaver.s own"):
+    with pytest.raises(StateError, match=r"cannot tell which labels are the leaver.s own"):
         SecondChoice().unlearn(three_class_task)
 
 

@@ -70,7 +70,7 @@ def erase(
     Recipe.load(home)
     entry = workflow.receive(home, data, now)
     logger.info(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
-    logger.info(f"acknowledgement for {entry.client}: {home.acknowledgement(entry.digest)}")
+    logger.info(f"acknowledgement for {entry.client}: {home.acknowledgement_path(entry.digest)}")
     try:
         with repeating_when_quiet():
             outcome = workflow.erase(

@@ -91,7 +91,7 @@ def extend(
         extended = journal.extend(number, months, reason, now)
         entry = write_acknowledgement(home, journal, extended, now)
         enter_into_ledger(home, journal, entry, now)
-    path = home.acknowledgement(entry.digest)
+    path = home.acknowledgement_path(entry.digest)
     if json:
         print_json({**_row(entry, now), "acknowledgement": str(path)})
         return

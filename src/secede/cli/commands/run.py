@@ -79,7 +79,7 @@ def run(
     Another: secede run demo --method second-choice --method weight-negation
     """
     changes = _changes(method, rounds, device, executor, precision, limit)
-    config = override(presets.load(experiment, methods_follow=bool(method)), changes)
+    config = override(presets.load(experiment, methods_overridden=bool(method)), changes)
     _run_and_report([config], seeds, out, search=search_folder(experiment), jobs=jobs, as_json=json)
 
 
@@ -190,11 +190,11 @@ def _run_and_report(
     as_json: bool,
 ) -> None:
     """Run experiments, seeds at once, and write a report; if no folder is given, beside the run."""
-    from secede.experiments.runner import run_all
+    from secede.experiments.runner import run as run_seeds
 
     try:
         with progress() as reporter:
-            folders = run_all(configs, range(seeds), runs, reporter, search=search, lanes=jobs)
+            folders = run_seeds(configs, range(seeds), runs, reporter, search=search, lanes=jobs)
     except KeyboardInterrupt:
         # A second Ctrl-C would only cut short the threads that finish their round.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

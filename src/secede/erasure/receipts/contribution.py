@@ -39,7 +39,7 @@ def client_scope(
             scope = scope.model_copy(update={"weight": trained.weight})
             continue
         progress = erasures[model.digest]
-        plan = home.plan(progress.plan)
+        plan = home.load_plan(progress.plan)
         if client in plan.retained:  # else it joined later, or is the one who left
             scope = _add_erasure(scope, progress, plan, model.round, client, weights)
     return scope

@@ -174,7 +174,7 @@ def record_fingerprints(session: ErasureSession) -> None:
     for model in session.registry.models():
         if model.run != session.run or fingerprints.has(model.digest):
             continue
-        if not session.home.model(model.digest).exists():
+        if not session.home.model_path(model.digest).exists():
             continue
         state = session.load_model(model.digest)
         fingerprints.save(model.digest, state, session.trainable & state.keys())

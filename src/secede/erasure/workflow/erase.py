@@ -192,7 +192,7 @@ def outcome(home: Home, progress: Progress) -> Outcome:
     """Return how a request that has ended did so."""
     details = progress.last.details
     promoted = details if isinstance(details, PromotionDetails) else None
-    receipt = home.receipt(progress.entry.digest) if promoted else None
+    receipt = home.receipt_path(progress.entry.digest) if promoted else None
     return Outcome(
         request=progress.entry.id,
         client=progress.entry.client,
@@ -287,5 +287,5 @@ def _make_plan(
         promotion.refuse(session, str(error))
         return
     logger.info(plan_text(plan))
-    digest = session.home.keep_plan(plan)
+    digest = session.home.save_plan(plan)
     session.advance(PlanDetails(plan=digest, options=as_json(options), reason=reason))

@@ -27,7 +27,7 @@ def write_acknowledgement(home: Home, journal: Journal, entry: Entry, now: datet
     An unchanged one is not written again. It changes with an extension, and when the request ends
     without an erasure.
     """
-    path = home.acknowledgement(entry.digest)
+    path = home.acknowledgement_path(entry.digest)
     acknowledgement = Acknowledgement(
         request=entry.digest,
         federation=home.federation.name,

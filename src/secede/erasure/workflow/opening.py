@@ -92,7 +92,7 @@ def open_session(
                 number=number,
             )
             _warn(home, clock(), steady_clock())
-            home.sweep()
+            home.remove_parts()
             session.complete_ledger()
             yield session
 

@@ -1,7 +1,7 @@
-"""Ready experiments: the demo, and cells of which each belongs to one suite or several.
+"""Presets: the demo, and the cells of suites.
 
-A cell's file says what is trained; a suite's file says which methods then erase. Suites joined by a
-plus train a cell once for all their methods. Imports no torch.
+A cell's file says what is trained, a suite's file which methods then erase. Suites joined by a plus
+train a cell once for all their methods. Imports no torch.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ NATURAL = (
     *UNEVEN,
 )
 SUITES = {
-    "paper": PAPER,  # its own method
-    "compare": PAPER,  # those that need neither history nor data at the server
-    "controls": PAPER,  # our hold on others' steps, and the paper's at several distances
+    "paper": PAPER,  # the paper's own method
+    "compare": PAPER,  # methods that need neither history nor data at the server
+    "controls": PAPER,  # our post-training on others' steps, and the paper's at several distances
     "ablation": PAPER + UNEVEN,  # ours without one of its parts
-    # Those that do, or that cost like retraining.
+    # Methods that need them, or cost as much as retraining.
     "history": (*PAPER, "mnist-exclusive-5", "mnist-nearly-5"),
     "natural": NATURAL,  # leavers that planted nothing, small and large ones, skewed labels
 }
 NAMES = ("demo", *(f"{suite}/{cell}" for suite, cells in SUITES.items() for cell in cells))
 
 
-def load(name_or_path: str, *, methods_follow: bool = False) -> Config:
+def load(name_or_path: str, *, methods_overridden: bool = False) -> Config:
     """Return a preset by name, or the config in a TOML file.
 
-    If others' `methods_follow`, by an override, its own need not be possible.
+    With `methods_overridden`, its methods are not checked: `override` replaces them.
     """
     suite, _, cell = name_or_path.rpartition("/")
     if name_or_path in NAMES and not suite:
         return parse(_read(name_or_path), name=name_or_path)
     if suite and all(cell in SUITES.get(part, ()) for part in suite.split("+")):
-        return build({"name": name_or_path.replace("+", "-"), **_joined(cell, suite.split("+"))})
+        return build({"name": name_or_path.replace("+", "-"), **_combine(cell, suite.split("+"))})
     path = Path(name_or_path)
     if not name_or_path.endswith(".toml"):
         raise ConfigError(
@@ -80,12 +80,12 @@ def load(name_or_path: str, *, methods_follow: bool = False) -> Config:
             f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from error
     name = re.sub(r"[^A-Za-z0-9._ -]+", "-", path.stem)[:80] or "run"
-    config = parse(text, name=name, file=str(path), methods_follow=methods_follow)
+    config = parse(text, name=name, file=str(path), methods_overridden=methods_overridden)
     return resolve_data_path(config, path.parent)
 
 
 def cells(suite: str) -> tuple[str, ...]:
-    """Return the cells of a suite, or those that all suites joined by a plus have."""
+    """Return the cells of a suite, or those common to suites joined by a plus."""
     parts = suite.split("+")
     if unknown := [part for part in parts if part not in SUITES]:
         raise ConfigError(f"no suite {unknown[0]!r}; expected one of: {', '.join(SUITES)}")
@@ -96,8 +96,8 @@ def cells(suite: str) -> tuple[str, ...]:
     return common
 
 
-def _joined(cell: str, suites: Sequence[str]) -> dict[str, Any]:
-    """Return a cell's values with the suites' laid over it: the methods of all, once each.
+def _combine(cell: str, suites: Sequence[str]) -> dict[str, Any]:
+    """Return a cell's values with those of the suites: the methods of all, once each.
 
     The first suite's first method is the one that a report judges.
     """
@@ -105,15 +105,15 @@ def _joined(cell: str, suites: Sequence[str]) -> dict[str, Any]:
     methods: dict[str, None] = {}
     settings: dict[str, Any] = {}
     for suite in suites:
-        laid = tomllib.loads(_read(suite))
-        methods |= dict.fromkeys(laid.pop("methods", ()))
-        _lay(settings, laid.pop("settings", {}), suite)
-        _lay(values, laid, suite)
+        more = tomllib.loads(_read(suite))
+        methods |= dict.fromkeys(more.pop("methods", ()))
+        _add(settings, more.pop("settings", {}), suite)
+        _add(values, more, suite)
     return values | {"methods": list(methods), "settings": settings}
 
 
-def _lay(values: dict[str, Any], over: dict[str, Any], suite: str) -> None:
-    for key, value in over.items():
+def _add(values: dict[str, Any], more: dict[str, Any], suite: str) -> None:
+    for key, value in more.items():
         if values.setdefault(key, value) != value:
             raise ConfigError(f"the suite {suite} has another {key}: run it by itself")
 

@@ -1,6 +1,6 @@
-"""How a round's clients are computed: plainly, on all cores, or side by side on a GPU.
+"""Executors: how the clients of a round are computed, on CPU cores or on a GPU.
 
-This module never imports torch, so that names can be listed without it.
+This module does not import torch, so names can be listed without it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from secede.errors import ConfigError, did_you_mean
 AUTO = "auto"
 NAMES: Mapping[str, str] = MappingProxyType(
     {
-        "loop": "one client after another, plainly: what all others are tested against",
+        "loop": "one client after another in a plain loop; the others are tested against it",
         "cpu": "one client per core, channels-last, fused optimiser",
         "fused": "GPU: kernels for convolutions with pooling, all clients in one launch per layer",
         "graphs": "GPU: each client's steps as CUDA graphs on a stream of its own",
-        "stacked": "clients stacked into one network by vmap; best for many clients without "
+        "stacked": "clients stacked into one model by vmap; best for many clients without "
         "convolutions",
     }
 )

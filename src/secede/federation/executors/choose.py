@@ -1,7 +1,7 @@
-"""Picks an executor: the one that was named, or the fastest that can do the work.
+"""Choose an executor: the named one, or the fastest that can do the work.
 
-The rule looks at device, network and number of clients, never at a stop-watch, so that the same
-experiment always picks the same one.
+The choice depends on the device, the model and the number of clients, never on measured time, so
+the same experiment always gets the same executor.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from secede.federation.executors.graphs import Graphs
 from secede.federation.executors.loop import Loop
 from secede.federation.executors.stacked import Stacked
 
-MINIMUM_STACKED = 4  # clients from which stacking pays
+MIN_STACKED_CLIENTS = 4  # stacking pays from this number on
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An executor and, where others were asked first, why they were passed over."""
+    """The chosen executor, and a note on why faster ones cannot do the work."""
 
     executor: Executor
     note: str = ""
@@ -38,21 +38,21 @@ class Choice:
 
 
 def choose(name: str, work: Work, example: Samples, *, clients: int) -> Choice:
-    """Return the executor called `name`; for 'auto' the first that does not refuse the work.
+    """Return the executor called `name`; for 'auto', the first that can do the work.
 
-    `example` are some of the federation's samples, to try executors on.
+    `example` are some of the federation's samples, to test executors on.
     """
     check_name(name)
     refusals: list[str] = []
     for candidate in _candidates(work, clients) if name == AUTO else (name,):
         try:
             return Choice(_build(candidate, work, example), "; ".join(refusals))
-        except Refused as why:
+        except Refused as refusal:
             if name != AUTO:
                 raise ConfigError(
-                    f"executor {name!r} cannot run this federation: {why}; 'auto' finds another"
-                ) from why
-            refusals.append(f"not {candidate}: {why}")
+                    f"executor {name!r} cannot run this federation: {refusal}; 'auto' finds another"
+                ) from refusal
+            refusals.append(f"not {candidate}: {refusal}")
     raise AssertionError("the plain loop refuses nothing")
 
 
@@ -61,7 +61,7 @@ def _candidates(work: Work, clients: int) -> tuple[str, ...]:
         return ("cpu", "loop")
     if any(isinstance(m, nn.modules.conv._ConvNd) for m in work.model.modules()):
         return ("fused", "graphs", "loop")
-    if clients >= MINIMUM_STACKED:
+    if clients >= MIN_STACKED_CLIENTS:
         return ("stacked", "graphs", "loop")
     return ("graphs", "loop")
 
@@ -77,20 +77,20 @@ def _build(name: str, work: Work, example: Samples) -> Executor:
         "fused": lambda w: Fused(w, example),
         "stacked": lambda w: Stacked(w, example, draws=draws),
     }
-    # The fused kernels are compiled for a batch size; two sizes would take twice the time.
+    # The fused kernels are compiled for one batch size; two sizes would take twice the time.
     batch = work.training.batch_size if name == "fused" else trial.BATCH
     trial.check(makers[name], work, example, batch=batch)
     return makers[name](work)
 
 
 def _cpu(work: Work, example: Samples, draws: bool) -> Executor:
-    """Return the CPU executor, in the usual layout where the network relies on that."""
-    laid_out = any(p.ndim == 4 for p in work.model.parameters())
-    if laid_out:
+    """Return the CPU executor; channels last, unless the model relies on the usual layout."""
+    has_images = any(p.ndim == 4 for p in work.model.parameters())
+    if has_images:
         try:
             trial.check(lambda w: Cpu(w, draws=draws), work, example)
             return Cpu(work, draws=draws)
         except Refused:
-            pass  # the network relies on the usual layout
+            pass  # the model relies on the usual layout
     trial.check(lambda w: Cpu(w, draws=draws, channels_last=False), work, example)
     return Cpu(work, draws=draws, channels_last=False)

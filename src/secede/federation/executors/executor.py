@@ -1,7 +1,7 @@
-"""What an executor is given and gives back.
+"""The contract of an executor: its work, its jobs and the trained states.
 
-A job is one client's turn in one round and is complete in itself: nothing passes from one job to
-the next, so an executor may run jobs in any order, together, or again.
+A job is one client's training in one round. Nothing passes from one job to the next, so an executor
+may run jobs in any order, together, or again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from secede.state import State
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What all clients share: the network (its values do not matter), the loss, the settings."""
+    """What all clients share: the model (its values do not matter), the loss and the settings."""
 
     model: nn.Module
     training: LocalTraining
@@ -32,13 +32,13 @@ class Work:
 
     @property
     def device(self) -> torch.device:
-        """Where the network lives."""
+        """The device of the model."""
         return trainable(self.model)[0].device
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One client's turn: where it starts, its samples, each epoch's order, a seed for dropout."""
+    """One client's training: start state, samples, an order per epoch, a seed for dropout."""
 
     state: State
     samples: Samples
@@ -47,7 +47,7 @@ class Job:
 
 
 class Executor(Protocol):
-    """Trains clients; several threads may call it at once."""
+    """Training of many clients; several threads may call it at once."""
 
     name: str
 
@@ -56,16 +56,16 @@ class Executor(Protocol):
         ...
 
     def lay_out(self, model: nn.Module) -> nn.Module:
-        """Bring `model` into the memory layout in which this executor runs fastest."""
+        """Return `model` in the memory layout that is fastest here."""
         ...
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not an accident
+class Refused(Exception):  # noqa: N818 - an answer, not an error
     """An executor cannot do this work; the text says why."""
 
 
-class Trainee:
-    """A copy of the network that takes one client's turn after another."""
+class WorkingModel:
+    """A copy of the model that trains one client after another."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -76,13 +76,13 @@ class Trainee:
         }
 
     @classmethod
-    def of(cls, work: Work, executor: Executor) -> Trainee:
+    def of(cls, work: Work, executor: Executor) -> WorkingModel:
         """Return a new copy in the executor's layout."""
         return cls(executor.lay_out(copy.deepcopy(work.model)))
 
     def load(self, state: State) -> None:
-        """Take `state`; buffers that no state holds start afresh."""
-        values = states.live(self.model)  # anew each time: some networks replace their buffers
+        """Load `state`; reset the buffers that are not part of a state."""
+        values = states.live(self.model)  # read each time: some models replace their buffers
         states.check_schema(state, values)
         states.copy(state, values)
         with torch.no_grad():
@@ -96,8 +96,8 @@ class Trainee:
             for name, value in states.live(self.model).items()
         }
 
-    def like(self) -> dict[str, Tensor]:
-        """Return a state of the same shapes whose values are not set yet."""
+    def empty_state(self) -> dict[str, Tensor]:
+        """Return a state of the same shapes with uninitialised values."""
         return {
             name: torch.empty(value.shape, dtype=value.dtype, device=value.device)
             for name, value in states.live(self.model).items()

@@ -1,4 +1,4 @@
-"""The oracle: one client after another, by the plain loop of `training.py`."""
+"""The plain executor: one client after another; all others are tested against it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from secede.federation.executors.executor import Job, Trainee, Work
-from secede.federation.precision import products
+from secede.federation.executors.executor import Job, Work, WorkingModel
+from secede.federation.precision import product_precision
 from secede.federation.training import train
 from secede.seeding import torch_seeded
 
 
 class Loop:
-    """Trains clients one after another on any device."""
+    """Executor that trains clients one after another, on any device."""
 
     name = "loop"
 
@@ -21,25 +21,25 @@ class Loop:
         self._work = work
 
     def train(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
-        """Train each job's client in turn."""
-        trainee = Trainee.of(self._work, self)
-        return [train_plainly(trainee, job, self._work) for job in jobs]
+        """Train the jobs in turn."""
+        model_copy = WorkingModel.of(self._work, self)
+        return [train_job(model_copy, job, self._work) for job in jobs]
 
     def lay_out(self, model: nn.Module) -> nn.Module:
-        """Leave `model` as it is."""
+        """Return `model` unchanged."""
         return model
 
 
-def train_plainly(trainee: Trainee, job: Job, work: Work) -> dict[str, Tensor]:
-    """Take one client's turn by the plain loop."""
-    trainee.load(job.state)
-    with torch_seeded(job.noise), products(work.precision):
+def train_job(model_copy: WorkingModel, job: Job, work: Work) -> dict[str, Tensor]:
+    """Train one job by the plain loop."""
+    model_copy.load(job.state)
+    with torch_seeded(job.noise), product_precision(work.precision):
         train(
-            trainee.model,
+            model_copy.model,
             job.samples,
             work.training,
             orders=job.orders,
             loss=work.loss,
             precision=work.precision,
         )
-    return trainee.read()
+    return model_copy.read()

@@ -1,4 +1,4 @@
-"""How much memory there is to train in, and how much of it one client needs."""
+"""The memory of a device, and an estimate of what one client needs."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from torch import Tensor
 
 from secede import state as states
 from secede.data.samples import Samples
-from secede.federation.executors.capture import LARGEST_BLOCK
+from secede.federation.executors.capture import MAX_BLOCK_STEPS
 from secede.federation.executors.executor import Work
 from secede.federation.training import batch_loss
 from secede.seeding import torch_seeded
 
-SHARE = 0.25  # of a device's memory that one stack may take; several may train at once
-_COPIES = 6  # a client's values, momentum, gradient, and what their update holds for a moment
-_ACTIVATIONS = 3  # kept for the backward pass, their gradients, and room for the kernels' own
+MEMORY_SHARE = 0.25  # of a device's memory for one stack; several may train at once
+_COPIES = 6  # a client's values, momentum, gradient, and temporary values of their update
+_ACTIVATIONS = 3  # saved for the backward pass, their gradients, and the kernels' temporary values
 
 
 def total_bytes(device: torch.device) -> int:
-    """Return how much memory `device` has: what is free would change from run to run."""
+    """Return the memory of `device`: the free part would change from run to run."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def client_bytes(work: Work, example: Samples) -> int:
-    """Return about how many bytes one client takes while it trains on full batches."""
+    """Return an estimate of the bytes that one client needs to train on full batches."""
     rows = min(len(example), 4)
-    kept = kept_for_backward(work, example.take(torch.arange(rows, device=example.y.device)))
-    activations = kept * work.training.batch_size // rows
-    waiting = LARGEST_BLOCK * work.training.batch_size * example.x[:1].nbytes
-    own = states.size_bytes(states.live(work.model))
-    return _COPIES * own + _ACTIVATIONS * activations + waiting
+    saved = saved_for_backward(work, example.take(torch.arange(rows, device=example.y.device)))
+    activations = saved * work.training.batch_size // rows
+    block_inputs = MAX_BLOCK_STEPS * work.training.batch_size * example.x[:1].nbytes
+    state_bytes = states.size_bytes(states.live(work.model))
+    return _COPIES * state_bytes + _ACTIVATIONS * activations + block_inputs
 
 
-def kept_for_backward(work: Work, batch: Samples) -> int:
-    """Return how many bytes of activations the forward pass of `batch` keeps."""
-    kept: dict[int, int] = {}
+def saved_for_backward(work: Work, batch: Samples) -> int:
+    """Return the bytes of activations that the forward pass of `batch` saves."""
+    saved: dict[int, int] = {}
 
     def count(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() not in parameters:
+            saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     model = copy.deepcopy(work.model).train()
-    own = {value.untyped_storage().data_ptr() for value in model.parameters()}
+    parameters = {value.untyped_storage().data_ptr() for value in model.parameters()}
     with torch_seeded(0), torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
         loss = batch_loss(model, batch.x, batch.y, loss=work.loss, precision=work.precision)
     del loss
-    return sum(kept.values())
+    return sum(saved.values())

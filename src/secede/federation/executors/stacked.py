@@ -1,7 +1,7 @@
-"""Clients stacked into one network by vmap: one kernel does every client's layer.
+"""The stacked executor: clients as one model by vmap, one kernel for a layer of all clients.
 
-Best where a client alone is too small to keep the device busy. Clients of unequal size leave the
-stack when their samples end; as many are stacked at once as memory allows.
+Best if a single client is too small to keep the device busy. Clients leave the stack when their
+samples end; as many are stacked at once as memory allows.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torch.func import functional_call, grad, vmap
 
 from secede import state as states
 from secede.data.samples import Samples
-from secede.federation.executors.capture import LARGEST_BLOCK, Block, Replay, blocks, to_device
+from secede.federation.executors.capture import MAX_BLOCK_STEPS, Block, Replay, blocks, to_device
 from secede.federation.executors.chunks import Chunks
 from secede.federation.executors.executor import Job, Refused, Work
 from secede.federation.executors.step import descend
 from secede.federation.executors.trial import changes_buffers
-from secede.federation.precision import forward, products
+from secede.federation.precision import forward, product_precision
 from secede.state import State
 
 
 class Stacked:
-    """Trains many clients as one network with a further dimension."""
+    """Executor that trains many clients as one model with a client dimension."""
 
     name = "stacked"
 
@@ -40,7 +40,7 @@ class Stacked:
             raise Refused("it cannot give each client its own random numbers (dropout)")
         if changes_buffers(work, example):
             raise Refused("it cannot keep each client's own statistics (BatchNorm)")
-        # A network called with other values holds them for a moment: nobody else may see that.
+        # A call with other values puts them into the model for a moment: so it works on a copy.
         self._work = replace(work, model=copy.deepcopy(work.model))
         self.chunks = Chunks(work, example, chunk)
         self._stack: _Stack | None = None
@@ -48,25 +48,25 @@ class Stacked:
 
     def train(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
         """Train the jobs in stacks, as many clients at once as memory allows."""
-        with self._lock, products(self._work.precision):
-            return self.chunks.train(jobs, self._train_together, self._free)
+        with self._lock, product_precision(self._work.precision):
+            return self.chunks.train(jobs, self._train_together, self._release)
 
     def lay_out(self, model: nn.Module) -> nn.Module:
-        """Leave `model` as it is."""
+        """Return `model` unchanged."""
         return model
 
     def _train_together(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
         if self._stack is None or self._stack.places < len(jobs):
-            self._free()
+            self._release()
             self._stack = _Stack(self._work, len(jobs), jobs[0].samples)
         return self._stack.train(jobs)
 
-    def _free(self) -> None:
+    def _release(self) -> None:
         self._stack = None
 
 
 @dataclass(frozen=True)
-class _Stretch:
+class _SharedBlock:
     """A block that the clients at places `first` to `last` train together."""
 
     first: int
@@ -74,91 +74,91 @@ class _Stretch:
     block: Block
 
 
-def stretches(sizes: Sequence[int], batch_size: int) -> Iterator[_Stretch]:
-    """Cut one epoch of clients, sorted by falling size, into what can be trained together.
+def shared_blocks(sizes: Sequence[int], batch_size: int) -> Iterator[_SharedBlock]:
+    """Cut one epoch of clients, sorted by falling size, into blocks that clients share.
 
-    All clients that still have a full batch go on together; partial batches of the same size do.
+    All clients that still have full batches train together, and so do partial batches of one size.
     """
     full = [size // batch_size for size in sizes]
     done = 0
-    for reach in sorted({f for f in full if f}):
-        together = sum(f >= reach for f in full)
-        for block in blocks((reach - done) * batch_size, batch_size):
+    for end in sorted({f for f in full if f}):
+        clients = sum(f >= end for f in full)
+        for block in blocks((end - done) * batch_size, batch_size):
             shifted = Block(done * batch_size + block.start, block.steps, block.size)
-            yield _Stretch(0, together, shifted)
-        done = reach
+            yield _SharedBlock(0, clients, shifted)
+        done = end
     place = 0
-    for size, same in groupby(sizes):
-        last = place + len(list(same))
+    for size, same_size in groupby(sizes):
+        last = place + len(list(same_size))
         if rest := size % batch_size:
-            yield _Stretch(place, last, Block(size - rest, 1, rest))
+            yield _SharedBlock(place, last, Block(size - rest, 1, rest))
         place = last
 
 
 class _Stack:
-    """The memory of some places for clients, and the graphs that train in it."""
+    """Memory for a number of clients, and the graphs that train in it."""
 
-    def __init__(self, work: Work, places: int, like: Samples) -> None:
+    def __init__(self, work: Work, places: int, example: Samples) -> None:
         self.places = places
         self._work = work
         self._replay = Replay(work.device)
-        with self._replay.apart():  # memory of this stream: freed early, it is reused in turn
-            self._take_memory(work, like)
+        with self._replay.on_stream():  # memory of this stream, so it is reused in order
+            self._allocate(work, example)
         self._gradient = vmap(grad(self._loss))
 
-    def _take_memory(self, work: Work, like: Samples) -> None:
-        places, rows = self.places, LARGEST_BLOCK * work.training.batch_size
-        self._inputs = like.x.new_zeros(places, rows, *like.shape)
-        self._labels = like.y.new_zeros(places, rows)
-        moving = {name for name, p in work.model.named_parameters() if p.requires_grad}
+    def _allocate(self, work: Work, example: Samples) -> None:
+        places, rows = self.places, MAX_BLOCK_STEPS * work.training.batch_size
+        self._inputs = example.x.new_zeros(places, rows, *example.shape)
+        self._labels = example.y.new_zeros(places, rows)
+        trainable = {name for name, p in work.model.named_parameters() if p.requires_grad}
         self._values = {
             name: value.new_zeros(places, *value.shape)
             for name, value in states.live(work.model).items()
         }
-        self._moving = [name for name in self._values if name in moving]
-        self._momenta = [torch.zeros_like(self._values[name]) for name in self._moving]
+        self._trainable = [name for name in self._values if name in trainable]
+        self._momenta = [torch.zeros_like(self._values[name]) for name in self._trainable]
 
     def train(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
         """Train the clients, sorted by falling size, from their states."""
         sizes = [len(job.samples) for job in jobs]
-        plan = list(stretches(sizes, self._work.training.batch_size))
-        for stretch in plan:
-            self._replay.prepare(_key(stretch), partial(self._run, stretch))
+        plan = list(shared_blocks(sizes, self._work.training.batch_size))
+        for shared in plan:
+            self._replay.prepare(_key(shared), partial(self._run, shared))
         orders = to_device([job.orders for job in jobs], self._work.device)
-        with self._replay.apart_until_rejoined():
+        with self._replay.on_stream_then_join():
             self._load([job.state for job in jobs])
             for epoch in zip(*orders, strict=True):
-                for stretch in plan:
-                    self._gather(jobs, epoch, stretch)
-                    self._replay.run(_key(stretch), partial(self._run, stretch))
+                for shared in plan:
+                    self._gather(jobs, epoch, shared)
+                    self._replay.run(_key(shared), partial(self._run, shared))
             trained = {name: value[: len(jobs)].clone() for name, value in self._values.items()}
-        self._replay.keep(*trained.values())
+        self._replay.hold_memory(*trained.values())
         return [
             {name: value[place] for name, value in trained.items()} for place in range(len(jobs))
         ]
 
     def _load(self, starts: Sequence[State]) -> None:
         for place, start in enumerate(starts):
-            here = {name: value[place] for name, value in self._values.items()}
-            states.check_schema(start, here)
-            states.copy(start, here)
+            views = {name: value[place] for name, value in self._values.items()}
+            states.check_schema(start, views)
+            states.copy(start, views)
         torch._foreach_zero_(self._momenta)
 
-    def _gather(self, jobs: Sequence[Job], orders: Sequence[Tensor], stretch: _Stretch) -> None:
-        for place in range(stretch.first, stretch.last):
-            chosen = orders[place][stretch.block.rows]
+    def _gather(self, jobs: Sequence[Job], orders: Sequence[Tensor], shared: _SharedBlock) -> None:
+        for place in range(shared.first, shared.last):
+            chosen = orders[place][shared.block.rows]
             samples, count = jobs[place].samples, len(chosen)
             torch.index_select(samples.x, 0, chosen, out=self._inputs[place, :count])
             torch.index_select(samples.y, 0, chosen, out=self._labels[place, :count])
 
-    def _run(self, stretch: _Stretch) -> None:
-        here, size = slice(stretch.first, stretch.last), stretch.block.size
-        values = {name: value[here] for name, value in self._values.items()}
-        parameters = {name: values.pop(name) for name in self._moving}
-        momenta = [momentum[here] for momentum in self._momenta]
-        for number in range(stretch.block.steps):
+    def _run(self, shared: _SharedBlock) -> None:
+        places, size = slice(shared.first, shared.last), shared.block.size
+        values = {name: value[places] for name, value in self._values.items()}
+        parameters = {name: values.pop(name) for name in self._trainable}
+        momenta = [momentum[places] for momentum in self._momenta]
+        for number in range(shared.block.steps):
             rows = slice(number * size, (number + 1) * size)
-            inputs, labels = self._inputs[here, rows], self._labels[here, rows]
+            inputs, labels = self._inputs[places, rows], self._labels[places, rows]
             gradients = self._gradient(parameters, values, inputs, labels)
             descend(
                 list(parameters.values()),
@@ -177,5 +177,5 @@ class _Stack:
         return self._work.loss(forward(call, inputs, self._work.precision), labels)
 
 
-def _key(stretch: _Stretch) -> tuple[int, int, int, int]:
-    return stretch.first, stretch.last, stretch.block.steps, stretch.block.size
+def _key(shared: _SharedBlock) -> tuple[int, int, int, int]:
+    return shared.first, shared.last, shared.block.steps, shared.block.size

@@ -1,4 +1,4 @@
-"""One step of SGD with momentum in place, without an optimiser object: fit to be captured."""
+"""One in-place step of SGD with momentum, without an optimiser, so a graph can capture it."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ def descend(
     parameters: Sequence[Tensor],
     momenta: Sequence[Tensor],
     gradients: Sequence[Tensor | None],
-    how: LocalTraining,
+    training: LocalTraining,
 ) -> None:
-    """Move `parameters` as `torch.optim.SGD` does; without a gradient they stay."""
-    moved = [
+    """Step as `torch.optim.SGD` does; parameters without a gradient stay."""
+    with_gradient = [
         (p, m, g) for p, m, g in zip(parameters, momenta, gradients, strict=True) if g is not None
     ]
-    if not moved:
+    if not with_gradient:
         return
-    values, speeds, slopes = (list(column) for column in zip(*moved, strict=True))
+    values, velocities, slopes = (list(column) for column in zip(*with_gradient, strict=True))
     with torch.no_grad():
         if all(value.dtype == torch.float32 for value in values):
             torch._fused_sgd_(
                 values,
                 slopes,
-                speeds if how.momentum else [],
+                velocities if training.momentum else [],
                 weight_decay=0.0,
-                momentum=how.momentum,
-                lr=how.learning_rate,
+                momentum=training.momentum,
+                lr=training.learning_rate,
                 dampening=0.0,
                 nesterov=False,
                 maximize=False,
                 is_first_step=False,
             )
             return
-        torch._foreach_mul_(speeds, how.momentum)
-        torch._foreach_add_(speeds, slopes)
-        torch._foreach_add_(values, speeds, alpha=-how.learning_rate)
+        torch._foreach_mul_(velocities, training.momentum)
+        torch._foreach_add_(velocities, slopes)
+        torch._foreach_add_(values, velocities, alpha=-training.learning_rate)
 
 
 def plain_step(work: Work, model: nn.Module) -> Step:
-    """Return a step of `model` itself; the parameters handed in must be its own."""
+    """Return a step of `model`; it must be called with the model's own parameters."""
 
     def step(
         parameters: Sequence[Tensor], momenta: Sequence[Tensor], inputs: Tensor, labels: Tensor

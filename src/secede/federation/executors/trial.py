@@ -1,7 +1,7 @@
-"""Whether an executor may be trusted with some work: it is tried beside the plain loop first.
+"""Test an executor against the plain loop before it is used.
 
-The trial is a turn of a few small batches, the last one partial. It finds what no inspection of a
-network finds: random numbers, statistics that change, control flow that depends on the data.
+The test trains on a few small batches, the last one partial. It finds what inspecting the model
+cannot: random numbers, changing statistics, control flow that depends on the data.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from secede.state import State
 from secede.text import describe_exception
 
 BATCH = 16
-# Largest deviation of the trained step, as a share of its length, that rounding explains.
+# The largest deviation of a training step, as a share of its length, that rounding explains.
 TOLERANCE = {"float32": 1e-3, "tf32": 5e-2, "bf16": 2e-1}
-TIPPED = 0.4
+MAX_TIPPED_DEVIATION = 0.4  # if rounding tips a ReLU or a maximum in one of the jobs
 
 
 def draws_random_numbers(work: Work, example: Samples) -> bool:
@@ -47,7 +47,7 @@ def changes_buffers(work: Work, example: Samples) -> bool:
 
 
 def replaces_buffers(work: Work, example: Samples) -> bool:
-    """Return whether a training step puts other tensors in the place of buffers."""
+    """Return whether a training step replaces buffers by other tensors."""
     model = copy.deepcopy(work.model)
     before = [id(buffer) for buffer in model.buffers()]
     with torch_seeded(0):
@@ -56,22 +56,22 @@ def replaces_buffers(work: Work, example: Samples) -> bool:
 
 
 def _pass(work: Work, model: nn.Module, example: Samples) -> None:
-    """Run forward and backward on two samples, each twice: BatchNorm wants more than one."""
-    few = example.take(torch.arange(min(2, len(example)), device=example.y.device))
-    x, y = few.x.repeat_interleave(2, dim=0), few.y.repeat_interleave(2, dim=0)
+    """Run forward and backward on two samples, each twice: BatchNorm needs more than one."""
+    pair = example.take(torch.arange(min(2, len(example)), device=example.y.device))
+    x, y = pair.x.repeat_interleave(2, dim=0), pair.y.repeat_interleave(2, dim=0)
     batch_loss(model.train(), x, y, loss=work.loss, precision=work.precision).backward()
 
 
 def check(
     build: Callable[[Work], Executor], work: Work, example: Samples, *, batch: int = BATCH
 ) -> None:
-    """Raise `Refused` unless what `build` makes trains a few batches as the loop does."""
+    """Raise `Refused` unless the executor trains a few batches as the plain loop does."""
     size = min(batch, work.training.batch_size, max(1, len(example) // 2))
     small = replace(work, training=replace(work.training, batch_size=size, epochs=1))
     jobs = _jobs(small, example)
     expected = Loop(small).train(jobs)
     try:
-        found = build(small).train(jobs)
+        trained = build(small).train(jobs)
     except (Refused, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -79,50 +79,51 @@ def check(
         raise Refused(f"it fails on this network ({told[:200]})") from error
     # Rounding alone can tip a ReLU or the choice of a maximum and change a step visibly, but not
     # in every job, and not by much.
-    least, *others = sorted(
-        _deviation(f, e, j.state) for f, e, j in zip(found, expected, jobs, strict=True)
+    lowest, *others = sorted(
+        _deviation(f, e, j.state) for f, e, j in zip(trained, expected, jobs, strict=True)
     )
     tolerance = TOLERANCE[work.precision]
-    if not (least <= tolerance and all(off <= TIPPED for off in others)):
+    if not (lowest <= tolerance and all(off <= MAX_TIPPED_DEVIATION for off in others)):
         raise Refused(
-            f"its steps differ from the plain loop's by {least:.2g} to {max(least, *others):.2g} "
-            f"of their length; rounding explains {tolerance:g}, and {TIPPED:g} now and then"
+            f"its steps differ from the plain loop's by {lowest:.2g} to "
+            f"{max(lowest, *others):.2g} of their length; rounding explains {tolerance:g}, and "
+            f"{MAX_TIPPED_DEVIATION:g} now and then"
         )
 
 
 def _jobs(work: Work, example: Samples) -> list[Job]:
-    """Return jobs of two batches and a half, one and a half, and one, as far as samples go."""
+    """Return jobs of two and a half, one and a half, and one batch, as far as samples go."""
     size, state = work.training.batch_size, states.of(work.model)
-    found = []
-    for number, wanted in enumerate((5 * size // 2, 3 * size // 2, size)):
-        count = min(len(example), wanted)
+    jobs = []
+    for number, size_wanted in enumerate((5 * size // 2, 3 * size // 2, size)):
+        count = min(len(example), size_wanted)
         if count > 1 and count % size == 1:
             count -= 1  # BatchNorm cannot normalise a batch of one
-        places = torch.arange(number * size, number * size + count, device=example.y.device)
-        found.append(
+        indices = torch.arange(number * size, number * size + count, device=example.y.device)
+        jobs.append(
             Job(
                 state=state,
-                samples=example.take(places % len(example)),
+                samples=example.take(indices % len(example)),
                 orders=(torch.arange(count).flip(0),),
                 noise=number,
             )
         )
-    return found
+    return jobs
 
 
-def _deviation(found: State, expected: State, start: State) -> float:
-    """Return how far `found` is from `expected`, as a share of what the training moved."""
-    moved, deviation = 0.0, 0.0
+def _deviation(trained: State, expected: State, start: State) -> float:
+    """Return the distance of `trained` from `expected`, as a share of the step's length."""
+    step, deviation = 0.0, 0.0
     for name, value in expected.items():
         if not value.is_floating_point():
-            if not torch.equal(found[name], value):
+            if not torch.equal(trained[name], value):
                 raise Refused(f"it counts {name!r} differently from the plain loop")
             continue
-        moved += _squared(value, start[name])
-        deviation += _squared(found[name], value)
+        step += _squared(value, start[name])
+        deviation += _squared(trained[name], value)
     if deviation == 0:
         return 0.0
-    return (deviation / moved) ** 0.5 if moved else float("inf")
+    return (deviation / step) ** 0.5 if step else float("inf")
 
 
 def _squared(a: Tensor, b: Tensor) -> float:
@@ -130,7 +131,7 @@ def _squared(a: Tensor, b: Tensor) -> float:
 
 
 def _generators(device: torch.device) -> list[Tensor]:
-    found = [torch.get_rng_state()]
+    generators = [torch.get_rng_state()]
     if device.type == "cuda":
-        found.append(torch.cuda.get_rng_state(device))
-    return found
+        generators.append(torch.cuda.get_rng_state(device))
+    return generators

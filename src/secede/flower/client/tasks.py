@@ -22,7 +22,7 @@ from secede.data.mapstyle import as_samples
 from secede.data.samples import Samples
 from secede.errors import ConfigError
 from secede.federation.engine import Batch, ClientSide, OwnState
-from secede.federation.precision import products
+from secede.federation.precision import product_precision
 from secede.federation.training import LocalTraining, Loss, batches, orders
 from secede.seeding import generator, seeded
 from secede.state import State
@@ -60,7 +60,7 @@ class ClientSite:
             loss=self.loss,
         )
         name = ("ask", client, number) if number else ("ask", client)
-        with seeded(self.seed, *name), products("float32"):
+        with seeded(self.seed, *name), product_precision("float32"):
             reply = task(side)
         if isinstance(reply, Reply):
             return reply

@@ -265,7 +265,7 @@ class Recording(Strategy):
         )
         for node in sorted(differing):
             logger.warning(
-                f"left out of the evaluation: node {node}: its metrics have other names than others'"
+                f"left out of the evaluation: node {node}: its metrics have names of their own"
             )
         usable = [r for r in every if r.has_error() or r.metadata.src_node_id not in differing]
         return self.inner.aggregate_evaluate(server_round + self._done, usable)
@@ -291,7 +291,7 @@ class Recording(Strategy):
         )
 
     def _admission(self, grid: Grid) -> AdmissionGrid:
-        """Return the grid without erased clients; an erasure waits until this training has ended."""
+        """Return the grid without erased clients; an erasure waits until this training ends."""
         if self._contributors is None:
             self._contributors = {node.identity: node for node in self.store.clients()}
             self._digests = self.store.update_digests()
@@ -375,7 +375,7 @@ def config_to_json(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_from_json(values: Mapping[str, Any]) -> ConfigRecord:
-    """Return what `told` wrote down."""
+    """Return the config that `config_to_json` wrote."""
     return ConfigRecord(
         {
             name: base64.b64decode(value.removeprefix(_BYTES))

@@ -1,14 +1,14 @@
-"""Rounds under SecAgg+: the server gets the mean, and of each client its weight and a digest.
+"""The engine under SecAgg+: the server gets the mean, and each client's weight and digest.
 
-Every update of a round is that mean, as Flower itself hands it to a strategy, so that whatever is
-made of them, weighted by samples, is the mean again.
+Every update of a round is that mean, as Flower itself hands it to a strategy. So any mean of the
+updates, weighted by samples, is the mean again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
@@ -48,7 +48,7 @@ Failures = list[tuple[ClientProxy, FitRes] | BaseException]
 
 
 class CapturingStrategy(LegacyStrategy):
-    """A strategy that configures a round as another does, and keeps what came of it."""
+    """A strategy that configures a round as another does, and keeps the results."""
 
     def __init__(self, masked: SecAggSettings, grid: SecAggGrid) -> None:
         self.inner, self.results, self._grid = masked.sampling_all(), Results(), grid
@@ -57,32 +57,31 @@ class CapturingStrategy(LegacyStrategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> FitMessages:
-        """Let the other do it, for all who are still in the round."""
-        made = self.inner.configure_fit(server_round, parameters, client_manager)
-        return self._grid.left(made)
+        """Configure the round for all clients that are still in it."""
+        messages = self.inner.configure_fit(server_round, parameters, client_manager)
+        return self._grid.without_dropped(messages)
 
     def aggregate_fit(
         self, server_round: int, results: Results, failures: Failures
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Keep the results: who is in the mean with which weight, and the mean itself."""
-        here = self._grid.round
-        here.opening = False
-        weights = [int(found.num_examples) for _, found in results]
+        """Keep the results: the weights of the clients in the mean, and the mean itself."""
+        self._grid.round.unmasking = False
+        weights = [int(result.num_examples) for _, result in results]
         try:
             self.mean = legacy_api.unmasked_mean(self._workflow, results[0][1].parameters, weights)
             self.results = results
         except GuardError as error:
-            here.spoilt = str(error)
+            self._grid.round.spoilt = str(error)
         return None, {}
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
-        """There is nothing to begin with."""
+        """Return nothing: the engine gives the round its parameters."""
         return None
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Nobody evaluates."""
+        """Return nothing: no client evaluates."""
         return []
 
     def aggregate_evaluate(
@@ -91,13 +90,13 @@ class CapturingStrategy(LegacyStrategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Nobody evaluates."""
+        """Return nothing: no client evaluates."""
         return None, {}
 
     def evaluate(
         self, server_round: int, parameters: Parameters
     ) -> tuple[float, dict[str, Scalar]] | None:
-        """Nobody evaluates."""
+        """Return nothing: the server does not evaluate."""
         return None
 
 
@@ -108,70 +107,79 @@ class SecureEngine(LiveEngine):
     masked: SecAggSettings
     opened: OpenedSums
 
-    def _exchanged(
+    def _run_round(
         self,
         state: State,
-        at: Mapping[int, int],
+        client_at: Mapping[int, int],
         names: Mapping[int, str],
         *,
         phase: str,
         number: int,
     ) -> RoundResult:
-        begin = {name: state[name] for name in self.like}
+        begin = {name: state[name] for name in self.template}
         start = states.digest(begin)
-        agreed = self.opened.allowed_clients(start, [*names.values()])
+        allowed = self.opened.allowed_clients(start, [*names.values()])
         faults = dict.fromkeys(names, "a sum from this model was opened without it")
-        at = {node: client for node, client in at.items() if names[node] in agreed}
-        legacy_api.check_modulus(self.masked.workflow, len(at))
+        client_at = {node: client for node, client in client_at.items() if names[node] in allowed}
+        legacy_api.check_modulus(self.masked.workflow, len(client_at))
         grid = SecAggGrid(
             self.transport,
             self.opened,
-            like=self.like,
+            template=self.template,
             home=self.home,
-            most=self.masked.workflow.max_weight,
-            seconds=self.round_timeout,
+            max_weight=self.masked.workflow.max_weight,
+            timeout=self.round_timeout,
         )
-        own = {node: self.own.get(client) for node, client in at.items()}
-        grid.round = here = SecAggRound(
+        own = {node: self.own.get(client) for node, client in client_at.items()}
+        grid.round = current = SecAggRound(
             names=names,
             start=start,
-            check=self.enough,
-            serving={node: known.digest for node, known in own.items() if known},
-            max_weights={n: self.max_weights[c] for n, c in at.items() if c in self.max_weights},
+            check_quorum=self.check_quorum,
+            serving={node: update.digest for node, update in own.items() if update},
+            max_weights={
+                node: self.max_weights[client]
+                for node, client in client_at.items()
+                if client in self.max_weights
+            },
             group=round_group(phase, number),
-            faults={node: why for node, why in faults.items() if node not in at},
+            faults={node: reason for node, reason in faults.items() if node not in client_at},
         )
-        heard, manager = CapturingStrategy(self.masked, grid), SimpleClientManager()
-        for node in at:
+        capturing, manager = CapturingStrategy(self.masked, grid), SimpleClientManager()
+        for node in client_at:
             manager.register(GridClientProxy(node, grid, run_id=0))
         context = LegacyContext(
             Context(run_id=0, node_id=0, node_config={}, state=RecordDict(), run_config={}),
             config=ServerConfig(num_rounds=1),
-            strategy=heard,
+            strategy=capturing,
             client_manager=manager,
         )
-        told = ConfigRecord({WorkflowKey.CURRENT_ROUND: self.first_round + number})
-        context.state.config_records[MAIN_CONFIGS_RECORD] = told
+        config = ConfigRecord({WorkflowKey.CURRENT_ROUND: self.first_round + number})
+        context.state.config_records[MAIN_CONFIGS_RECORD] = config
         record = parameters_to_arrayrecord(legacy_api.to_parameters(begin), keep_input=True)
         context.state.array_records[MAIN_PARAMS_RECORD] = record
         try:
-            grid.carry(self.masked.workflow, context)
+            grid.run_round(self.masked.workflow, context)
         except SilentError:
-            for node, why in here.faults.items():
-                logger.info(f"left out of the round: client {names[node]!r}: {why}")
+            for node, reason in current.faults.items():
+                logger.warning(f"left out of the round: client {names[node]!r}: {reason}")
             raise
-        if not heard.results:
-            why = here.spoilt or "too few clients stayed in it"
-            logger.info(f"secure aggregation came to no end: {why}")
-            return RoundResult(faults=here.faults, up=here.up, down=here.down)
-        mean = legacy_api.to_state(heard.mean, self.like)
-        weights = {at[int(p.cid)]: int(found.num_examples) for p, found in heard.results}
+        result = RoundResult(
+            faults=current.faults,
+            upload_bytes=current.upload_bytes,
+            download_bytes=current.download_bytes,
+        )
+        if not capturing.results:
+            reason = current.spoilt or "too few clients stayed in it"
+            logger.warning(f"secure aggregation did not complete: {reason}")
+            return result
+        mean = legacy_api.to_state(capturing.mean, self.template)
+        weights = {
+            client_at[int(proxy.cid)]: int(fit.num_examples) for proxy, fit in capturing.results
+        }
         for line in legacy_api.warnings(self.masked.workflow, [*weights.values()]):
-            logger.info(line)
-        return RoundResult(
+            logger.warning(line)
+        return replace(
+            result,
             updates=[Update(client, mean, weight) for client, weight in weights.items()],
-            digests={at[node]: digest for node, digest in here.digests.items()},
-            faults=here.faults,
-            up=here.up,
-            down=here.down,
+            digests={client_at[node]: digest for node, digest in current.digests.items()},
         )

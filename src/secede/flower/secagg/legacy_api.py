@@ -1,4 +1,4 @@
-"""Flower's legacy stack as SecAgg+ needs it: parameters by place, and strategies in it."""
+"""Flower's legacy stack, on which SecAgg+ runs: parameters by place, strategies, settings."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ from secede.flower.rounds import supported_strategies
 from secede.state import State
 
 COARSE = 1e-4  # that a leaver's reference may be off by rounding
-_WHOLE = 1e-3  # of a step: a sum's values are off by less
+_WHOLE = 1e-3  # of a step: rounding puts a sum's values off by less
 
 
 @dataclass(frozen=True)
 class SecAggSettings:
-    """A weighted mean whose single updates stay hidden: the workflow, and the strategy in it."""
+    """A weighted mean of hidden updates: the SecAgg+ workflow and the strategy in it."""
 
     workflow: SecAggPlusWorkflow
     strategy: LegacyFedAvg
 
-    def whole(self) -> LegacyFedAvg:
-        """Return the strategy as one that samples all who are there."""
-        found = copy.copy(self.strategy)
-        found.fraction_fit, found.min_fit_clients, found.min_available_clients = 1.0, 1, 1
-        return found
+    def sampling_all(self) -> LegacyFedAvg:
+        """Return the strategy as one that samples all clients that are online."""
+        strategy = copy.copy(self.strategy)
+        strategy.fraction_fit, strategy.min_fit_clients = 1.0, 1
+        strategy.min_available_clients = 1
+        return strategy
 
-    def least(self) -> int:
-        """Return how many clients Flower's own sampling waits for; 1 where it is not Flower's."""
-        found = self.strategy
-        if type(found).configure_fit not in (
+    def min_clients(self) -> int:
+        """Return how many clients Flower's sampling waits for; 1 for a user's own sampling."""
+        strategy = self.strategy
+        if type(strategy).configure_fit not in (
             LegacyFedAvg.configure_fit,
             LegacyFedProx.configure_fit,
         ):
             return 1
-        return max(1, found.min_available_clients, found.min_fit_clients)
+        return max(1, strategy.min_available_clients, strategy.min_fit_clients)
 
     def check_enough(self, clients: int) -> None:
         """Raise if so many clients can never complete a round."""
@@ -60,16 +61,16 @@ class SecAggSettings:
             )
         check_modulus(self.workflow, clients)
         shares, threshold = _protocol(self.workflow, clients)
-        near = min(clients, 2 * (shares // 2) + 1)  # clients that have a share of one's keys
-        if threshold > near:
+        holders = min(clients, 2 * (shares // 2) + 1)  # clients with a share of one client's keys
+        if threshold > holders:
             raise ConfigError(
-                f"SecAgg+ needs {threshold} of {near} shares, and {clients} clients are left: "
+                f"SecAgg+ needs {threshold} of {holders} shares, and {clients} clients are left: "
                 "give a SecAggPlusWorkflow with a smaller reconstruction_threshold"
             )
 
 
 def check_secagg(strategy: object, workflow: object) -> SecAggSettings:
-    """Return both if they are a weighted mean under SecAgg+."""
+    """Return a strategy and a workflow if they are a weighted mean under SecAgg+."""
     if not isinstance(workflow, SecAggPlusWorkflow):
         raise ConfigError(
             f"secure= is a {type(workflow).__name__!r}, expected flwr.server.workflow's "
@@ -78,88 +79,88 @@ def check_secagg(strategy: object, workflow: object) -> SecAggSettings:
     name, reason = type(strategy).__name__, supported_strategies.refusal_reason(type(strategy))
     if reason is not None:
         raise ConfigError(
-            f"strategy {name!r} cannot be erased from: {reason}, and the mean of the others cannot "
-            f"be had from it; use {' or '.join(supported_strategies.SUPPORTED)}"
+            f"strategy {name!r} cannot be erased from: {reason}, so the other clients' mean cannot "
+            f"be computed; use {' or '.join(supported_strategies.SUPPORTED)}"
         )
     if not isinstance(strategy, LegacyFedAvg):
         raise ConfigError(
             f"strategy {name!r} of {type(strategy).__module__.partition('.strategy')[0]} cannot "
-            "run under SecAgg+: give the one that LegacyContext has, flwr.server.strategy's "
+            "run under SecAgg+: give the LegacyContext's strategy, flwr.server.strategy's "
             f"{' or '.join(supported_strategies.SUPPORTED)}, or your own that inherits from them"
         )
     return SecAggSettings(workflow, strategy)
 
 
 def to_parameters(state: State) -> Parameters:
-    """Return a state as Flower's legacy stack sends it: arrays by place."""
+    """Return a state in the form of Flower's legacy stack: arrays by place."""
     try:
         return ndarrays_to_parameters([v.detach().cpu().numpy() for v in state.values()])
     except TypeError as error:
-        raise ConfigError(f"NumPy, and so SecAgg+, lacks a kind of number: {error}") from error
+        raise ConfigError(f"SecAgg+ cannot send a type that NumPy lacks: {error}") from error
 
 
-def to_state(parameters: Parameters, like: State) -> dict[str, Tensor]:
-    """Return parameters under the model's names, rounded to its kinds of numbers."""
+def to_state(parameters: Parameters, template: State) -> dict[str, Tensor]:
+    """Return parameters under the template's names, rounded to its dtypes."""
     arrays = parameters_to_ndarrays(parameters)
-    if len(arrays) != len(like):
-        raise GuardError(f"{len(arrays)} arrays, expected {len(like)}, those of load_model()")
-    found = dict[str, Tensor]()
-    for (name, expected), array in zip(like.items(), arrays, strict=True):
+    if len(arrays) != len(template):
+        raise GuardError(f"{len(arrays)} arrays, expected {len(template)}, those of load_model()")
+    state = dict[str, Tensor]()
+    for (name, expected), array in zip(template.items(), arrays, strict=True):
         value = torch.from_numpy(np.array(array))
-        whole = value.is_floating_point() and not expected.is_floating_point()
-        found[name] = (value.round() if whole else value).to(expected.dtype)
+        integral = value.is_floating_point() and not expected.is_floating_point()
+        state[name] = (value.round() if integral else value).to(expected.dtype)
     try:
-        states.check_schema(found, like)
+        states.check_schema(state, template)
     except StateError as error:
         raise GuardError(f"the arrays are not those of load_model(): {error}") from error
-    return found
+    return state
 
 
 def step_size(workflow: SecAggPlusWorkflow, weight: float) -> float:
-    """Return the steps in which the mean of clients with so much weight together is counted."""
+    """Return the quantisation step of a mean of clients with this total weight."""
     step: float = 2 * workflow.clipping_range / workflow.quantization_range
     return step * workflow.max_weight / weight
 
 
 def warnings(workflow: SecAggPlusWorkflow, weights: Sequence[int]) -> tuple[str, ...]:
-    """Return what is wrong with a mean of clients with these weights, though it may be used."""
-    found, total = list[str](), sum(weights)
+    """Return warnings about a mean of clients with these weights."""
+    lines, total = list[str](), sum(weights)
     if len(weights) == 2:
-        found.append(
+        lines.append(
             "this mean is of two clients: each can work out the other's update, and neither can "
             "leave by a step of its own before a round with three or more"
         )
     off = step_size(workflow, total) * math.sqrt(len(weights)) / (1 - max(weights) / total)
     if off > COARSE:
-        found.append(
-            "SecAgg+ counts this mean in steps so coarse that a leaver's reference may be off by "
+        lines.append(
+            "SecAgg+ rounds this mean so coarsely that a leaver's reference may be off by "
             f"{off:.2g}: lower its max_weight to the largest client's samples"
         )
-    return tuple(found)
+    return tuple(lines)
 
 
 def unmasked_mean(
     workflow: SecAggPlusWorkflow, mean: Parameters, weights: Sequence[int]
 ) -> Parameters:
-    """Return the mean that was opened; GuardError if it is no sum of whole steps by these weights.
+    """Return the unmasked mean; GuardError if it is no sum of whole steps with these weights.
 
-    Flower leaves arrays of no dimension as they were added up: here they become means.
+    Flower leaves arrays of no dimension as sums: here they become means.
     """
     levels, clip, clients = workflow.quantization_range, workflow.clipping_range, len(weights)
     step = 2 * clip / levels
     share = sum(round(weight / workflow.max_weight * levels) for weight in weights) / levels
-    found = list[np.ndarray]()
+    values = list[np.ndarray]()
     for array in parameters_to_ndarrays(mean):
         value = np.asarray(array, dtype=np.float64)
         if not value.ndim and _is_whole((value + clip) / step):
             value = np.asarray((value - (clients - 1) * clip) / share)
         if not _is_whole((value * share + clients * clip) / step):
             raise GuardError(
-                "the sum does not fit the weights that came with it: a client tells another "
-                "num_examples than it weighs with, or sent false shares of keys"
+                "the sum does not fit the weights that came with it: a client reports another "
+                "num_examples than it weighs its update with, or sent false key shares"
             )
-        found.append(value)
-    return ndarrays_to_parameters(found)
+        values.append(value)
+    return ndarrays_to_parameters(values)
 
 
 def _is_whole(steps: np.ndarray) -> bool:
@@ -167,17 +168,17 @@ def _is_whole(steps: np.ndarray) -> bool:
 
 
 def check_modulus(workflow: SecAggPlusWorkflow, clients: int) -> None:
-    """Raise if the sum of so many could pass the modulus, and would begin again at 0."""
+    """Raise if the sum of so many clients could overflow the modulus."""
     if clients * workflow.quantization_range >= workflow.modulus_range:
         raise ConfigError(
-            f"SecAgg+ cannot add up {clients} clients: clients times quantization_range, now "
+            f"SecAgg+ cannot sum up {clients} clients: clients times quantization_range, now "
             f"{workflow.quantization_range}, must stay below its modulus_range, "
             f"{workflow.modulus_range}"
         )
 
 
 def _protocol(workflow: SecAggPlusWorkflow, clients: int) -> tuple[int, int]:
-    """Return shares and threshold as the workflow works them out for so many clients."""
+    """Return shares and threshold as the workflow computes them for so many clients."""
     shares, threshold = workflow.num_shares, workflow.reconstruction_threshold
     if isinstance(shares, float):
         shares = round(shares * clients)

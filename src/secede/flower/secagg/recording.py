@@ -1,7 +1,7 @@
-"""A workflow that remembers: after every mean under SecAgg+, who is in it with which weight.
+"""A workflow that records, after each round under SecAgg+, who is in the mean with which weight.
 
-As `recording` does in the open. Weights and digests are what clients tell: the server sees neither
-their updates nor how far those lie from the mean.
+It is the counterpart of `recording`. Weights and digests are what the clients report: the server
+sees neither their updates nor the updates' distances from the mean.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from secede.flower.secagg.strategy import RecordingStrategy, TimeoutClientManage
 from secede.flower.storage.store import Store
 from secede.state import State
 
-ROUND_TIMEOUT = 3600.0
+ROUND_TIMEOUT = 3600.0  # seconds
 
 
 def secure_recording(
@@ -38,10 +38,10 @@ def secure_recording(
     round_timeout: float = ROUND_TIMEOUT,
     from_scratch: bool = False,
 ) -> SecureRecording:
-    """Return a workflow that does what `workflow` does and lets clients be erased later.
+    """Return a workflow that trains as `workflow` does and records what an erasure needs.
 
-    It must be a DefaultWorkflow whose fit workflow is SecAgg+'s. `online_timeout` is how long it
-    waits for clients before each round, `round_timeout` how long for answers in it. Where a
+    `workflow` must be a DefaultWorkflow whose fit workflow is SecAgg+'s. Before each round it waits
+    `online_timeout` seconds for clients, and in it `round_timeout` seconds for replies. Where a
     training begins, and when it goes on, is as with `recording`.
     """
     if isinstance(workflow, SecureRecording):
@@ -58,7 +58,7 @@ def secure_recording(
 
 
 class SecureRecording:
-    """A workflow under SecAgg+ whose rounds are written down."""
+    """A workflow under SecAgg+ that records its rounds in a store."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SecureRecording:
     ) -> None:
         assert isinstance(inner.fit_workflow, SecAggPlusWorkflow)  # that was checked
         self.inner, self.store, self.workflow = inner, store, inner.fit_workflow
-        self._wait_seconds, self._round_seconds = online_timeout, round_timeout
+        self._online_timeout, self._round_timeout = online_timeout, round_timeout
         self._from_scratch = from_scratch
 
     def __call__(self, grid: Grid, context: Context) -> None:
@@ -83,42 +83,49 @@ class SecureRecording:
                 f"client manager {type(context.client_manager).__name__!r} may wait for ever: "
                 "leave Flower's own, SimpleClientManager, in the LegacyContext"
             )
-        usual, manager, config = context.strategy, context.client_manager, context.config
+        strategy, manager, config = context.strategy, context.client_manager, context.config
         with self.store.lock():
-            given = self._given(masked, manager)
-            begun = states.digest(given)
-            on = self.store.start_training(
-                config.num_rounds, given=begun, from_scratch=self._from_scratch
+            initial = self._initial(masked, manager)
+            begin = self.store.start_training(
+                config.num_rounds, given=states.digest(initial), from_scratch=self._from_scratch
             )
-            model = None if on is None else self.store.last_model()
-            done = 0 if on is None else min(on.rounds, config.num_rounds)
-            shown = TrainingGrid(grid, self.store, self._round_seconds, masked.workflow.max_weight)
-            begin = given if model is None else model
-            heard = RecordingStrategy(masked, self.store, shown, begin, self._wait_seconds)
-            heard.run, heard.done = str(context.run_id), done
-            context.strategy = heard
+            model = None if begin is None else self.store.last_model()
+            done = 0 if begin is None else min(begin.rounds, config.num_rounds)
+            training_grid = TrainingGrid(
+                grid, self.store, self._round_timeout, masked.workflow.max_weight
+            )
+            recorder = RecordingStrategy(
+                masked,
+                self.store,
+                training_grid,
+                initial if model is None else model,
+                self._online_timeout,
+            )
+            recorder.run, recorder.done = str(context.run_id), done
+            context.strategy = recorder
             context.config = replace(config, num_rounds=config.num_rounds - done)
-            context.client_manager = TimeoutClientManager(self._wait_seconds)
+            context.client_manager = TimeoutClientManager(self._online_timeout)
             try:
-                DefaultWorkflow(heard.round, self.inner.evaluate_workflow)(shown, context)
+                workflow = DefaultWorkflow(recorder.run_round, self.inner.evaluate_workflow)
+                workflow(training_grid, context)
             finally:
-                shown.ended = True
-                context.strategy, context.client_manager = usual, manager
+                training_grid.ended = True
+                context.strategy, context.client_manager = strategy, manager
                 context.config = config
             self.store.finish_training()
 
-    def _given(self, masked: SecAggSettings, manager: ClientManager) -> State:
+    def _initial(self, masked: SecAggSettings, manager: ClientManager) -> State:
         """Return the weights that the training is started with."""
-        found = masked.strategy.initialize_parameters(manager)
-        if found is not None:
-            return legacy_api.to_state(found, self.store.template)
+        parameters = masked.strategy.initialize_parameters(manager)
+        if parameters is not None:
+            return legacy_api.to_state(parameters, self.store.template)
         last = None if self._from_scratch else self.store.last_model()
         if last is None:
             raise ConfigError(
-                "the strategy has no initial_parameters: give it those of load_model(), so that it "
-                "is known what the training begins with"
+                "the strategy has no initial_parameters, from which the training would begin: give "
+                "it those of load_model()"
             )
         return last
 
 
-Secure = SecAggPlusWorkflow | SecureRecording  # either says how updates are hidden
+Secure = SecAggPlusWorkflow | SecureRecording  # what `secure=` takes

@@ -1,7 +1,7 @@
-"""Files of states on a round's way: written straight from memory, and hashed meanwhile.
+"""Files of states, written straight from memory and hashed at the same time.
 
-What `save` writes is whole or absent and named by its state's digest. SHA-256, CRC-32 and the disk
-leave the interpreter alone, so that a round waits for the slower of two and not for their sum.
+`save` writes a complete file, named by its state's digest, or none. Hashing and writing release the
+interpreter, so a round waits for the slower of the two and not for their sum.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def save(state: State, folder: Path, *, mode: int = 0o666) -> str:
 
 
 def write(state: State, path: Path) -> None:
-    """Write `state` into a file that is there, and do not wait for the disk."""
+    """Write `state` into an existing file without syncing it."""
     try:
-        safetensors.torch.save_file(_apart(state), path, {})
+        safetensors.torch.save_file(_without_shared_memory(state), path, {})
     except safetensors.SafetensorError as error:
         raise StorageError(f"cannot write in {path.parent}: {error}") from error
 
 
 def write_with_checksum(state: State, path: Path) -> int:
-    """Do as `write` does, and return the state's checksum."""
+    """Write `state` into an existing file without syncing it, and return its checksum."""
     with ThreadPoolExecutor(1) as pool:
         summing = pool.submit(checksum, state)
         write(state, path)
@@ -56,22 +56,22 @@ def write_with_checksum(state: State, path: Path) -> int:
 
 
 def checksum(state: State) -> int:
-    """Return a CRC-32 of what a digest is made of: it finds damage, and no forgery."""
-    found = 0
+    """Return a CRC-32 over what the digest covers: it detects damage, but no forgery."""
+    crc = 0
     for name in sorted(state):
         value = state[name].detach().cpu().contiguous()
         header = json.dumps([name, str(value.dtype), list(value.shape)])
-        found = zlib.crc32(header.encode(), found)
-        found = zlib.crc32(value.reshape(-1).view(torch.uint8).numpy().data, found)
-    return found
+        crc = zlib.crc32(header.encode(), crc)
+        crc = zlib.crc32(value.reshape(-1).view(torch.uint8).numpy().data, crc)
+    return crc
 
 
-def _apart(state: State) -> dict[str, Tensor]:
-    """Return the entries; those that share memory are copied: safetensors refuses tied ones."""
-    found, seen = dict[str, Tensor](), set[int]()
+def _without_shared_memory(state: State) -> dict[str, Tensor]:
+    """Return the entries, copied where they share memory: safetensors refuses tied ones."""
+    entries, seen = dict[str, Tensor](), set[int]()
     for name, value in state.items():
-        here = value.detach().cpu().contiguous()
-        place = here.untyped_storage().data_ptr()
-        found[name] = here.clone() if place in seen else here
-        seen.add(place)
-    return found
+        entry = value.detach().cpu().contiguous()
+        address = entry.untyped_storage().data_ptr()
+        entries[name] = entry.clone() if address in seen else entry
+        seen.add(address)
+    return entries

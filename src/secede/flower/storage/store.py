@@ -1,11 +1,10 @@
-"""The server's memory of a Flower federation: a home folder, with the log of its rounds beside.
+"""The server's store of a Flower federation: an erasure home, and the log of all rounds.
 
-rounds.jsonl     who contributed to which model with which weight and digest; never an update
-opened.jsonl     whose updates' sums were opened, under secure aggregation
-training.json    the training that is under way        identity.json   what clients know it by
-models/          the last models, by digest            noted/   the rounds of an erasure in progress
-and what an erasure keeps there: journal, ledger, registry, keys, plans, receipts
-(erasure/storage/home.py)
+rounds.jsonl     who contributed to which model, with weight and digest; never an update
+opened.jsonl     the clients of each sum that was opened, under secure aggregation
+training.json    the training in progress              identity.json   the id that clients see
+models/          the last models, by digest            pending/   rounds of an erasure in progress
+An erasure keeps journal, ledger, registry, keys, plans and receipts there (erasure/storage/home.py)
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ _LIMIT = 1 << 20  # bytes of a recipe
 
 
 class Identity(Document):
-    """What clients know the folder by."""
+    """The id by which clients tell homes apart."""
 
     home: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """Where a training goes on: rounds of it that are done, and the model."""
+    """The model that a training goes on from, and how many of its rounds are done."""
 
     rounds: int
     arrays: ArrayRecord
@@ -72,10 +71,10 @@ class TrainingStart:
 
 
 class Store:
-    """A federation's folder at the server. `load_model` gives the network, freshly initialised."""
+    """A federation's folder at the server. `load_model` returns a freshly initialised network."""
 
-    engine = "flower"  # that runs the rounds, as receipts name it
-    packages: tuple[str, ...] = ("flwr",)  # whose versions they tell
+    engine = "flower"  # what runs the rounds, as receipts name it
+    packages: tuple[str, ...] = ("flwr",)  # whose versions receipts list
 
     def __init__(
         self,
@@ -90,14 +89,14 @@ class Store:
         self._check_engine()
         self.home, self.log = Home(self.path), RoundLog(self.path / "rounds.jsonl")
         self.trainings = TrainingState(self.path)
-        self.name = check_name(name or self._called(), "federation")
+        self.name = check_name(name or self._default_name(), "federation")
         self.clock = clock
         logs.print_unless_handled()
-        self.classes = classes  # that the network tells apart; None: its last layer's outputs
-        self.notes = PendingContributions(self.path / "noted")
+        self.classes = classes  # of the network; None: as many as its last layer has outputs
+        self.pending = PendingContributions(self.path / "pending")
 
     def _check_engine(self) -> None:
-        """Raise if another engine founded this home: its model would be replaced by ours."""
+        """Raise if another engine made this home: its model would be replaced."""
         path = self.path / "recipe.json"
         if not path.exists():
             return
@@ -107,17 +106,14 @@ class Store:
             raise RecordError(f"{path}: damaged; restore it from a backup") from error
         if engine != self.engine:
             # The simulator's recipe names no engine.
-            whose = "of `secede federation init`" if engine is None else f"on {engine}"
+            owner = "of `secede federation init`" if engine is None else f"on {engine}"
             raise ConfigError(
-                f"{self.path} is the home of a federation {whose}, not of one on {self.engine}: "
-                "take another folder"
+                f"{self.path} is the home of a federation {owner}, not of one on {self.engine}: "
+                "choose another folder"
             )
 
-    def _called(self) -> str:
-        """Return the name that the home has, else what its folder is called.
-
-        One that is called `home` says nothing: the folder around it does.
-        """
+    def _default_name(self) -> str:
+        """Return the home's federation, else the folder's name, or that of the one around `home`."""
         if (self.path / "federation.json").exists():
             return self.home.federation.name
         names = (self.path.name, self.path.parent.name)
@@ -125,90 +121,89 @@ class Store:
 
     @cached_property
     def identity(self) -> str:
-        """What clients know this folder by, however it is called: drawn once, at random."""
+        """The home's id for clients, drawn once at random: it survives a move of the folder."""
         path = self.path / "identity.json"
         if not path.exists():
-            made = Identity(home=secrets.token_hex(16))
-            save_document(path, made)
+            save_document(path, Identity(home=secrets.token_hex(16)))
         return load_document(Identity, path, _LIMIT).home
 
     @cached_property
-    def like(self) -> dict[str, Tensor]:
-        """What the users' records hold: names, shapes, dtypes."""
+    def template(self) -> dict[str, Tensor]:
+        """Names, shapes and dtypes of the states in users' records."""
         return arrays.template_of(self.load_model())
 
     @cached_property
-    def movable(self) -> frozenset[str]:
-        """What training moves: the network's parameters that are not frozen."""
+    def trainable_names(self) -> frozenset[str]:
+        """The names of the network's parameters that are not frozen."""
         parameters = self.load_model().named_parameters()
-        return frozenset(n for n, p in parameters if p.requires_grad and n in self.like)
+        return frozenset(n for n, p in parameters if p.requires_grad and n in self.template)
 
-    def moved(self, update: State, model: State) -> float | None:
-        """Return how far an update lies from a model; None where that is no number."""
-        if any(name not in update or name not in model for name in self.movable):
+    def distance(self, update: State, model: State) -> float | None:
+        """Return an update's L2 distance from a model; None if it is not finite."""
+        names = self.trainable_names
+        if any(name not in update or name not in model for name in names):
             return None
-        here, there = ({n: state[n] for n in self.movable} for state in (update, model))
         try:
-            found = states.distance(here, there)
+            distance = states.distance(*({n: state[n] for n in names} for state in (update, model)))
         except (OverflowError, StateError):
             return None
-        return found if math.isfinite(found) else None
+        return distance if math.isfinite(distance) else None
 
-    def last(self) -> Round | None:
+    def last_round(self) -> Round | None:
         """Return the last completed round."""
         return self.log.last()
 
-    def model(self) -> dict[str, Tensor] | None:
-        """Return the last model, None before the first round."""
-        last = self.last()
+    def last_model(self) -> dict[str, Tensor] | None:
+        """Return the last round's model, None before the first round."""
+        last = self.last_round()
         if last is None:
             return None
-        state, _ = states.load(self.home.model(last.model))
+        state, _ = states.load(self.home.model_path(last.model))
         if states.digest(state) != last.model:
-            raise StateError(f"{self.home.model(last.model)}: not the model that was recorded")
-        return {name: state[name] for name in self.like}
+            raise StateError(f"{self.home.model_path(last.model)}: not the model that was recorded")
+        return {name: state[name] for name in self.template}
 
     def clients(self) -> tuple[Node, ...]:
-        """Return all who ever contributed, in the order in which they came; ids are the last."""
+        """Return all clients that ever contributed, in order of appearance, with their last ids."""
         return self.log.clients()
 
-    def digests(self) -> dict[str, str]:
-        """Return the digest of each client's last recorded update, by who it is."""
+    def update_digests(self) -> dict[str, str]:
+        """Return the digest of each client's last recorded update, by the client's identity."""
         return {
-            each.identity().identity: each.digest
+            contribution.to_node().identity: contribution.digest
             for completed in self.log.rounds()
-            for each in completed.clients
-            if each.digest is not None
+            for contribution in completed.clients
+            if contribution.digest is not None
         }
 
-    def erased(self) -> frozenset[str]:
-        """Return the names of those who were erased."""
+    def erased_clients(self) -> frozenset[str]:
+        """Return the names of all erased clients."""
         if not self.home.registry.exists():
             return frozenset()
         with ModelRegistry(self.home.registry, read_only=True) as registry:
             return frozenset(registry.erased_clients())
 
-    def served(self) -> Model | None:
+    def serving_model(self) -> Model | None:
         """Return the registered model that serves, if there is one."""
         if not self.home.registry.exists():
             return None
         with ModelRegistry(self.home.registry, read_only=True) as registry:
             return registry.serving(self.name)
 
-    def serving(self) -> str | None:
+    def serving_digest(self) -> str | None:
         """Return the digest of the registered model that serves, if there is one."""
-        model = self.served()
+        model = self.serving_model()
         return None if model is None else model.digest
 
     def check_start(self, digest: str) -> None:
-        """Raise if a training would start from a model that somebody was erased from."""
+        """Raise if a training would start from a model that a client was erased from."""
         if not self.home.registry.exists():
             return
         with ModelRegistry(self.home.registry, read_only=True) as registry:
             retired = any(m.digest == digest and m.status == "retired" for m in registry.models())
-            erased, last = frozenset(registry.erased_clients()), self.last()
+            erased, last = frozenset(registry.erased_clients()), self.last_round()
         if not retired and erased and (last is None or last.model != digest):
-            # The registry knows what served, and not the rounds that led there.
+            # The registry has the models that served, but not those of the rounds between.
             retired = not erased.isdisjoint(self.log.contributors().get(digest, ()))
         if retired:
             raise GuardError(
@@ -218,49 +213,41 @@ class Store:
 
     # A training
 
-    def begin(
+    def start_training(
         self, rounds: int, *, given: str | None = None, from_scratch: bool = False
     ) -> TrainingStart | None:
-        """Note that a training of so many rounds begins; return where, None: with what is given.
+        """Record that a training of so many rounds begins, and return what it goes on from.
 
-        `given` is the digest of the weights that it is started with.
+        `given` is the digest of the weights that it is started with; None means that it begins
+        with these.
         """
-        found = self.trainings.plan_start(rounds, given=given, from_scratch=from_scratch)
-        begin = found.model or given
-        if begin is not None:
-            self.check_start(begin)
-        here = found.model is None or (found.model == given and not found.done)
-        state = None if here else self.model()
-        found = self.trainings.start(rounds, given=given, from_scratch=from_scratch)
-        logger.info(found.words)
-        return (
-            None
-            if state is None
-            else TrainingStart(found.done, arrays.to_record(state), found.model)
-        )
+        planned = self.trainings.plan_start(rounds, given=given, from_scratch=from_scratch)
+        first = planned.model or given
+        if first is not None:
+            self.check_start(first)
+        begins_as_given = planned.model is None or (planned.model == given and not planned.done)
+        state = None if begins_as_given else self.last_model()
+        start = self.trainings.start(rounds, given=given, from_scratch=from_scratch)
+        logger.info(start.description)
+        if state is None:
+            return None
+        return TrainingStart(start.done, arrays.to_record(state), start.model)
 
-    def resume(self) -> TrainingStart | None:
-        """Return where the training that was cut short goes on; None if there is none."""
-        cut, state = self.trainings.unfinished(), self.model()
-        return (
-            None if cut is None or state is None else TrainingStart(cut[1], arrays.to_record(state))
-        )
-
-    def finish(self) -> None:
-        """Note that the training has come to its end."""
+    def finish_training(self) -> None:
+        """Record that the training has ended."""
         self.trainings.finish()
 
-    def go_on(self) -> bool:
-        """Take back a wish for a training from scratch that no round has followed, if any."""
-        with self.held(purpose="taking back a training from scratch"):
-            return self.trainings.go_on()
+    def cancel_from_scratch(self) -> bool:
+        """Cancel a training from scratch that has no round yet; return whether there was one."""
+        with self.lock(purpose="cancelling a training from scratch"):
+            return self.trainings.cancel_from_scratch()
 
-    def take_as_it_is(self) -> None:
-        """Let the model of a training that was cut short serve, as if that had been all of it."""
-        with self.held(purpose="taking a training as it is"):
-            self.trainings.take_as_it_is()
+    def accept_unfinished(self) -> None:
+        """Let the model of a training that was cut short serve, as if the training had ended."""
+        with self.lock(purpose="accepting an unfinished training"):
+            self.trainings.accept_unfinished()
 
-    def keep(
+    def record_round(
         self,
         state: State,
         *,
@@ -274,16 +261,16 @@ class Store:
         server_round: int | None = None,
         secure: bool = False,
     ) -> Round:
-        """Write a completed round down: first the model's file, then the line that makes it one.
+        """Record a completed round: first write the model's file, then append to the log.
 
         `number` is for an erasure, which may have taken several rounds.
         """
-        last, known = self.last(), self.trainings.last()
+        last, training = self.last_round(), self.trainings.last()
         with files.private():
             digest = state_writer.save(state, self.path / "models", mode=0o600)
         completed = Round(
             number=number or (last.number + 1 if last else 1),
-            training=known.number if known else 0,
+            training=training.number if training else 0,
             run=run,
             strategy=strategy,
             start=start,
@@ -299,21 +286,21 @@ class Store:
         self._sweep({digest, *([last.model] if last and not erased else [])})
         return completed
 
-    def held(
+    def lock(
         self, timeout: float = 90, *, purpose: str = "training"
     ) -> AbstractContextManager[HomeLock]:
-        """Lock the folder, waiting at most `timeout` seconds for who works in it."""
+        """Lock the folder, waiting at most `timeout` seconds for a process that works in it."""
         files.make_folder(self.home.path)
         Journal(self.home.journal).close()  # an erasure refuses a home without one
         return lock_home(self.home, timeout, purpose=purpose)
 
-    def _sweep(self, stays: set[str]) -> None:
-        """Delete models of former rounds, unless the registry looks after them."""
+    def _sweep(self, kept: set[str]) -> None:
+        """Delete the models of former rounds that are neither named nor in the registry."""
         if self.home.registry.exists():
             with ModelRegistry(self.home.registry, read_only=True) as registry:
-                stays |= {m.digest for m in registry.models() if m.status != "retired"}
+                kept |= {m.digest for m in registry.models() if m.status != "retired"}
         folder = self.path / "models"
-        models = (path for path in folder.glob("*.safetensors") if path.stem not in stays)
+        models = (path for path in folder.glob("*.safetensors") if path.stem not in kept)
         self._remove(*models, *folder.glob(files.PARTS))
 
     def _remove(self, *paths: Path) -> None:

@@ -1,6 +1,7 @@
-"""The networks that the fused kernels can train, read from a model or refused with a reason.
+"""Parse a model for the fused kernels, or refuse it with a reason.
 
-Blocks of convolution, ReLU and 2x2 max-pooling, then Flatten, then Linear layers with ReLU between.
+They train blocks of convolution, ReLU and 2x2 max-pooling, then Flatten, then Linear layers with
+ReLU in between.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from torch import nn
 
 from secede.federation.executors.executor import Refused
 
-LARGEST_PATCH = 128  # values under the first convolution's kernel: one dot's inner dimension
-MOST_CHANNELS = 128
+MAX_PATCH = 128  # values under the first convolution's kernel: the inner dimension of a dot
+MAX_CHANNELS = 128
 
 
 @dataclass(frozen=True)
@@ -29,23 +30,23 @@ class Convolution:
 
     @property
     def columns(self) -> int:
-        """How many weights an output channel has, in the order (row, column, input channel)."""
+        """The weights of an output channel, in the order (row, column, input channel)."""
         return self.kernel * self.kernel * self.cin
 
     @property
     def size(self) -> int:
-        """How many parameters the layer has here."""
+        """The number of parameters of the layer, with padding."""
         return self.cout * (self.columns + 1)
 
     @property
     def bordered(self) -> int:
-        """How many positions the input has with its border."""
+        """The number of positions of the input with its border."""
         reach = self.kernel - 1
         return (self.height + reach) * (self.width + reach)
 
     @property
     def pooled(self) -> int:
-        """How many positions there are after pooling."""
+        """The number of positions after pooling."""
         return (self.height // 2) * (self.width // 2)
 
 
@@ -60,29 +61,29 @@ class Dense:
 
     @property
     def size(self) -> int:
-        """How many parameters the layer has here."""
+        """The number of parameters of the layer, with padding."""
         return self.rows * (self.inputs + 1)
 
 
 @dataclass(frozen=True)
 class Network:
-    """What `parse` found: at least one convolution block, then at least one Linear layer."""
+    """A parsed model: one or more convolution blocks, then one or more Linear layers."""
 
     convolutions: tuple[Convolution, ...]
     dense: tuple[Dense, ...]
 
-    def most_clients(self, rows: int, batch: int) -> int:
-        """How many clients fit the kernels' 32-bit indices, with so many rows of images each."""
+    def max_clients(self, rows: int, batch: int) -> int:
+        """Return how many clients with `rows` images each fit the kernels' 32-bit indices."""
         first = self.convolutions[0]
-        each = [rows * first.bordered * first.cin]
-        each += [batch * c.bordered * c.cin for c in self.convolutions[1:]]
-        each += [batch * self.convolutions[-1].pooled * self.convolutions[-1].cout]
-        each += [batch * d.rows for d in self.dense]
-        return (2**31 - 1) // max(each)
+        sizes = [rows * first.bordered * first.cin]
+        sizes += [batch * c.bordered * c.cin for c in self.convolutions[1:]]
+        sizes += [batch * self.convolutions[-1].pooled * self.convolutions[-1].cout]
+        sizes += [batch * d.rows for d in self.dense]
+        return (2**31 - 1) // max(sizes)
 
 
 def parse(model: nn.Module, height: int, width: int) -> Network:
-    """Describe the network for images of this size, or raise `Refused` with the reason."""
+    """Return the parsed model for images of this size, or raise `Refused` with the reason."""
     if type(model) is not nn.Sequential:
         raise Refused(f"the model is a {type(model).__name__}, not an nn.Sequential")
     plain = all(p.dtype == torch.float32 and p.requires_grad for p in model.parameters())
@@ -116,8 +117,8 @@ def _convolution(
     if type(conv) is not nn.Conv2d or type(relu) is not nn.ReLU or type(pool) is not nn.MaxPool2d:
         raise Refused(f"at layer {name}: expected Conv2d, ReLU, MaxPool2d")
     kernel = conv.kernel_size[0]
-    found = conv.stride, conv.dilation, conv.groups, conv.padding_mode
-    plain = found == ((1, 1), (1, 1), 1, "zeros")
+    options = conv.stride, conv.dilation, conv.groups, conv.padding_mode
+    plain = options == ((1, 1), (1, 1), 1, "zeros")
     if not plain or conv.bias is None or kernel % 2 == 0 or conv.kernel_size != (kernel, kernel):
         raise Refused(
             f"layer {name}: expected an odd square kernel, stride 1, no dilation, no groups, "
@@ -129,10 +130,10 @@ def _convolution(
     pairs = [tuple(s) if isinstance(s, (tuple, list)) else (s, s) for s in sizes]
     if pairs != [(2, 2), (2, 2), (0, 0), (1, 1)] or pool.ceil_mode or pool.return_indices:
         raise Refused(f"the pooling after layer {name} is no plain MaxPool2d(2)")
-    if max(conv.in_channels, conv.out_channels) > MOST_CHANNELS:
-        raise Refused(f"layer {name}: more than {MOST_CHANNELS} channels")
-    if first and conv.in_channels * kernel * kernel > LARGEST_PATCH:
-        raise Refused(f"layer {name}: the first kernel covers more than {LARGEST_PATCH} values")
+    if max(conv.in_channels, conv.out_channels) > MAX_CHANNELS:
+        raise Refused(f"layer {name}: more than {MAX_CHANNELS} channels")
+    if first and conv.in_channels * kernel * kernel > MAX_PATCH:
+        raise Refused(f"layer {name}: the first kernel covers more than {MAX_PATCH} values")
     if min(height, width) < 2:
         raise Refused(f"layer {name}: a {height}x{width} map cannot be pooled")
     return Convolution(name, conv.in_channels, conv.out_channels, kernel, height, width)
@@ -141,9 +142,9 @@ def _convolution(
 def _dense(layers: list[tuple[str, nn.Module]], inputs: int) -> tuple[Dense, ...]:
     if len(layers) % 2 == 0:
         raise Refused("expected Linear (ReLU Linear)* after Flatten")
-    found: list[Dense] = []
-    for place, (name, layer) in enumerate(layers):
-        if type(layer) is not (nn.ReLU if place % 2 else nn.Linear):
+    dense: list[Dense] = []
+    for index, (name, layer) in enumerate(layers):
+        if type(layer) is not (nn.ReLU if index % 2 else nn.Linear):
             raise Refused(f"at layer {name}: expected Linear (ReLU Linear)* after Flatten")
         if not isinstance(layer, nn.Linear):
             continue
@@ -152,13 +153,13 @@ def _dense(layers: list[tuple[str, nn.Module]], inputs: int) -> tuple[Dense, ...
                 f"layer {name}: expected a bias and {inputs} inputs, found {layer.in_features}"
             )
         inputs = layer.out_features
-        last = place == len(layers) - 1
-        found.append(
+        last = index == len(layers) - 1
+        dense.append(
             Dense(name, layer.in_features, inputs, round_up(inputs, 16) if last else inputs)
         )
-    return tuple(found)
+    return tuple(dense)
 
 
 def round_up(number: int, multiple: int) -> int:
-    """Return the next multiple that is not smaller."""
+    """Return the smallest multiple of `multiple` that is not below `number`."""
     return -(-number // multiple) * multiple

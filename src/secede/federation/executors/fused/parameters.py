@@ -1,7 +1,6 @@
-"""All clients' parameters and momenta as rows of one tensor each, in the layout of the kernels.
+"""All clients' parameters and momenta as rows of one tensor, in the layout of the kernels.
 
-A row holds the layers in order, each with its weights (output, row, column, channel) and then its
-biases.
+A row holds the layers in order: a layer's weights (output, row, column, channel), then its biases.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from secede.federation.precision import Precision
 from secede.state import State
 
 Layer = Convolution | Dense
-ALIGNMENT = 64  # elements; where each layer's parameters may start
+ALIGNMENT = 64  # elements: the start of a layer's parameters is a multiple
 
 
 class Parameters:
-    """One row per client; `operands` are the values as products read them, rounded for bf16."""
+    """One row per client; `operands` are the values that products read, rounded for bf16."""
 
     def __init__(
         self, network: Network, clients: int, precision: Precision, device: torch.device
@@ -45,7 +44,7 @@ class Parameters:
         ]
 
     def load(self, starts: Sequence[State]) -> None:
-        """Set the first clients' values from torch's states, and all momenta to zero."""
+        """Load the clients' states and set all momenta to zero."""
         if all(start is starts[0] for start in starts):  # as in a round
             self.values[: len(starts)] = self._row(starts[0])
         else:
@@ -59,7 +58,7 @@ class Parameters:
             backward.copy_(weight.permute(0, 3, 2, 1))
 
     def read(self) -> dict[str, Tensor]:
-        """Return a copy of all clients' values, stacked, by torch's names and layouts."""
+        """Return a copy of all clients' states, stacked, with torch's names and layouts."""
         stacked: dict[str, Tensor] = {}
         for layer in self._layers:
             weight, bias = self._weights(self.values, layer), self.bias(layer)
@@ -83,7 +82,7 @@ class Parameters:
         return self._weights(self.operands, layer)
 
     def pointer(self, layer: Layer) -> Tensor:
-        """Return where a layer's operands start in each row: for a kernel, not a matrix."""
+        """Return where a layer's operands start in each row, for a kernel."""
         return self._from(self.operands, layer)
 
     def pointers(self, layer: Layer) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,9 +1,9 @@
-"""One step of all clients side by side: one launch per layer.
+"""One training step of all clients together: one launch per layer.
 
-The maps before pooling are never written, forward or backward; Linear layers use cuBLAS, and their
-weight gradient is fused with the momentum update. Maps are channels last. Nothing is added up in
-an order that could change: a weight gradient is split over the batch and its parts are summed in
-turn. `Stack.step` neither allocates nor waits, so it can be captured in a CUDA graph.
+The maps before pooling are never written, forward or backward. Linear layers use cuBLAS; their
+weight gradient is fused with the momentum update. Maps are channels last. Sums have a fixed order:
+a weight gradient is split over the batch, and its parts are added in turn. `Stack.step` neither
+allocates nor waits, so a CUDA graph can capture it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Stack:
         self._deltas.append(self._outputs[-1])
 
     def warm_up(self, idx: Tensor, counts: Tensor) -> None:
-        """Compile all kernels of a step side by side; one after another takes many seconds."""
+        """Compile all kernels of a step in parallel; one after another takes many seconds."""
         if triton.knobs.runtime.interpret:
             return
         with ThreadPoolExecutor() as pool:
@@ -78,7 +78,7 @@ class Stack:
             self._compiling = None
 
     def step(self, idx: Tensor, counts: Tensor) -> None:
-        """Train client c on the samples idx[c, :counts[c]] once; none leaves it as it is."""
+        """Train client c one step on the samples idx[c, :counts[c]]; with none it stays."""
         convolutions, linear = range(len(self.network.convolutions)), range(len(self.network.dense))
         for n in convolutions:
             self.conv_forward(n, idx, counts)
@@ -287,7 +287,7 @@ class Stack:
         return self._outputs[n - 1] if n else self._maps[-1].flatten(2)
 
     def _border(self, n: int) -> int:
-        """Return how wide a border the pooled map of block n has: what the next kernel reaches."""
+        """Return the border of block n's pooled map: as wide as the next kernel reaches."""
         following = self.network.convolutions[n + 1 : n + 2]
         return following[0].kernel // 2 if following else 0
 
@@ -312,7 +312,7 @@ def _wgrad(n: int) -> str:
 
 
 def _shrunk(block: int, channels: int, usual: int) -> int:
-    """Return fewer rows where channels are many, so that the accumulators still fit."""
+    """Return fewer rows for many channels, so that the accumulators fit."""
     return max(16, block * usual // max(usual, channels))
 
 

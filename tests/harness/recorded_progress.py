@@ -1,20 +1,20 @@
-"""A listener for runs that keeps what it hears."""
+"""A progress of runs that records its events."""
 
 from __future__ import annotations
 
 from secede.experiments.config import Config
 
 
-class Quiet:
-    """Listens to all turns alike."""
+class RecordedProgress:
+    """Records the events of all seeds."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, int]] = []
 
-    def expect(self, turns: int, lanes: int) -> None:
+    def expect(self, seeds: int, lanes: int) -> None:
         self.lanes = lanes
 
-    def begin(self, config: Config, seed: int, rounds: int) -> Quiet:
+    def begin(self, config: Config, seed: int, rounds: int) -> RecordedProgress:
         self.events.append(("begin", rounds))
         return self
 

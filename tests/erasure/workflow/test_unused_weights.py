@@ -140,7 +140,7 @@ def test_what_cannot_fade_is_told_and_named_in_the_receipt(
     normed = small.DEEP.replace("small:build_deep", "small:build_normed")
     home = small.make(tmp_path, normed if how == "kind" else small.DEEP)
     if how == "size":
-        monkeypatch.setattr(unused_weights, "_BYTES", 1000)
+        monkeypatch.setattr(unused_weights, "_MAX_BYTES", 1000)
     lines = list[str]()
     small.erase(home, small.receive(home).id, tell=lines.append)
     names = {

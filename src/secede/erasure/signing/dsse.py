@@ -111,8 +111,8 @@ def key_ids(data: bytes, *, limit: int = MAX_ENVELOPE_BYTES) -> frozenset[str]:
 def _read_type(data: bytes, payload_type: str, limit: int) -> Envelope:
     envelope = _read(data, limit)
     if envelope.payload_type != payload_type:
-        found, expected = _type_name(envelope.payload_type), _type_name(payload_type)
-        raise TrustError(f"this is {found}, not {expected}")
+        actual, expected = _type_name(envelope.payload_type), _type_name(payload_type)
+        raise TrustError(f"this is {actual}, not {expected}")
     return envelope
 
 

@@ -15,7 +15,7 @@ from secede.erasure.defences.gate import Counts
 from secede.erasure.documents.ledger_rows import Verdict
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Reference, Score, Verification
-from secede.erasure.receipts import build
+from secede.erasure.receipts.contribution import client_scope
 from secede.erasure.storage.transition_details import (
     BaselineCounts,
     ClassCounts,
@@ -131,7 +131,7 @@ def verify(session: ErasureSession) -> None:
             ),
             limits=tuple(limits),
             holdings=tuple(session.backend.holdings(plan.client)),
-            scope=build.scope(session.home, session.journal, session.registry, scope, plan.client),
+            scope=client_scope(session.home, session.journal, session.registry, scope, plan.client),
             training=session.backend.training(),
             left_out_count=len(progress.left_out()),
             exchange=measured.participants.exchange(),

@@ -5,7 +5,7 @@ import pytest
 from harness.erasure import small
 from secede import state as states
 from secede.erasure.documents.receipt import Scope
-from secede.erasure.receipts.contribution import client_scope
+from secede.erasure.receipts.build import client_scope
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.model_registry import Candidate, ModelRegistry

@@ -1,6 +1,6 @@
 """What clients send through the whole workflow: one of them neither stops nor decides it.
 
-Tests `erasure/workflow/participants.py` too.
+Tests `erasure/workflow/checked_engine.py`.
 """
 
 from __future__ import annotations

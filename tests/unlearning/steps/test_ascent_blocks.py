@@ -1,4 +1,4 @@
-"""Tests `unlearning/steps/flat_buffers.py` and `unlearning/steps/leaver_metrics.py` too."""
+"""Tests `unlearning/steps/leaver_metrics.py` too."""
 
 from __future__ import annotations
 

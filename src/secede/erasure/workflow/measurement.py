@@ -15,7 +15,7 @@ from secede.erasure.defences.gate import Counts
 from secede.erasure.documents.ledger_rows import Verdict
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Reference, Score, Verification
-from secede.erasure.receipts.contribution import client_scope
+from secede.erasure.receipts.build import client_scope
 from secede.erasure.storage.transition_details import (
     BaselineCounts,
     ClassCounts,

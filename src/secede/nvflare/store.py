@@ -1,4 +1,4 @@
-"""The server's memory of a federation that NVFlare runs: the same folder as Flower's."""
+"""The server's store of a federation that NVFlare runs, with the same files as Flower's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from secede.flower.storage.store import Store as FlowerStore
 
 
 class Store(FlowerStore):
-    """A federation's folder at the server."""
+    """A federation's folder at an NVFlare server."""
 
     engine = "nvflare"
     packages = ("nvflare", "flwr")

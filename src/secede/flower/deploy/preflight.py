@@ -123,7 +123,7 @@ def check_leaver(folder: Path, leaver: str) -> None:
 
 
 def prepare_erasure(folder: Path, leaver: str, *, accept_unfinished: bool) -> None:
-    """Raise if no run can erase `leaver`; `accept_unfinished` accepts a training that was cut short.
+    """Raise if no run can erase `leaver`; `accept_unfinished` accepts a training cut short.
 
     The acceptance is written to the home, so make all other checks before.
     """

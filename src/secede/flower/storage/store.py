@@ -113,7 +113,7 @@ class Store:
             )
 
     def _default_name(self) -> str:
-        """Return the home's federation, else the folder's name, or that of the one around `home`."""
+        """Return the home's federation, else the name of the folder, or of the one around `home`."""
         if (self.path / "federation.json").exists():
             return self.home.federation.name
         names = (self.path.name, self.path.parent.name)

@@ -1,4 +1,4 @@
-"""A model's parameters and buffers as one value: the only home of parameter arithmetic.
+"""The state of a model, its parameters and buffers as one value, and all arithmetic on it.
 
 A state maps names to tensors, as `nn.Module.state_dict` does. Floating entries average, measure
 and project; integer buffers (BatchNorm's counters) do neither. float16 and bfloat16 are summed
@@ -44,23 +44,23 @@ def live(model: nn.Module) -> dict[str, Tensor]:
 
 
 def aliases(model: nn.Module) -> dict[str, str]:
-    """Return the further names of shared parameters, each with the name that stands for it."""
+    """Return the further names of shared parameters, each with its first name."""
     first: dict[int, str] = {}
     further: dict[str, str] = {}
     for name, value in model.state_dict(keep_vars=True).items():
-        canonical = first.setdefault(id(value), name)
-        if canonical != name:
-            further[name] = canonical
+        first_name = first.setdefault(id(value), name)
+        if first_name != name:
+            further[name] = first_name
     return further
 
 
 def without_aliases(state: State, model: nn.Module) -> dict[str, Tensor]:
-    """Return `state` with each of `model`'s shared parameters once; disagreeing copies raise."""
+    """Return `state` with each of `model`'s shared parameters once; raise if copies differ."""
     shared = aliases(model)
-    for name, canonical in shared.items():
-        if name in state and canonical in state and not torch.equal(state[name], state[canonical]):
+    for name, first in shared.items():
+        if name in state and first in state and not torch.equal(state[name], state[first]):
             raise StateError(
-                f"{name!r} and {canonical!r} are one shared parameter of the model "
+                f"{name!r} and {first!r} are one shared parameter of the model "
                 "but differ in the state"
             )
     return {name: value for name, value in state.items() if name not in shared}
@@ -75,13 +75,13 @@ def with_aliases(state: State, model: nn.Module) -> dict[str, Tensor]:
 def tied(state: State, shared: Mapping[str, str]) -> dict[str, Tensor]:
     """Return `state` with shared parameters equal under all names that it has for them.
 
-    `shared` is what `aliases` tells; the value under the name that stands for the others counts.
+    `shared` is what `aliases` returns; the value under the first name counts.
     """
     return {name: state.get(shared.get(name, name), value) for name, value in state.items()}
 
 
 def load_into(model: nn.Module, state: State) -> None:
-    """Copy `state` into `model`; names, shapes and kinds must fit exactly."""
+    """Copy `state` into `model`; names, shapes and dtypes must fit exactly."""
     state, targets = without_aliases(state, model), live(model)
     check_schema(state, targets)
     copy(state, targets)
@@ -93,16 +93,16 @@ def copy(source: State, target: State) -> None:
         torch._foreach_copy_(list(target.values()), [source[name] for name in target])
 
 
-def check_schema(state: State, like: State) -> None:
-    """Raise unless `state` has the names, shapes and dtypes of `like`."""
-    missing, extra = sorted(like.keys() - state.keys()), sorted(state.keys() - like.keys())
+def check_schema(state: State, template: State) -> None:
+    """Raise unless `state` has the schema of `template`: its names, shapes and dtypes."""
+    missing, extra = sorted(template.keys() - state.keys()), sorted(state.keys() - template.keys())
     if missing or extra:
         raise StateError(f"names differ: missing {missing or 'none'}, unexpected {extra or 'none'}")
-    for name, expected in like.items():
-        found = state[name]
-        if found.shape != expected.shape or found.dtype != expected.dtype:
+    for name, expected in template.items():
+        value = state[name]
+        if value.shape != expected.shape or value.dtype != expected.dtype:
             raise StateError(
-                f"{name!r} is {found.dtype} {tuple(found.shape)}, "
+                f"{name!r} is {value.dtype} {tuple(value.shape)}, "
                 f"expected {expected.dtype} {tuple(expected.shape)}"
             )
 
@@ -129,8 +129,8 @@ def check_all_finite(states: Sequence[State], what: Sequence[str]) -> None:
     if not places:
         return
     largest = _largest([states[number][name] for number, name in places])
-    for (number, name), sound in zip(places, largest.isfinite().tolist(), strict=True):
-        if not sound:
+    for (number, name), finite in zip(places, largest.isfinite().tolist(), strict=True):
+        if not finite:
             raise StateError(f"{what[number]}: {name!r} holds values that are not finite")
 
 
@@ -183,8 +183,7 @@ def trimmed_mean(states: Sequence[State], cut: int) -> dict[str, Tensor]:
             trimmed[name] = _middle([state[name] for state in states])
             continue
         ordered = torch.stack([state[name].to(_wide(first.dtype)) for state in states]).sort(dim=0)
-        kept = ordered.values[cut : len(states) - cut]
-        trimmed[name] = kept.mean(dim=0).to(first.dtype)
+        trimmed[name] = ordered.values[cut : len(states) - cut].mean(dim=0).to(first.dtype)
     return trimmed
 
 
@@ -237,16 +236,16 @@ def shifted(state: State, change: State, scale: float = 1.0) -> dict[str, Tensor
     }
 
 
-def with_lengths(change: State, like: State) -> dict[str, Tensor]:
-    """Return `change`, each floating entry made as long (L2) as in `like`; zero stays zero."""
-    check_schema(like, change)
+def with_lengths(change: State, template: State) -> dict[str, Tensor]:
+    """Return `change`, each floating entry made as long (L2) as in `template`; zero stays zero."""
+    check_schema(template, change)
     scaled: dict[str, Tensor] = {}
     for name, value in change.items():
         if not value.is_floating_point():
             scaled[name] = value.clone()
             continue
         wide = value.to(_wide(value.dtype))
-        own, aim = torch.linalg.vector_norm(wide), like[name].to(wide.dtype)
+        own, aim = torch.linalg.vector_norm(wide), template[name].to(wide.dtype)
         factor = torch.where(own == 0, 0.0, torch.linalg.vector_norm(aim) / own)
         scaled[name] = (wide * factor).to(value.dtype)
     return scaled
@@ -312,8 +311,8 @@ def orthogonal_part(state: State, others: Sequence[State]) -> dict[str, Tensor]:
         for _ in range(2):  # the second time for what the first one's rounding left
             part = part - basis.T @ (basis @ part)
     pieces = part.split([state[name].numel() for name in floats])
-    found = {n: p.view_as(state[n]).to(state[n].dtype) for n, p in zip(floats, pieces, strict=True)}
-    return {name: found[name] if name in found else v.clone() for name, v in state.items()}
+    parts = {n: p.view_as(state[n]).to(state[n].dtype) for n, p in zip(floats, pieces, strict=True)}
+    return {name: parts[name] if name in parts else v.clone() for name, v in state.items()}
 
 
 def project(state: State, center: State, radius: float) -> dict[str, Tensor]:

@@ -1,6 +1,8 @@
 """What every engine promises; it runs on the simulator, Flower and NVFlare, which must agree.
 
 Through the engine's two methods all agree on the digest: the same updates, the same answers.
+
+Tests `federation/engine.py` and `federation/cost.py` too.
 """
 
 from __future__ import annotations

@@ -35,11 +35,11 @@ def test_the_last_layer_does_not_fade_though_it_is_registered_first(
 ) -> None:
     faded, asked = list[set[str]](), list[int | None]()
 
-    def fade(*given: Any, **how: Any) -> unused_weights.Faded:
+    def fade(*given: Any, **how: Any) -> unused_weights.Removal:
         faded.append({*how["weights"]})
         return genuine(*given, **how)
 
-    def weights(model: nn.Module, classes: int | None = None) -> weight_layout.Layers:
+    def weights(model: nn.Module, classes: int | None = None) -> weight_layout.ModelLayers:
         asked.append(classes)
         return found(model, classes)
 
@@ -52,9 +52,9 @@ def test_the_last_layer_does_not_fade_though_it_is_registered_first(
             classes=told,
         )
 
-    genuine, found = unused_weights.fade, weight_layout.layers
-    monkeypatch.setattr(unused_weights, "fade", fade)
-    monkeypatch.setattr(weight_layout, "layers", weights)
+    genuine, found = unused_weights.remove_unused_weights, weight_layout.find_layers
+    monkeypatch.setattr(unused_weights, "remove_unused_weights", fade)
+    monkeypatch.setattr(weight_layout, "find_layers", weights)
     monkeypatch.setattr(small, "load_model", HeadFirst)
     monkeypatch.setattr(small.Federation, "store", property(store))
     federation = small.Federation(tmp_path)

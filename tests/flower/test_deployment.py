@@ -52,7 +52,7 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
     begun = time.monotonic()
     folder = str(project.folder)
     assert {row["online"] for row in secede("up", folder)["processes"]} == {"yes"}
-    secede("train", folder, "--rounds", "2", "--seconds", "240")
+    secede("train", folder, "--rounds", "2", "--timeout", "240")
     (first, second) = RoundLog(project.home / "rounds.jsonl").rounds()
     assert {each.client for each in second.clients} == set(project.sites)
     assert all(each.key for each in second.clients)  # known by their keys
@@ -61,9 +61,9 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
     supervisor.down(project)  # months later
     secede("up", folder)
     leaving = ("name:site-2", "--trigger", "contract-ended")
-    plan = secede("erase", folder, "name:site-2", "--dry-run", "--gone")
+    plan = secede("erase", folder, "name:site-2", "--dry-run", "--leaver-gone")
     assert [step["rung"] for step in plan["ladder"]] == ["server-side", "retraining"]
-    told = secede("erase", folder, *leaving, "--seconds", "300")
+    told = secede("erase", folder, *leaving, "--timeout", "300")
     seconds = time.monotonic() - begun
     print(f"deployment test: {seconds:.0f} seconds")
     erased = results.verified_result(project.home, "name:site-2")

@@ -15,7 +15,7 @@ from harness.flower.journals import home, told
 from harness.flower.small import NOW, OPTIONS, STEP, Federation, load_model, strategy
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.request import new_request, sign_request
-from secede.erasure.signing.keys import generate_key_pair, load_private
+from secede.erasure.signing.keys import generate_key_pair, load_private_key
 from secede.errors import ConfigError, RequestError
 from secede.flower import Store, erase_if_asked
 
@@ -118,7 +118,7 @@ def test_a_signed_request_is_read_from_its_file(federation: Federation) -> None:
         federation="north", client="site-1", trigger="objection", model=str(serving), now=NOW
     )
     path = federation.folder / "request.json"
-    key = load_private(federation.folder / "theirs" / "site-1.key")
+    key = load_private_key(federation.folder / "theirs" / "site-1.key")
     path.write_bytes(sign_request(made, key))
     options = json.dumps({"options": QUICK, "request": str(path)})
     assert asked(federation, leaver="name:site-1", options=options)

@@ -1,4 +1,8 @@
-"""Grids that show less, exchanges that end, tasks that travel, and what the package needs."""
+"""Grids that show less, exchanges that end, tasks that travel, and what the package needs.
+
+Tests `flower/rounds/transport.py`, `flower/rounds/task_requests.py` and
+`unlearning/client_tasks.py` too.
+"""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_the_guard_lets_the_further_names_follow_the_first() -> None:
 
     model = fresh(99).state_dict()
     returned = {name: value + 0.01 for name, value in model.items()}
-    safe, report = Guard(global_state=model, fresh_model=fresh, nearest=0.0).check(returned)
+    safe, report = Guard(global_state=model, fresh_model=fresh, min_distance=0.0).check(returned)
     assert torch.equal(safe["a.weight"], returned["a.weight"])
     assert torch.equal(safe["b.weight"], returned["a.weight"])
     assert report.restored == 0

@@ -1,3 +1,8 @@
+"""An erasure in a job of NVFlare, clients and server in one process.
+
+Tests `nvflare/client.py`, `nvflare/controller.py` and `nvflare/store.py` too.
+"""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -168,13 +173,13 @@ def test_a_wrong_setting_is_told(job: Job, settings: dict[str, Any], message: st
 def test_how_many_classes_there_are_reaches_the_erasure(
     job: Job, monkeypatch: pytest.MonkeyPatch, told: int | None
 ) -> None:
-    asked, found = list[int | None](), weight_layout.layers
+    asked, found = list[int | None](), weight_layout.find_layers
 
-    def read(model: nn.Module, classes: int | None = None) -> weight_layout.Layers:
+    def read(model: nn.Module, classes: int | None = None) -> weight_layout.ModelLayers:
         asked.append(classes)
         return found(model, classes)
 
-    monkeypatch.setattr(weight_layout, "layers", read)
+    monkeypatch.setattr(weight_layout, "find_layers", read)
     job.run(rounds=3)
     waits = {"leaver_timeout": 0.3, "client_timeout": 0.3}
     job.run(leaver="name:site-1", trigger="other", options={**OPTIONS, **waits}, classes=told)
@@ -185,7 +190,7 @@ def test_how_many_classes_there_are_reaches_the_erasure(
 def test_a_network_without_a_linear_layer_is_erased_from_where_its_classes_are_told(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weight_layout, "last", lambda *_: None)  # as if it had none
+    monkeypatch.setattr(weight_layout, "last_layer", lambda *_: None)  # as if it had none
     job.run(rounds=2)
     with pytest.raises(ConfigError, match=r"FederationController\(\.\.\., classes=\)"):
         job.erase()

@@ -1,3 +1,5 @@
+"""Tests `nvflare/flmodels.py` too."""
+
 from __future__ import annotations
 
 import time

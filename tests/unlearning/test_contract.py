@@ -1,4 +1,8 @@
-"""What every method must keep, whatever it does: its needs, its costs, its repeatability."""
+"""What every method must keep, whatever it does: its needs, its costs, its repeatability.
+
+Tests `unlearning/method.py`, `unlearning/methods/fine_tune.py` and `unlearning/methods/retrain.py`
+too.
+"""
 
 from __future__ import annotations
 

@@ -19,13 +19,19 @@ from torch import nn
 
 from secede import __version__
 from secede import state as states
-from secede.erasure.backend import FederationBackend
-from secede.erasure.defences import gate, weight_layout
-from secede.erasure.defences.gate import Tally
-from secede.erasure.defences.guard import UpdateTrace
-from secede.erasure.defences.reply_checks import SAMPLES
-from secede.erasure.documents.receipt import BY_OPERATOR, Scope, Setting, Software
-from secede.erasure.types import is_name
+from secede.erasure import (
+    BY_OPERATOR,
+    WRONG_SAMPLES,
+    FederationBackend,
+    Scope,
+    Setting,
+    Software,
+    Tally,
+    UpdateTrace,
+    is_name,
+    last_layer,
+    tally,
+)
 from secede.errors import ConfigError
 from secede.federation.engine import OwnState, Update
 from secede.flower.rounds.engine import FlowerEngine, LiveEngine
@@ -182,12 +188,12 @@ class FlowerBackend(FederationBackend):
     def tally(self, clients: Sequence[int], state: State) -> Tally:
         """Let clients count at the same time, and check each reply."""
         replies = self.engine.ask_all(clients, CountRight(), global_state=state)
-        tally = gate.tally(CollectedReplies(replies), clients, state)
-        left_out = dict(tally.left_out)
-        for client, counts in tally.counts.items():
+        sound = tally(CollectedReplies(replies), clients, state)
+        left_out = dict(sound.left_out)
+        for client, counts in sound.counts.items():
             if sum(counts.samples) > GROWTH * self._weights[client]:
-                left_out[client] = SAMPLES
-        valid = {client: c for client, c in tally.counts.items() if client not in left_out}
+                left_out[client] = WRONG_SAMPLES
+        valid = {client: c for client, c in sound.counts.items() if client not in left_out}
         return Tally(valid, left_out, replies.cost)
 
     def aggregated(self, shares: Mapping[str, float]) -> None:
@@ -265,7 +271,7 @@ class FlowerBackend(FederationBackend):
         last = store.last_round()
         serving = store.serving_model()
         if last is not None and serving is not None and last.model != serving.digest:
-            state, _ = states.load(store.home.model(serving.digest))
+            state, _ = states.load(store.home.model_path(serving.digest))
             store.record_round(
                 {name: state[name] for name in store.template},
                 run=last.run,
@@ -291,7 +297,7 @@ class FlowerBackend(FederationBackend):
 
 def _outputs(model: nn.Module) -> int:
     """Return the number of classes: the outputs of the network's last linear layer."""
-    layer = weight_layout.last(model)
+    layer = last_layer(model)
     if not isinstance(layer, nn.Linear):
         raise ConfigError(
             f"{type(model).__name__} has no linear layer whose outputs are the classes: give their "

@@ -17,23 +17,34 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from pydantic import Field, ValidationError
 
 from secede import files
-from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.request import (
+from secede.erasure import (
+    PLANNED,
+    PROMOTED,
+    RECEIVED,
     TRIGGERS,
+    Document,
+    Entry,
+    EraseOptions,
+    Home,
+    Journal,
+    Outcome,
+    Plan,
     Request,
+    describe_errors,
+    format_time,
+    key_id,
     new_request,
+    options_from_json,
+    receive,
     sign_request,
     verify_request,
 )
-from secede.erasure.planning.options import EraseOptions, from_json
-from secede.erasure.signing.keys import key_id
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.journal_entries import Entry
-from secede.erasure.storage.transition_details import PLANNED, PROMOTED, RECEIVED
-from secede.erasure.types import Document, describe_errors, format_time
-from secede.erasure.workflow import erase as workflow
-from secede.erasure.workflow.erase import Outcome
+from secede.erasure import (
+    erase as run_erasure,
+)
+from secede.erasure import (
+    plan as make_plan,
+)
 from secede.errors import ConfigError, GuardError, RequestError
 from secede.flower._flwr import LegacyStrategy
 from secede.flower.backend import FlowerBackend
@@ -115,7 +126,7 @@ def erase(
             logger.info(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
         if entry.state in (RECEIVED, PLANNED) and asked:
             _log_if_offline(transport, client)
-        outcome = workflow.erase(
+        outcome = run_erasure(
             home,
             backend,
             entry.id,
@@ -157,7 +168,7 @@ def plan(
                 request = journal.request(entry.id)
             else:
                 request = _new_request(store, client.name, "other")
-        return workflow.plan(home, backend, request, options=options, now=store.clock())
+        return make_plan(home, backend, request, options=options, now=store.clock())
 
 
 def find_leaver(grid: Grid, store: Store, leaver: str) -> Node:
@@ -269,7 +280,7 @@ def _open_request(
         signed_by = verify_request(data, home.client_keys(), federation=store.name).client
         if signed_by != client:
             raise RequestError(f"the request is {signed_by!r}'s, but the leaver is {client!r}")
-        return workflow.receive(home, data, store.clock()), False
+        return receive(home, data, store.clock()), False
     operator = home.operator_key()
     with Journal(home.journal) as journal:
         entry = _existing_request(store, journal, client)
@@ -288,7 +299,7 @@ def _open_request(
         )
     signed = sign_request(_new_request(store, client, trigger), operator)
     allowed = {client: operator.public_key}  # here only: it must not pass for the client's own
-    return workflow.receive(home, signed, store.clock(), operator=allowed), True
+    return receive(home, signed, store.clock(), operator=allowed), True
 
 
 def _existing_request(store: Store, journal: Journal, client: str) -> Entry | None:
@@ -322,7 +333,7 @@ def _result(outcome: Outcome, home: Home) -> str:
     if outcome.model is None:
         return f"{outcome.client} was not erased: {outcome.state}: {outcome.reason}"
     return (
-        f"{outcome.client} is erased by {outcome.method}; model {home.model(outcome.model)}, "
+        f"{outcome.client} is erased by {outcome.method}; model {home.model_path(outcome.model)}, "
         f"receipt {outcome.receipt}"
     )
 
@@ -354,7 +365,7 @@ def erase_if_asked(
     if not leaver:
         return False
     run_options = _run_options(str(config.get("erasure.options", "") or "{}"))
-    options = from_json(run_options.options)
+    options = options_from_json(run_options.options)
     if run_options.dry_run:
         planned = plan(
             grid,

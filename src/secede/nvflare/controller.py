@@ -20,7 +20,7 @@ from nvflare.apis.signal import Signal
 from torch import nn
 
 from secede import plugins
-from secede.erasure.planning.options import from_json
+from secede.erasure import options_from_json
 from secede.errors import ConfigError, SecedeError
 from secede.flower.erasure import erase
 from secede.flower.protocol import arrays
@@ -110,7 +110,7 @@ class FederationController(Controller):
             leaver=self.leaver,
             request=Path(self.request) if self.request else None,
             trigger=self.trigger or None,
-            options=from_json(self.options or {}),
+            options=options_from_json(self.options or {}),
             round_timeout=self.round_timeout,
             online_timeout=self.erasure_online_timeout,
             seed=self.seed,

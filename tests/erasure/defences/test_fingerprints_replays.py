@@ -30,7 +30,7 @@ def returning(folder: Path, *, kept: bool) -> ReplayDetector:
     now = ReplayDetector(folder, {"w"}, OwnState(OLD, 0.5), ())
     if not kept:
         return now
-    now.keep()
+    now.save()
     return ReplayDetector(folder, {"w"}, None, ())
 
 
@@ -38,7 +38,7 @@ def returning(folder: Path, *, kept: bool) -> ReplayDetector:
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 def test_a_copy_and_a_near_copy_are_known_again(tmp_path: Path, kept: bool, noise: float) -> None:
     sent = updates(drawn(2, START, 0.3), drawn(3, OLD, noise), drawn(4, START, 0.3))
-    assert returning(tmp_path, kept=kept).old(sent, START) == {2}
+    assert returning(tmp_path, kept=kept).replays(sent, START) == {2}
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -46,18 +46,18 @@ def test_where_training_ends_at_one_point_nobody_is_taken_for_another(
     tmp_path: Path, kept: bool
 ) -> None:
     sent = updates(*(drawn(client, OLD, 0.01) for client in (1, 2, 3)))
-    assert returning(tmp_path, kept=kept).old(sent, START) == set()
-    assert returning(tmp_path, kept=kept).old({1: sent[1]}, START) == set()
+    assert returning(tmp_path, kept=kept).replays(sent, START) == set()
+    assert returning(tmp_path, kept=kept).replays({1: sent[1]}, START) == set()
 
 
 def test_a_digest_alone_knows_copies(tmp_path: Path) -> None:
-    ReplayDetector(tmp_path, {"w"}, None, (states.digest(OLD),)).keep()
+    ReplayDetector(tmp_path, {"w"}, None, (states.digest(OLD),)).save()
     later = ReplayDetector(tmp_path, {"w"}, None, ())
-    assert later.old(updates(OLD, drawn(5, OLD, 1e-6)), START) == {1}
+    assert later.replays(updates(OLD, drawn(5, OLD, 1e-6)), START) == {1}
 
 
 def test_a_damaged_sketch_is_nobody_s_fault(tmp_path: Path) -> None:
     known = returning(tmp_path, kept=True)
     (tmp_path / "sketches" / "updates" / f"{states.digest(OLD)}.json").write_bytes(b"{")
     with pytest.raises(StorageError, match="damaged"):
-        known.old(updates(drawn(2), drawn(3)), START)
+        known.replays(updates(drawn(2), drawn(3)), START)

@@ -9,7 +9,7 @@ import torch
 from harness import servers
 from secede import state as states
 from secede.erasure.defences import gate as gates
-from secede.erasure.defences.gate import Counts, Failed, Gate, Passed, count, lost
+from secede.erasure.defences.gate import Counts, Failed, Gate, Passed, accuracy_loss, count
 from secede.errors import ConfigError, GuardError, SilentError
 from secede.federation.engine import ClientSide
 from secede.federation.simulator import Simulator
@@ -131,7 +131,7 @@ def test_few_held_out_samples_do_not_veto() -> None:
 
 def test_the_losss_interval_matches_newcombes_example() -> None:
     # Newcombe 1998, table II (a), method 10: 56/70 and 48/80 differ by 0.2 (0.0524, 0.3339).
-    found = lost(share(56, 70), share(48, 80), 0.95)
+    found = accuracy_loss(share(56, 70), share(48, 80), 0.95)
     assert found.value == pytest.approx(0.2)
     assert (found.low, found.high) == pytest.approx((0.0524, 0.3339), abs=5e-5)
 

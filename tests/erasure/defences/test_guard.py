@@ -64,7 +64,7 @@ def test_an_honest_state_passes_unchanged_with_a_report_for_the_ledger() -> None
     assert report.centre == "reference"
     assert report.distance == pytest.approx(0.5, rel=1e-4)
     assert report.projections == report.restored == 0
-    assert report.farthest == pytest.approx(1.25 * report.unit)
+    assert report.max_distance == pytest.approx(1.25 * report.unit)
     assert json.loads(canonical_json.to_canonical(report.as_dict())) == report.as_dict()
 
 
@@ -82,7 +82,7 @@ def test_the_unit_is_a_third_of_the_mean_distance_to_ten_fresh_models() -> None:
 @pytest.mark.parametrize("hidden", [False, True])
 def test_a_state_too_far_off_is_refused(hidden: bool) -> None:
     centre = GLOBAL if hidden else REFERENCE
-    limit = guard(hidden=hidden).check(moved(centre, 0.5))[1].farthest
+    limit = guard(hidden=hidden).check(moved(centre, 0.5))[1].max_distance
     guard(hidden=hidden).check(moved(centre, 0.99 * limit))
     words = "the global model" if hidden else "the reference"
     with pytest.raises(GuardError, match=f"from {words}, expected at most"):
@@ -111,7 +111,7 @@ def test_exact_copies_are_named() -> None:
         (OWN, "is the leaver's last update"),
     ):
         with pytest.raises(GuardError, match=f"{words}: nothing was unlearnt"):
-            guard(nearest_line=0).check(known)
+            guard(min_line_distance=0).check(known)
 
 
 def test_near_copies_are_refused() -> None:
@@ -129,7 +129,7 @@ def test_under_secure_aggregation_only_the_global_model_is_known() -> None:
 
 
 def test_the_line_can_be_allowed_where_the_leaver_alone_held_its_classes() -> None:
-    guard(nearest_line=0, nearest=0).check(moved(REFERENCE, 1e-6))
+    guard(min_line_distance=0, min_distance=0).check(moved(REFERENCE, 1e-6))
 
 
 @pytest.mark.parametrize(
@@ -146,12 +146,12 @@ def test_a_neighbour_of_any_known_state_is_refused(known: State, words: str) -> 
 def test_a_model_that_served_before_is_refused_by_digest_and_by_sketch(tmp_path: Path) -> None:
     old = states.of(fresh(7))
     near, far = moved(old, 0.001), moved(REFERENCE, 0.5)
-    sketches = Fingerprints(tmp_path)
-    sketches.keep(states.digest(old), old, MOVABLE)
+    fingerprints = Fingerprints(tmp_path)
+    fingerprints.save(states.digest(old), old, MOVABLE)
     wide: dict[str, Any] = {
-        "farthest": 99.0,
+        "max_distance": 99.0,
         "registered": [states.digest(old)],
-        "sketches": sketches,
+        "fingerprints": fingerprints,
     }
     for returned in (old, near):
         with pytest.raises(GuardError, match="served before"):
@@ -225,10 +225,10 @@ def test_another_schema_and_values_that_are_not_finite_are_refused() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match="radius must be positive"):
         guard(radius=0)
-    with pytest.raises(ConfigError, match="nearest_line must be at least 0"):
-        guard(nearest_line=-1)
+    with pytest.raises(ConfigError, match="min_line_distance must be at least 0"):
+        guard(min_line_distance=-1)
     frozen = network().requires_grad_(False)
-    with pytest.raises(ConfigError, match="no parameter that training moves"):
+    with pytest.raises(ConfigError, match="no trainable parameters"):
         Guard(global_state=GLOBAL, fresh_model=lambda number: frozen).check(REFERENCE)
 
 
@@ -264,7 +264,7 @@ def test_an_honest_leaver_with_a_large_share_passes_where_a_trace_is_known() -> 
     assert all(torch.equal(safe[name], honest[name]) for name in MOVABLE)
     assert report.centre == "global"
     assert report.to_reference == pytest.approx(3 * unit)
-    assert report.farthest == pytest.approx(4.25 * unit)
+    assert report.max_distance == pytest.approx(4.25 * unit)
 
 
 def test_with_a_trace_what_is_too_far_or_too_near_is_refused_all_the_same() -> None:

@@ -67,7 +67,7 @@ def test_a_reply_is_no_larger_than_a_model_may_be() -> None:
     reply = Reply(state={"x": torch.zeros(1000)}, gradient_samples=0, samples=5)
     assert reply_checks.fault_of_reply(reply, 5, limit_bytes=4000) is None
     assert reply_checks.fault_of_reply(reply, 5, limit_bytes=3999) == "malformed"
-    assert reply_checks.fault_of_reply(reply, 5, limit_bytes=4000, like=LIKE) == "malformed"
+    assert reply_checks.fault_of_reply(reply, 5, limit_bytes=4000, template=LIKE) == "malformed"
     assert reply_checks.fault_of_reply(reply, 6, limit_bytes=4000) == "wrong-samples"
     many = replace(reply, gradient_samples=10**30)
     assert reply_checks.fault_of_reply(many, 5, limit_bytes=4000) == "malformed"

@@ -1,4 +1,4 @@
-"""What fades, on a few numbers."""
+"""Removal of unused weights, on a few numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from secede.erasure.defences import unused_weights
-from secede.erasure.defences.unused_weights import SHARE, fade, too_large
+from secede.erasure.defences.unused_weights import RIDGE_SHARE, remove_unused_weights, too_large
 from secede.erasure.defences.weight_layout import WeightLayout
 
 
@@ -25,7 +25,7 @@ def ridge(weight: Tensor, changes: list[Tensor], form: WeightLayout | None = Non
 def test_a_weight_that_nobody_uses_vanishes_and_one_that_all_use_hardly_changes() -> None:
     # One change of unit length along the first input; λ = 0.1 · 1 client / 2 inputs.
     found = ridge(torch.tensor([[3.0, 5.0]]), [torch.tensor([[2.0, 0.0]])])
-    torch.testing.assert_close(found, torch.tensor([[3 / (1 + SHARE / 2), 0.0]]))
+    torch.testing.assert_close(found, torch.tensor([[3 / (1 + RIDGE_SHARE / 2), 0.0]]))
 
 
 def test_directions_count_and_not_single_weights() -> None:
@@ -41,7 +41,7 @@ def test_few_and_many_rows_are_solved_alike(rows: int) -> None:
     changes = [torch.randn(rows, 2, 3, 2, generator=draw) for _ in range(2)]
     d = torch.cat([(c / c.norm()).flatten(1) for c in changes]).double()
     energy = d.T @ d
-    ridged = energy + SHARE * 2 / 12 * torch.eye(12, dtype=torch.float64)
+    ridged = energy + RIDGE_SHARE * 2 / 12 * torch.eye(12, dtype=torch.float64)
     expected = weight.flatten(1).double() @ energy @ torch.linalg.inv(ridged)
     torch.testing.assert_close(ridge(weight, changes).flatten(1), expected.float())
 
@@ -61,12 +61,14 @@ def test_other_values_are_zeroed_only_where_nobody_moved_any_of_an_input_to_the_
         return {**start, "head": head, "bias": torch.tensor([1.0, 2.0])}
 
     updates = [moved(0, 0), moved(1, 1)]
-    found = fade(start, start, updates, movable={"head", "bias"}, weights={})
+    found = remove_unused_weights(start, start, updates, trainable={"head", "bias"}, weights={})
     assert found.state["head"].tolist() == [[1, 1, 0], [1, 1, 0]]
     assert found.state["bias"].tolist() == [1, 1]
     assert found.state["buffer"].tolist() == [1]
     assert (found.zeroed, found.share) == (2, 0.0)
-    found = fade(start, start, updates, movable={"head", "bias"}, weights={}, single=True)
+    found = remove_unused_weights(
+        start, start, updates, trainable={"head", "bias"}, weights={}, single=True
+    )
     assert found.state["head"].tolist() == [[1, 0, 0], [0, 1, 0]]
     assert found.state["bias"].tolist() == [0, 1]
 
@@ -77,7 +79,9 @@ def test_a_layer_that_nobody_trains_stays_as_it_is(
     weights: dict[str, WeightLayout], single: bool
 ) -> None:
     start = {"a": torch.tensor([[3.0, 1.0]])}
-    found = fade(start, start, [start, start], movable=start.keys(), weights=weights, single=single)
+    found = remove_unused_weights(
+        start, start, [start, start], trainable=start.keys(), weights=weights, single=single
+    )
     assert found.state["a"].tolist() == [[3.0, 1.0]]
     assert (found.zeroed, found.share) == (0, 0.0)
 
@@ -85,16 +89,18 @@ def test_a_layer_that_nobody_trains_stays_as_it_is(
 def test_short_numbers_stay_as_they_are_since_training_rounds_to_no_movement() -> None:
     start = {"a": torch.ones(2, 2, dtype=torch.bfloat16)}
     update = {"a": torch.tensor([[1.0, 2.0], [1.0, 1.0]], dtype=torch.bfloat16)}
-    assert fade(start, start, [update], movable={"a"}, weights={}).zeroed == 0
+    assert remove_unused_weights(start, start, [update], trainable={"a"}, weights={}).zeroed == 0
 
 
 def test_weight_decay_is_no_use_of_a_weight() -> None:
     # The client's samples reach the first input alone; its decay shrinks both by a tenth.
     start = {"a": torch.tensor([[4.0, 2.0], [0.0, 2.0]])}
     decayed = {"a": 0.9 * start["a"] + torch.tensor([[0.0, 0.0], [1.0, 0.0]])}
-    found = fade(start, start, [decayed], movable={"a"}, weights={"a": WeightLayout()})
+    found = remove_unused_weights(
+        start, start, [decayed], trainable={"a"}, weights={"a": WeightLayout()}
+    )
     assert found.state["a"][:, 1].abs().max() < 1e-5
-    assert found.state["a"][0, 0].item() == pytest.approx(4 / (1 + SHARE / 2))
+    assert found.state["a"][0, 0].item() == pytest.approx(4 / (1 + RIDGE_SHARE / 2))
 
 
 @pytest.mark.parametrize("rows", [1, 9])
@@ -107,25 +113,30 @@ def test_what_it_is_given_stays_as_it_was(kind: torch.dtype, rows: int) -> None:
     ]
     before = [{name: value.clone() for name, value in one.items()} for one in given]
     state, start, *updates = given
-    assert fade(state, start, updates, movable=forms, weights=forms).share > 0
+    assert remove_unused_weights(state, start, updates, trainable=forms, weights=forms).share > 0
     for one, other in zip(given, before, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in forms)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("_LARGEST", 1), ("_BYTES", 8 * (10 + 3) * 4 - 1)])
+@pytest.mark.parametrize(
+    ("limit", "value"), [("_MAX_SIDE", 1), ("_MAX_BYTES", 8 * (10 + 3) * 4 - 1)]
+)
 def test_a_layer_that_is_too_large_stays_as_it_is_and_is_named(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
     start = {"a": torch.ones(2, 2), "b": torch.ones(1, 2)}
     update = {"a": torch.tensor([[1.0, 2.0], [0.0, 1.0]]), "b": torch.tensor([[1.0, 2.0]])}
     weights = {"a": WeightLayout(), "b": WeightLayout()}
-    assert fade(start, start, [update], movable=weights, weights=weights).skipped == ()
+    assert (
+        remove_unused_weights(start, start, [update], trainable=weights, weights=weights).skipped
+        == ()
+    )
     monkeypatch.setattr(unused_weights, limit, value)
-    found = fade(start, start, [update], movable=weights, weights=weights)
+    found = remove_unused_weights(start, start, [update], trainable=weights, weights=weights)
     assert found.skipped == ("a",)
     assert found.state["a"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
-    alone = fade(start, start, [update], movable={"b"}, weights=weights)
-    assert found.share == alone.share > 0.4  # of what fades at all
+    alone = remove_unused_weights(start, start, [update], trainable={"b"}, weights=weights)
+    assert found.share == alone.share > 0.4  # of the weights that can be removed
 
 
 def test_a_layer_with_a_hundred_million_weights_is_skipped_before_it_takes_any_memory() -> None:
@@ -141,7 +152,7 @@ from pathlib import Path
 
 import torch
 
-from secede.erasure import fading
+from secede.erasure.defences import unused_weights
 
 
 def kilobytes(key):  # of this program alone; getrusage counts the one that started it, too
@@ -151,11 +162,11 @@ def kilobytes(key):  # of this program alone; getrusage counts the one that star
 
 torch.set_num_threads(1)
 rows, inputs, count = (int(value) for value in sys.argv[1:])
-fading.ridge(*(torch.randn(4, 4) for _ in range(2)), [torch.randn(4, 4)])  # loads what it needs
+unused_weights.ridge(*torch.randn(2, 4, 4), [torch.randn(4, 4)])  # loads what it needs
 weight, start, *updates = (torch.randn(rows, inputs) for _ in range(count + 2))
 before = kilobytes("VmRSS")
-fading.ridge(weight, start, updates)
-print(1024 * (kilobytes("VmHWM") - before), fading.peak_bytes(weight, count))
+unused_weights.ridge(weight, start, updates)
+print(1024 * (kilobytes("VmHWM") - before), unused_weights.peak_bytes(weight, count))
 """
 
 
@@ -169,11 +180,11 @@ def test_a_layer_takes_as_much_memory_as_is_said(rows: int, inputs: int) -> None
     assert said / 2 < taken < said + (32 << 20)  # libraries take some for themselves
 
 
-def test_groups_of_a_convolution_fade_each_by_its_own_changes() -> None:
+def test_groups_of_a_convolution_are_reduced_each_by_its_own_changes() -> None:
     # The first group's samples reach its first input alone, the second's its second.
     weight = torch.tensor([[3.0, 5.0], [7.0, 11.0]])
     found = ridge(weight, [torch.tensor([[2.0, 0.0], [0.0, 2.0]])], WeightLayout(2))
-    kept = 1 + SHARE / 2
+    kept = 1 + RIDGE_SHARE / 2
     torch.testing.assert_close(found, torch.tensor([[3 / kept, 0.0], [0.0, 11 / kept]]))
 
 
@@ -185,7 +196,7 @@ def test_a_group_that_nobody_trains_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 40])
-def test_a_transposed_weight_fades_as_the_weight_itself(rows: int) -> None:
+def test_a_transposed_weight_is_reduced_as_the_weight_itself(rows: int) -> None:
     draw = torch.Generator().manual_seed(rows)
     weight, change = (torch.randn(rows, 6, generator=draw) for _ in range(2))
     plain = ridge(weight, [change])
@@ -198,7 +209,7 @@ def test_an_input_of_a_transposed_convolution_that_nobody_reaches_is_set_to_zero
     moved = {"a": torch.ones(2, 1, 3)}
     moved["a"][0] += 1
     form = WeightLayout(transposed=True)
-    found = fade(start, start, [moved], movable={"a"}, weights={"a": form})
+    found = remove_unused_weights(start, start, [moved], trainable={"a"}, weights={"a": form})
     assert found.state["a"][1].tolist() == [[0.0, 0.0, 0.0]]
     assert found.zeroed == 3
 
@@ -206,13 +217,15 @@ def test_an_input_of_a_transposed_convolution_that_nobody_reaches_is_set_to_zero
 def test_tiny_changes_have_a_length_too() -> None:
     tiny = torch.tensor([[1e-170, 0.0]], dtype=torch.float64)
     found = ridge(torch.ones(1, 2).double(), [tiny])
-    assert found[0].tolist() == pytest.approx([1 / (1 + SHARE / 2), 0.0])
+    assert found[0].tolist() == pytest.approx([1 / (1 + RIDGE_SHARE / 2), 0.0])
 
 
-def test_the_share_that_is_gone_is_told() -> None:
+def test_the_removed_share_is_returned() -> None:
     start = {"b": torch.tensor([[0.0, 4.0], [3.0, 0.0]])}
     update = {"b": torch.tensor([[0.0, 4.0], [3.0, 0.0]]) + torch.tensor([[1.0, 0.0], [0.0, 0.0]])}
-    found = fade(start, start, [update], movable=start.keys(), weights={"b": WeightLayout()})
-    kept = 3 / (1 + SHARE / 2)
+    found = remove_unused_weights(
+        start, start, [update], trainable=start.keys(), weights={"b": WeightLayout()}
+    )
+    kept = 3 / (1 + RIDGE_SHARE / 2)
     torch.testing.assert_close(found.state["b"], torch.tensor([[0.0, 0.0], [kept, 0.0]]))
     assert found.share == pytest.approx(1 - kept**2 / 25)

@@ -1,4 +1,4 @@
-"""Which weights fade, and how they act on their input."""
+"""Which weights can be removed, and how they act on their input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from secede.erasure.defences.weight_layout import WeightLayout, last, layers, lookups
+from secede.erasure.defences.weight_layout import WeightLayout, embeddings, find_layers, last_layer
 
 
 class Network(nn.Module):
@@ -27,14 +27,14 @@ class Network(nn.Module):
 
 
 def test_layers_are_those_whose_rows_act_on_an_input_but_for_the_last() -> None:
-    found = layers(Network(), 3)
+    found = find_layers(Network(), 3)
     assert found.weights == {"kernel.weight": WeightLayout(), "hidden.weight": WeightLayout()}
-    assert (found.left_out, found.turned) == (("places",), frozenset())
-    assert layers(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 2).weights == {}
+    assert (found.left_out, found.transposed) == (("places",), frozenset())
+    assert find_layers(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 2).weights == {}
 
 
 def test_embeddings_are_looked_up() -> None:
-    assert lookups(Network()) == {"words.weight"}
+    assert embeddings(Network()) == {"words.weight"}
 
 
 class HeadFirst(nn.Module):
@@ -55,7 +55,7 @@ class HeadFirst(nn.Module):
 
 @pytest.mark.parametrize("classes", [10, 7, None])
 def test_the_last_layer_is_that_of_the_computation(classes: int | None) -> None:
-    found = layers(HeadFirst(), classes)
+    found = find_layers(HeadFirst(), classes)
     assert found.weights.keys() == {"body.weight", "second.weight", "first.weight"}
 
 
@@ -70,22 +70,22 @@ def test_the_last_layer_is_that_of_the_computation(classes: int | None) -> None:
     ],
 )
 def test_else_the_last_layer_is_that_of_registration(model: nn.Sequential, place: int) -> None:
-    assert last(model) is model[place]
+    assert last_layer(model) is model[place]
 
 
 def test_a_model_without_layers_has_no_last_one() -> None:
-    assert last(nn.ReLU()) is None
+    assert last_layer(nn.ReLU()) is None
 
 
 def test_of_several_that_could_be_the_last_layer_it_is_the_last_one() -> None:
     same = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
-    assert layers(same, 3).weights.keys() == {"0.weight"}
+    assert find_layers(same, 3).weights.keys() == {"0.weight"}
 
 
 def test_a_last_layer_that_is_frozen_is_the_last_one_all_the_same() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
     model[2].requires_grad_(requires_grad=False)
-    assert layers(model, 2).weights.keys() == {"0.weight", "1.weight"}
+    assert find_layers(model, 2).weights.keys() == {"0.weight", "1.weight"}
 
 
 def old_weight_norm(layer: nn.Linear) -> nn.Module:
@@ -111,17 +111,17 @@ def test_a_weight_that_is_made_of_others_is_left_out_by_name(
 ) -> None:
     assert callable(wrap)
     model = nn.Sequential(wrap(nn.Linear(4, 3)), nn.Linear(3, 3), nn.Linear(3, 2))
-    found = layers(model, 2)
+    found = find_layers(model, 2)
     assert (found.weights, found.left_out) == ({"1.weight": WeightLayout()}, names)
     head = nn.Sequential(nn.Linear(4, 3), wrap(nn.Linear(3, 2)))  # and is the last layer still
-    found = layers(head, 2)
+    found = find_layers(head, 2)
     assert found.weights == {"0.weight": WeightLayout()}
     assert found.left_out == tuple(f"1{name[1:]}" for name in names)
 
 
 def test_short_numbers_are_left_out_by_name() -> None:
     short = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 2)).to(torch.bfloat16)
-    found = layers(short, 2)
+    found = find_layers(short, 2)
     assert (found.weights, found.left_out) == ({}, ("0.weight", "1.weight"))
 
 
@@ -133,7 +133,7 @@ def test_convolutions_have_groups_and_transposed_ones_their_inputs_first() -> No
         nn.Conv2d(6, 6, 3, groups=6),
         nn.Linear(6, 5),
     )
-    found = layers(model, 5)
+    found = find_layers(model, 5)
     assert found.weights == {
         "0.weight": WeightLayout(2),
         "1.weight": WeightLayout(transposed=True),
@@ -149,16 +149,16 @@ def test_what_is_left_out_with_its_inputs_first_is_told() -> None:
         nn.Conv1d(2, 2, 3, groups=2),
         nn.Linear(2, 3),
     )
-    found = layers(model, 3)
+    found = find_layers(model, 3)
     part = "1.parametrizations.weight.original"
     assert found.left_out == ("0.weight", f"{part}0", f"{part}1", "2.weight")
-    assert found.turned == {*found.left_out} - {"2.weight"}
-    assert layers(nn.ConvTranspose1d(4, 2, 3), 2).turned == {"weight"}  # the last one
+    assert found.transposed == {*found.left_out} - {"2.weight"}
+    assert find_layers(nn.ConvTranspose1d(4, 2, 3), 2).transposed == {"weight"}  # the last one
 
 
 def test_attention_and_recurrent_layers_are_matrices() -> None:
     model = nn.ModuleList([nn.LSTM(3, 4), nn.MultiheadAttention(4, 2), nn.Linear(4, 2)])
-    assert layers(model, 2).weights.keys() == {
+    assert find_layers(model, 2).weights.keys() == {
         "0.weight_ih_l0",
         "0.weight_hh_l0",
         "1.in_proj_weight",
@@ -179,7 +179,7 @@ def test_every_gradient_of_a_layer_lies_in_what_its_inputs_span_by_its_form(
     layer: nn.Conv1d | nn.ConvTranspose1d,
 ) -> None:
     # Channels of the same group always have opposite values: what answers their sum is not used.
-    (form,) = layers(nn.Sequential(layer, nn.Linear(9, 2)), 2).weights.values()
+    (form,) = find_layers(nn.Sequential(layer, nn.Linear(9, 2)), 2).weights.values()
     x = torch.randn(5, 4, 7, generator=torch.Generator().manual_seed(0))
     x[:, 1::2] = -x[:, ::2]
     layer(x).square().sum().backward()
@@ -189,4 +189,4 @@ def test_every_gradient_of_a_layer_lies_in_what_its_inputs_span_by_its_form(
     assert blocks.shape[::2] == (form.groups, channels * (1 if form.transposed else 3))
     by_channel = blocks.unflatten(2, (channels, -1))
     torch.testing.assert_close(by_channel[:, :, 1::2], -by_channel[:, :, ::2])
-    torch.testing.assert_close(form.whole(blocks, layer.weight), layer.weight.grad)
+    torch.testing.assert_close(form.join(blocks, layer.weight), layer.weight.grad)

@@ -55,9 +55,9 @@ def train_on(home: Home, *clients: str, rounds: int) -> None:
     with ModelRegistry(home.registry) as registry:
         before = registry.serving(small.NAME)
         assert before is not None
-        state = states.load(home.model(before.digest))[0]
+        state = states.load(home.model_path(before.digest))[0]
         after = {name: 1.01 * value for name, value in state.items()}
-        states.save(after, home.model(states.digest(after)))
+        states.save(after, home.model_path(states.digest(after)))
         made = Candidate(
             digest=states.digest(after),
             parent=before.digest,

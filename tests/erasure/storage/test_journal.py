@@ -1,3 +1,7 @@
+"""Tests `erasure/storage/journal_entries.py`, `erasure/storage/journal_rules.py` and
+`erasure/storage/progress.py` too.
+"""
+
 from __future__ import annotations
 
 import sqlite3
@@ -9,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness.erasure.questions import ALLOWED, FEDERATION, MODEL, NOW, People, later, people
-from secede.erasure.defences.gate import CLASSES
+from secede.erasure.defences.gate import MAX_CLASSES
 from secede.erasure.documents.request import unverified_request
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Accepted, AlreadyAccepted, Entry, Holder
@@ -89,7 +93,7 @@ def test_refusals_say_why_and_leave_no_trace(two: People, journal: Journal) -> N
     cases: list[tuple[bytes, datetime, type[SecedeError], str]] = [
         (forged, NOW, TrustError, "not a DSSE envelope"),
         (stolen, NOW, TrustError, "signed with south.s key, expected north.s"),
-        (stranger, NOW, RequestError, "client 'west' is not known"),
+        (stranger, NOW, RequestError, "client 'west' is unknown"),
         (elsewhere, NOW, RequestError, "for federation 'banks'"),
         (replayed, NOW, RequestError, "repeats the nonce"),
         (genuine, later(days=7), RequestError, "expired"),
@@ -139,7 +143,7 @@ def test_a_client_may_have_a_quota_of_its_own(two: People, journal: Journal) -> 
     journal.set_quota("north", 5)
     for _ in range(5):
         close(journal, accepted(two, journal).id)
-    with pytest.raises(RequestError, match="at most 5"):
+    with pytest.raises(RequestError, match="the limit is 5"):
         two.send(journal, two.ask("north"))
     close(journal, two.send(journal, two.ask("south"), quota=1).entry.id)
     with pytest.raises(RequestError, match="the limit is 1"):
@@ -221,7 +225,7 @@ def test_a_way_is_numbered_and_closes_where_nothing_can_follow(
 def test_the_counts_of_as_many_classes_as_the_gate_takes_fit(two: People, journal: Journal) -> None:
     number, holder = accepted(two, journal).id, Holder()
     journal.lease(number, holder, NOW, 60)
-    most = {"right": [MAX_SAFE_INTEGER] * CLASSES, "samples": [MAX_SAFE_INTEGER] * CLASSES}
+    most = {"right": [MAX_SAFE_INTEGER] * MAX_CLASSES, "samples": [MAX_SAFE_INTEGER] * MAX_CLASSES}
     details = {"before": most, "counts": most}
     journal.append(number, "working", details, NOW, holder=holder, allowed=ALLOWED)
     assert journal.transitions(number)[-1].details == details

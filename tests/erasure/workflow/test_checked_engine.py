@@ -1,4 +1,7 @@
-"""What clients send through the whole workflow: one of them neither stops nor decides it."""
+"""What clients send through the whole workflow: one of them neither stops nor decides it.
+
+Tests `erasure/workflow/participants.py` too.
+"""
 
 from __future__ import annotations
 

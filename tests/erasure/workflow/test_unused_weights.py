@@ -11,7 +11,7 @@ from harness.erasure import small
 from secede import state as states
 from secede.erasure.defences import unused_weights
 from secede.erasure.defences.guard import Guard
-from secede.erasure.defences.weight_layout import layers
+from secede.erasure.defences.weight_layout import find_layers
 from secede.erasure.documents.plan import Margins
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
@@ -32,12 +32,12 @@ def test_what_the_retained_clients_do_not_use_fades_in_the_first_round(
     home = small.make(tmp_path, f"situation.secure_aggregation = {hidden}\n{small.DEEP}")
     seen: list[tuple[State, State, list[State]]] = []
 
-    def spy(state: State, start: State, updates: list[State], **how: Any) -> unused_weights.Faded:
+    def spy(state: State, start: State, updates: list[State], **how: Any) -> unused_weights.Removal:
         seen.append((state, start, updates))
         return genuine(state, start, updates, **how)
 
-    genuine = unused_weights.fade
-    monkeypatch.setattr(unused_weights, "fade", spy)
+    genuine = unused_weights.remove_unused_weights
+    monkeypatch.setattr(unused_weights, "remove_unused_weights", spy)
     small.erase(home, small.receive(home).id, how=small.options(min_rounds=2, mean=mean))
     course = small.course(home)
     way = course.transitions
@@ -45,9 +45,9 @@ def test_what_the_retained_clients_do_not_use_fades_in_the_first_round(
     (guarded,) = [t for t in way if t.state == "guarded"]
     assert states.digest(start) == guarded.details.ledger_model
     assert len(updates) == shown  # a robust mean believes nobody alone
-    weights = layers(small.build_deep((8, 8), 3), 3).weights
+    weights = find_layers(small.build_deep((8, 8), 3), 3).weights
     assert weights.keys() == {"1.weight"}
-    expected = genuine(after, start, updates, movable=after.keys(), weights=weights)
+    expected = genuine(after, start, updates, trainable=after.keys(), weights=weights)
     none, first, second = course.rounds
     assert first.unused_weights is not None
     assert first.model == states.digest(expected.state) != states.digest(after)
@@ -81,15 +81,15 @@ def test_an_erasure_that_is_cut_short_as_weights_fade_ends_with_the_same_model(
     cut = small.copy(whole, tmp_path / "cut")
     small.erase(whole, entry.id)
 
-    def killed(*given: Any, **how: Any) -> unused_weights.Faded:
+    def killed(*given: Any, **how: Any) -> unused_weights.Removal:
         genuine(*given, **how)
         raise KeyboardInterrupt
 
-    genuine = unused_weights.fade
-    monkeypatch.setattr(unused_weights, "fade", killed)
+    genuine = unused_weights.remove_unused_weights
+    monkeypatch.setattr(unused_weights, "remove_unused_weights", killed)
     with pytest.raises(KeyboardInterrupt):
         small.erase(cut, entry.id)
-    monkeypatch.setattr(unused_weights, "fade", genuine)
+    monkeypatch.setattr(unused_weights, "remove_unused_weights", genuine)
     small.erase(cut, entry.id)
     assert small.serving(cut) == small.serving(whole)
 
@@ -103,10 +103,10 @@ def deep(tmp_path: Path) -> Home:
 def test_nothing_fades_if_the_leaver_is_trusted_and_the_receipt_says_so(
     deep: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(*_: Any, **__: Any) -> unused_weights.Faded:
+    def never(*_: Any, **__: Any) -> unused_weights.Removal:
         raise AssertionError("nothing was to fade")
 
-    monkeypatch.setattr(unused_weights, "fade", never)
+    monkeypatch.setattr(unused_weights, "remove_unused_weights", never)
     small.erase(
         deep, small.receive(deep).id, how=small.options(keep_unused_weights=True, min_rounds=2)
     )
@@ -117,7 +117,7 @@ def test_nothing_fades_if_the_leaver_is_trusted_and_the_receipt_says_so(
     assert "was kept as the leaver returned it, as asked" in KEPT
     assert UNFADED not in told["limits"]
     assert all(done.unused_weights is None for done in small.course(deep).rounds)
-    assert deep.plan(small.course(deep).plan).keep_unused_weights
+    assert deep.load_plan(small.course(deep).plan).keep_unused_weights
 
 
 def test_after_a_rung_without_the_leaver_values_that_nobody_moves_go_all_the_same(

@@ -13,7 +13,7 @@ from torch import nn
 from harness.flower import small
 from secede import state as states
 from secede.erasure.defences import unused_weights
-from secede.erasure.defences.weight_layout import layers
+from secede.erasure.defences.weight_layout import find_layers
 from secede.erasure.documents.plan import Margins
 from secede.federation.engine import aggregate
 from secede.state import State
@@ -41,15 +41,15 @@ def load_model() -> nn.Module:
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     """Federations of that network; what faded in each."""
     monkeypatch.setattr(small, "load_model", load_model)
-    found, genuine = Seen(), unused_weights.fade
+    found, genuine = Seen(), unused_weights.remove_unused_weights
 
-    def spy(state: State, start: State, updates: list[State], **how: Any) -> unused_weights.Faded:
+    def spy(state: State, start: State, updates: list[State], **how: Any) -> unused_weights.Removal:
         faded = genuine(state, start, updates, **how)
         assert how["weights"].keys() == {"0.weight", "2.weight"}
         found.append((state, start, len(updates), faded.state))
         return faded
 
-    monkeypatch.setattr(unused_weights, "fade", spy)
+    monkeypatch.setattr(unused_weights, "remove_unused_weights", spy)
     return found
 
 
@@ -72,11 +72,11 @@ def test_the_simulator_ends_at_flowers_digest(seen: Seen, tmp_path: Path) -> Non
         before, state = state, aggregate(reply.updates)
         if number == 1:
             assert states.digest(state) == states.digest(mean)
-            weights = layers(load_model(), small.CLASSES).weights
+            weights = find_layers(load_model(), small.CLASSES).weights
             updates = [update.state for update in reply.updates]
             assert len(updates) == shown
-            faded = unused_weights.fade(
-                state, before, updates, movable=state.keys(), weights=weights
+            faded = unused_weights.remove_unused_weights(
+                state, before, updates, trainable=state.keys(), weights=weights
             )
             assert faded.share > 0
             state = faded.state

@@ -1,4 +1,7 @@
-"""Following a run, with a small program in the place of `flwr`."""
+"""Following a run, with a small program in the place of `flwr`.
+
+Tests `flower/deploy/flwr_cli.py` too.
+"""
 
 from __future__ import annotations
 

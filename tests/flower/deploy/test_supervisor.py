@@ -1,4 +1,7 @@
-"""Putting up and taking down, with small programs in the place of Flower's."""
+"""Putting up and taking down, with small programs in the place of Flower's.
+
+Tests `flower/deploy/project.py` and `flower/deploy/launch.py` too.
+"""
 
 from __future__ import annotations
 
@@ -267,7 +270,8 @@ def test_a_taken_port_is_replaced_and_the_new_one_written_down(project: Project)
             supervisor.up(up)
 
 
-def test_one_command_at_a_time(project: Project) -> None:
+def test_one_command_at_a_time(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_MOMENT", 0.05)
     with processes.locked(project), pytest.raises(RecordError, match="wait for it"):
         supervisor.up(project)
 

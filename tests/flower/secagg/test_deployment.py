@@ -78,5 +78,5 @@ def test_a_hidden_federation_erases_in_a_second_run(project: Project) -> None:
         assert ledger.verify().number > 0
 
     assert seen(project, updates(project) | secret) == []
-    model, _ = states.load(Home(project.home).model(erased.model))
+    model, _ = states.load(Home(project.home).model_path(erased.model))
     assert seen(project, {name: value.numpy().tobytes() for name, value in model.items()})

@@ -1,4 +1,7 @@
-"""What nobody may work out under SecAgg+, and sums that clients spoil."""
+"""What nobody may work out under SecAgg+, and sums that clients spoil.
+
+Tests `flower/secagg/legacy_api.py` and `flower/secagg/opened_sums.py` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Erasing under SecAgg+: the server sees updates in sums alone; all else is as in the open."""
+"""Erasing under SecAgg+: the server sees updates in sums alone; all else is as in the open.
+
+Tests `flower/secagg/strategy.py` too.
+"""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_a_model_from_scratch_has_no_parent_and_its_receipt_counts_its_own_round
         Ledger(home(federation) / "ledger.sqlite", read_only=True) as ledger,
         ModelRegistry(home(federation) / "models.sqlite", read_only=True) as registry,
     ):
-        consistency.check(federation.store.home, journal, ledger, registry)
+        consistency.check_home(federation.store.home, journal, ledger, registry)
         bodies = [row.body for row in ledger.rows() if row.kind == "model"]
     assert {body["parent"] for body in bodies if body["model"] == fresh.digest} == {None}
 

@@ -2,7 +2,7 @@
 
 The guard's and the gate's limits come from these numbers. Print them (some minutes):
 PYTHONPATH=src:tests python -m erasure.honest
-With --no-fading as if every leaver were trusted; --scenarios takes only some.
+With --keep-unused-weights as if every leaver were trusted; --scenarios takes only some.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from secede.erasure.defences import unused_weights
 from secede.erasure.defences.gate import Counts, Gate, Passed, count
 from secede.erasure.defences.guard import Guard
-from secede.erasure.defences.weight_layout import layers
+from secede.erasure.defences.weight_layout import find_layers
 from secede.erasure.storage.transition_details import GuardReport
 from secede.errors import GuardError
 from secede.experiments.config import parse
@@ -86,7 +86,9 @@ def measure(
     )
     for name, (method, settings) in METHODS.items():
         start = create(method, settings)[1].start(server).state
-        _, report = replace(guard, farthest=1e9, nearest=0, nearest_line=0).check(start)
+        _, report = replace(guard, max_distance=1e9, min_distance=0, min_line_distance=0).check(
+            start
+        )
         passed = _rounds(server, start, before, fades=fades)
         yield name, Found(report, _passes(guard, start), passed)
 
@@ -101,15 +103,15 @@ def _passes(guard: Guard, start: State) -> bool:
 
 def _rounds(server: Server, state: State, before: Counts, *, fades: bool) -> int | None:
     """Post-train as an erasure does until the gate passes; return after how many rounds it did."""
-    weights = layers(server.fresh_model(), len(before.samples)).weights
+    weights = find_layers(server.fresh_model(), len(before.samples)).weights
     for number in range(1, AFTERWARDS + 1):
         start, engine, retained = state, server.engine, server.retained
         updates = engine.train_round(start, retained, phase=POST_TRAINING, number=number).updates
         state = aggregate(updates)
         if number == 1 and fades:
             shown = [update.state for update in updates]
-            state = unused_weights.fade(
-                state, start, shown, movable=state.keys(), weights=weights
+            state = unused_weights.remove_unused_weights(
+                state, start, shown, trainable=state.keys(), weights=weights
             ).state
         if isinstance(Gate().decide(before, _count(server, state)), Passed):
             return number
@@ -135,7 +137,9 @@ def _count(server: Server, state: State) -> Counts:
 def main() -> None:
     """Print a Markdown table: least and most over all federations, by scenario and method."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--no-fading", action="store_true", help="as if leavers were trusted")
+    parser.add_argument(
+        "--keep-unused-weights", action="store_true", help="as if leavers were trusted"
+    )
     parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=SCENARIOS)
     parser.add_argument("--federations", type=int, default=len(FEDERATIONS), help="the first ones")
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
@@ -145,7 +149,7 @@ def main() -> None:
     for scenario in asked.scenarios:
         for federation in FEDERATIONS[: asked.federations]:
             for seed in asked.seeds:
-                fades = not asked.no_fading
+                fades = not asked.keep_unused_weights
                 for name, one in measure(*federation, scenario, seed, fades=fades):
                     found[scenario, name].append(one)
     print(

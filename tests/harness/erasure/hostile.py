@@ -76,7 +76,7 @@ class HomeLab(Lab):
         self.honest_samples = dataset.train.take(parts[LEAVER])
         self.test = dataset.test.take(torch.arange(0, len(dataset.test), 2))
         self.engine = ground._simulator
-        self.global_state = states.load(self.home.model(small.serving(self.home)))[0]
+        self.global_state = states.load(self.home.model_path(small.serving(self.home)))[0]
         self.last = self.engine.own[LEAVER]
         self.reference = states.reference(
             self.global_state, self.last.state, weight=self.last.weight
@@ -92,7 +92,7 @@ class HomeLab(Lab):
         leaver = None if returned is None else lambda _: returned
         ground = small.Hostile(home, leaver=leaver, rounds=self._rounds)
         outcome = small.erase(home, 1, ground=ground, how=options)
-        return outcome, states.load(home.model(small.serving(home)))[0]
+        return outcome, states.load(home.model_path(small.serving(home)))[0]
 
 
 def row(
@@ -127,15 +127,15 @@ def table(lab: HomeLab) -> Iterable[attacks.Row]:
     yield row(lab, "lazy state: half of each", mixture, PLANTED)
     distrust = EraseOptions(untrusted_leaver=True, max_server_rounds=ROUNDS_OF_NEXT_RUNG)
     yield row(lab, "lazy state with noise", noisy, PLANTED)
-    yield row(lab, "lazy state with noise, `--distrust`", noisy, PLANTED, distrust)
+    yield row(lab, "lazy state with noise, `--untrusted-leaver`", noisy, PLANTED, distrust)
     smuggled = lab.backdoored()
     yield row(lab, "backdoored state", smuggled, SMUGGLED)
-    yield row(lab, "backdoored state, `--distrust`", smuggled, SMUGGLED, distrust)
+    yield row(lab, "backdoored state, `--untrusted-leaver`", smuggled, SMUGGLED, distrust)
     inside = lab.backdoored(SMUGGLED_INSIDE)
     threat = "backdoored state, trigger five pixels from the edge"
     yield row(lab, threat, inside, SMUGGLED_INSIDE)
     yield row(lab, "the same, boosted to the guard's limit", lab.boosted(), SMUGGLED_INSIDE)
-    yield row(lab, f"{threat}, `--distrust`", inside, SMUGGLED_INSIDE, distrust)
+    yield row(lab, f"{threat}, `--untrusted-leaver`", inside, SMUGGLED_INSIDE, distrust)
     enough = EraseOptions(
         max_server_rounds=ROUNDS_OF_NEXT_RUNG
     )  # rounds as by default: three may be too few

@@ -18,7 +18,7 @@ from secede.data.samples import Dataset, Samples
 from secede.erasure.defences import unused_weights
 from secede.erasure.defences.gate import Counts, Failed, Gate, Passed, count
 from secede.erasure.defences.guard import Guard
-from secede.erasure.defences.weight_layout import layers
+from secede.erasure.defences.weight_layout import find_layers
 from secede.erasure.documents.plan import GuardLimits
 from secede.errors import GuardError, StateError
 from secede.federation.engine import Update, aggregate
@@ -161,9 +161,9 @@ class Lab:
     ) -> State:
         """Return `after` without what a round from `before` does not use."""
         shown = [update.state for update in updates] if single else [after]
-        weights = layers(self.build(), CLASSES).weights if local else {}
-        return unused_weights.fade(
-            after, before, shown, movable=after.keys(), weights=weights, single=not local
+        weights = find_layers(self.build(), CLASSES).weights if local else {}
+        return unused_weights.remove_unused_weights(
+            after, before, shown, trainable=after.keys(), weights=weights, single=not local
         ).state
 
     def erase(
@@ -222,7 +222,7 @@ class Lab:
 
         After each pass it takes out what training on four parts of its own images does not use.
         """
-        weights = layers(self.build(), CLASSES).weights
+        weights = find_layers(self.build(), CLASSES).weights
         state: State = self.reference
         for _ in range(10):
             state = self.taught(state, self.honest_samples, epochs=1, backdoor=backdoor)
@@ -230,8 +230,8 @@ class Lab:
                 self.trained(state, self.honest_samples.take(part))
                 for part in torch.arange(len(self.honest_samples)).chunk(4)
             ]
-            state = unused_weights.fade(
-                state, state, updates, movable=weights, weights=weights
+            state = unused_weights.remove_unused_weights(
+                state, state, updates, trainable=weights, weights=weights
             ).state
             state = states.project(state, self.reference, 0.9 * self.unit)
         return self.taught(state, self.honest_samples, epochs=1, backdoor=backdoor)

@@ -102,7 +102,8 @@ def init(
         print_json(row)
         return
     print(
-        f"{folder}  Flower project of {', '.join(project.sites)}; SuperLink at {project.superlink_address}"
+        f"{folder}  Flower project of {', '.join(project.sites)}; "
+        f"SuperLink at {project.superlink_address}"
     )
     print(f"{folder / 'certificates'}  private authority and the server's certificate")
     print(f"{folder / 'nodes'}  the sites' keys: give each site its own and keep none")
@@ -255,8 +256,8 @@ def erase(
 
     Another: secede flower erase north name:site-3 --dry-run --leaver-gone
     """
-    from secede.erasure.documents.request import TRIGGERS, check_trigger
-    from secede.erasure.planning.options import EraseOptions, as_json
+    from secede.erasure import TRIGGERS, EraseOptions, check_trigger
+    from secede.erasure import options_to_json as as_json
     from secede.flower.deploy import preflight, results, runs
     from secede.flower.deploy.project import Project
 
@@ -390,8 +391,7 @@ def _erased_at(result: ErasureResult) -> str:
 
 def _print_plan(project: Project, config: Config, timeout: float, *, as_json: bool) -> None:
     """Let the app plan, and print the plan that it logs."""
-    from secede.erasure.documents.plan import Plan
-    from secede.erasure.planning.plan_table import plan_table
+    from secede.erasure import Plan, plan_table
     from secede.flower.deploy import runs
     from secede.flower.deploy.project import SUPERLINK
 

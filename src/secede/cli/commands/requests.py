@@ -18,7 +18,7 @@ from secede.cli.output import print_json
 from secede.errors import ConfigError
 
 if TYPE_CHECKING:
-    from secede.erasure.storage.journal_entries import Listed
+    from secede.erasure import Entry
 
 Number = Annotated[int, typer.Argument(help="Number of the request, from `secede requests`.")]
 
@@ -48,19 +48,20 @@ def list_requests(
 
     Example: secede requests home
     """
-    from secede.erasure.storage.journal import Journal
+    from secede.erasure import Journal
 
     path = home / "journal.sqlite" if home.is_dir() else home
     if not path.is_file():
         raise ConfigError(f"no journal at {path}: give a home folder, or its journal.sqlite")
     with Journal(path, read_only=True) as journal:
-        rows = journal.requests(datetime.now(UTC))
+        entries = journal.entries()
+    now = datetime.now(UTC)
     if json:
-        print_json([_row(row) for row in rows])
-    elif not rows:
+        print_json([_row(entry, now) for entry in entries])
+    elif not entries:
         print("no requests yet")
     else:
-        Console().print(_table(rows))
+        Console().print(_table(entries, now))
 
 
 @group.command()
@@ -78,11 +79,7 @@ def extend(
 
     Example: secede requests extend 3 --home home --months 1 --reason "many requests at once"
     """
-    from secede.erasure.storage.home import Home
-    from secede.erasure.storage.journal import Journal
-    from secede.erasure.storage.journal_entries import Listed
-    from secede.erasure.types import format_time
-    from secede.erasure.workflow.intake import enter_into_ledger, write_acknowledgement
+    from secede.erasure import Home, Journal, enter_into_ledger, format_time, write_acknowledgement
 
     home, now = Home(folder), datetime.now(UTC)
     home.server_key()  # before anything is changed
@@ -91,9 +88,9 @@ def extend(
         extended = journal.extend(number, months, reason, now)
         entry = write_acknowledgement(home, journal, extended, now)
         enter_into_ledger(home, journal, entry, now)
-    path = home.acknowledgement(entry.digest)
+    path = home.acknowledgement_path(entry.digest)
     if json:
-        print_json({**_row(Listed(entry, None)), "acknowledgement": str(path)})
+        print_json({**_row(entry, now), "acknowledgement": str(path)})
         return
     print(f"request {number} of {entry.client} is due {format_time(entry.due)[:10]}")
     print(f"{path}  give it to {entry.client}")
@@ -112,13 +109,12 @@ def close(
 
     Example: secede requests close 3 --home home --reason "withdrawn by the client"
     """
-    from secede.erasure.storage.home import Home
-    from secede.erasure.workflow import erase as workflow
+    from secede.erasure import Home, close_request
     from secede.simulation.backend import SimulatedBackend
 
     check_simulated(folder)
     home = Home(folder)
-    outcome = workflow.close(
+    outcome = close_request(
         home,
         SimulatedBackend(home),
         number,
@@ -144,8 +140,7 @@ def quota(
 
     Example: secede requests quota site-3 10 --home home
     """
-    from secede.erasure.storage.home import Home
-    from secede.erasure.storage.journal import Journal
+    from secede.erasure import Home, Journal
 
     home = Home(folder)
     home.federation.client(client)
@@ -157,10 +152,9 @@ def quota(
     print(f"{client} may make {limit} requests in 30 days")
 
 
-def _row(listed: Listed) -> dict[str, object]:
-    from secede.erasure.types import format_time
+def _row(entry: Entry, now: datetime) -> dict[str, object]:
+    from secede.erasure import format_time
 
-    entry = listed.entry
     return {
         "request": entry.id,
         "client": entry.client,
@@ -171,16 +165,16 @@ def _row(listed: Listed) -> dict[str, object]:
         "due": format_time(entry.due),
         "extended_months": entry.extended,
         "reason": entry.reason,
-        "days_left": listed.days_left,
+        "days_left": entry.days_left(now),
         "digest": entry.digest,
     }
 
 
-def _table(rows: list[Listed]) -> Table:
+def _table(entries: list[Entry], now: datetime) -> Table:
     """Return columns that fit 80 characters, dates in one piece."""
-    from secede.erasure.types import format_time
+    from secede.erasure import format_time
 
-    extended = any(row.entry.extended for row in rows)
+    extended = any(entry.extended for entry in entries)
     table = Table(
         title="Requests for erasure",
         title_justify="left",
@@ -190,15 +184,14 @@ def _table(rows: list[Listed]) -> Table:
     )
     for name in ("request", "client", "state", "received", "due", "days left"):
         table.add_column(name, overflow="fold", no_wrap=name != "client")
-    for row in rows:
-        entry = row.entry
+    for entry in entries:
         cells = (
             str(entry.id),
             entry.client,
             entry.state,
             format_time(entry.received)[:10],
             format_time(entry.due)[:10] + ("*" if entry.extended else ""),
-            _days_left(row.days_left),
+            _days_left(entry.days_left(now)),
         )
         table.add_row(*(Text(cell) for cell in cells))
     return table

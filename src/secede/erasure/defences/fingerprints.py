@@ -1,4 +1,4 @@
-"""Sketches of registered models: a few sums by which one is recognised when it comes back.
+"""Fingerprints of models and updates: a few sums by which each is recognised when it comes back.
 
 A retired model's file is destroyed, but a leaver may have kept a copy and return it as unlearnt.
 What stays is its digest, for exact copies, and a sketch for near ones: each value is added, with a
@@ -27,56 +27,67 @@ from secede.errors import RecordError, StorageError
 from secede.federation.engine import OwnState, Update
 from secede.state import State
 
-SUMS = 64
+MAX_SUMS = 64  # of a sketch
 VALUES_PER_SUM = 16
 _SEED_BYTES = 32
+_NEAR = 0.1  # of the way from an old update to where the round began, and to the others' updates
+_MIN_SUMS = 8  # of a sketch that is compared: fewer may be near each other by chance
+_MAX_DIGESTS = 64  # of a client's older updates that stay
+
+Measure = Callable[[State], float | None]
 
 
 class Fingerprints:
-    """A folder of sketches, one file for each model, and the seed that they were made with."""
+    """A folder with the sketch of each model, and the seed that they were drawn with."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def has(self, digest: str) -> bool:
-        """Return whether a model's sketch is kept."""
+        """Return whether a model's fingerprint is there."""
         return self._path(digest).exists()
 
-    def keep(self, digest: str, state: State, movable: Collection[str]) -> None:
-        """Keep the sketch of a model's trainable values."""
-        content = json.dumps(self.of(state, movable).tolist()).encode()
+    def digests(self) -> list[str]:
+        """Return the digests of all models whose fingerprint is there."""
+        return sorted(path.stem for path in self._folder.glob("*.json"))
+
+    def save(self, digest: str, state: State, trainable: Collection[str]) -> None:
+        """Write the sketch of a model's trainable values."""
+        content = json.dumps(self.sketch(state, trainable).tolist()).encode()
         files.write_bytes(self._path(digest), content)
 
-    def note(self, digest: str) -> None:
-        """Keep a digest alone, of what was never here."""
+    def save_digest(self, digest: str) -> None:
+        """Write a digest alone, for values that were never here."""
         if not self.has(digest):
             files.write_bytes(self._path(digest), b"[]")
 
-    def distance(self, digest: str, state: State, movable: Collection[str]) -> float | None:
+    def distance(self, digest: str, state: State, trainable: Collection[str]) -> float | None:
         """Return how far `state` is from a model, by its sketch; None if there is none."""
-        if not self.has(digest):
+        path = self._path(digest)
+        if not path.exists():
             return None
         try:
-            kept = torch.tensor(json.loads(self._path(digest).read_bytes()), dtype=torch.float64)
+            saved = torch.tensor(json.loads(path.read_bytes()), dtype=torch.float64)
         except (OSError, ValueError, TypeError) as error:
-            raise RecordError(f"{self._path(digest)}: damaged; restore it from a backup") from error
-        found = self.of(state, movable)
-        return None if kept.shape != found.shape else float((found - kept).norm())
+            raise RecordError(f"{path}: damaged; restore it from a backup") from error
+        sketch = self.sketch(state, trainable)
+        return None if saved.shape != sketch.shape else float((sketch - saved).norm())
 
-    def of(self, state: State, movable: Collection[str]) -> Tensor:
+    def sketch(self, state: State, trainable: Collection[str]) -> Tensor:
         """Return the sums for a state's trainable values."""
-        names = sorted(name for name in movable if state[name].is_floating_point())
+        names = sorted(name for name in trainable if state[name].is_floating_point())
         values = sum(state[name].numel() for name in names)
-        sums = torch.zeros(min(SUMS, max(1, values // VALUES_PER_SUM)), dtype=torch.float64)
+        count = min(MAX_SUMS, max(1, values // VALUES_PER_SUM))
+        sums = torch.zeros(count, dtype=torch.float64)
         for name in names:
             flat = state[name].detach().cpu().double().flatten()
             secret = hashlib.sha256(self._seed + name.encode()).digest()
-            draw = torch.Generator().manual_seed(int.from_bytes(secret[:7]))
-            place = torch.randint(2 * len(sums), flat.shape, generator=draw)
-            signs = 1.0 - 2.0 * (place >= len(sums))
-            sums.index_add_(0, place % len(sums), flat * signs)
+            generator = torch.Generator().manual_seed(int.from_bytes(secret[:7]))
+            places = torch.randint(2 * count, flat.shape, generator=generator)
+            signs = 1.0 - 2.0 * (places >= count)
+            sums.index_add_(0, places % count, flat * signs)
         if not math.isfinite(float(sums.abs().sum())):
-            raise RecordError("a model whose values have no finite sums cannot be sketched")
+            raise RecordError("a model whose values have no finite sums has no fingerprint")
         return sums
 
     @cached_property
@@ -85,82 +96,72 @@ class Fingerprints:
         if not path.exists():
             files.create(path, secrets.token_bytes(_SEED_BYTES), 0o600)
         try:
-            found = path.read_bytes()
+            seed = path.read_bytes()
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
-        if len(found) != _SEED_BYTES:
+        if len(seed) != _SEED_BYTES:
             raise RecordError(f"{path}: damaged; restore it from a backup")
-        return found
+        return seed
 
     def _path(self, digest: str) -> Path:
         return self._folder / f"{digest}.json"
 
 
-Measure = Callable[[State], float | None]
-NEAR = 0.1  # of the way from an old update to where the round began, and to the others' updates
-FEWEST = 8  # sums of a sketch: fewer may be near each other by chance
-NOTED = 64  # digests of a client's older updates that stay
-
-
 class ReplayDetector:
-    """The old updates that a home knows again, and those of the client that leaves now.
+    """Detects updates of erased clients, and older ones of the leaver, that somebody sends again.
 
-    `last` is its last update, where the server has it, `seen` are the digests of those that it once
-    had, the oldest first. `movable` are the entries that training moves.
+    `last` is the leaver's last update, where the server has it, `older` are the digests of those
+    that it once had, the oldest first. `trainable` are the entries that training moves.
     """
 
     def __init__(
-        self, home: Path, movable: Collection[str], last: OwnState | None, seen: Sequence[str]
+        self, home: Path, trainable: Collection[str], last: OwnState | None, older: Sequence[str]
     ) -> None:
-        self._folder, self._movable = home / "sketches" / "updates", movable
-        self._sketches, self._last, self._seen = Fingerprints(self._folder), last, seen
+        self._fingerprints = Fingerprints(home / "sketches" / "updates")
+        self._trainable, self._last, self._older = trainable, last, older
 
-    def keep(self) -> None:
-        """Remember the updates of the client that leaves, before they are destroyed."""
+    def save(self) -> None:
+        """Write the fingerprints of the leaver's updates, before these are destroyed."""
         if self._last is not None:
-            names = set(self._movable) & self._last.state.keys()
-            self._sketches.keep(states.digest(self._last.state), self._last.state, names)
-        for digest in self._seen[-NOTED:]:
-            self._sketches.note(digest)
+            names = set(self._trainable) & self._last.state.keys()
+            self._fingerprints.save(states.digest(self._last.state), self._last.state, names)
+        for digest in self._older[-_MAX_DIGESTS:]:
+            self._fingerprints.save_digest(digest)
 
-    def old(self, updates: Mapping[int, Update], start: State) -> set[int]:
-        """Return whose updates, sent in a round that began at `start`, are an erased client's."""
-        known = {*self._known, *self._seen}
+    def replays(self, updates: Mapping[int, Update], start: State) -> set[int]:
+        """Return the clients whose updates, in a round that began at `start`, are replays."""
+        digests = {*self._fingerprints.digests(), *self._older}
         if self._last is not None:
-            known.add(states.digest(self._last.state))
-        found = {client for client, update in updates.items() if update.digest in known}
+            digests.add(states.digest(self._last.state))
+        clients = {client for client, update in updates.items() if update.digest in digests}
         sent = {client: update.state for client, update in updates.items()}
-        names = set(self._movable) & start.keys()
+        names = set(self._trainable) & start.keys()
         try:
             for measure in self._measures(start, names):
-                found |= _near(sent, start, measure)
+                clients |= _near(sent, start, measure)
         except RecordError as error:  # the server's own file, and no client's fault
             raise StorageError(str(error)) from error
-        return found
+        return clients
 
     def _measures(self, start: State, names: set[str]) -> Iterator[Measure]:
-        """Yield ways to tell how far a state is from an old update, one for each."""
+        """Yield a measure of the distance to each old update."""
         if self._last is not None:
             last = {name: self._last.state[name] for name in names}
             yield lambda state: states.distance({name: state[name] for name in names}, last)
-        if sum(start[name].numel() for name in names) >= FEWEST * VALUES_PER_SUM:
-            for digest in self._known:
-                yield partial(self._sketches.distance, digest, movable=names)
-
-    @property
-    def _known(self) -> list[str]:
-        return sorted(path.stem for path in self._folder.glob("*.json"))
+        if sum(start[name].numel() for name in names) >= _MIN_SUMS * VALUES_PER_SUM:
+            for digest in self._fingerprints.digests():
+                yield partial(self._fingerprints.distance, digest, trainable=names)
 
 
 def _near(sent: Mapping[int, State], start: State, measure: Measure) -> set[int]:
     """Return who is at an old update, and far nearer to it than the start and the others are."""
-    there = measure(start)
-    away = {client: measure(state) for client, state in sent.items()}
-    found = set[int]()
-    for client, here in away.items():
-        others = [far for other, far in away.items() if other != client and far is not None]
-        if here is None or there is None or not others:
+    start_distance = measure(start)
+    distances = {client: measure(state) for client, state in sent.items()}
+    clients = set[int]()
+    for client, distance in distances.items():
+        others = [d for other, d in distances.items() if other != client and d is not None]
+        if distance is None or start_distance is None or not others:
             continue
-        if here < NEAR * min(there, median(others)):
-            found.add(client)
-    return found
+        if distance < _NEAR * min(start_distance, median(others)):
+            clients.add(client)
+    return clients

@@ -1,9 +1,9 @@
-"""The fidelity gate: the retained clients measure whether the federation still works for them.
+"""The fidelity gate: the retained clients measure whether the model still works for them.
 
 Each counts, by class, how many of its own samples a model answers right. Counts are all that it
 uploads, and their sums decide. The samples are those it trains on, before and after alike, as many
 as the federation pinned for it. A client that lies can stop an erasure, or hide a loss, in
-proportion to those: the sums cannot tell. Held-out samples of the server's own can veto.
+proportion to its samples: the sums cannot tell. The server's own held-out samples can veto.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import NormalDist
 
 import torch
 
-from secede.erasure.defences.reply_checks import MALFORMED, SILENT, believed, is_plain
+from secede.erasure.defences.reply_checks import MALFORMED, SILENT, cap_gradients, is_plain
 from secede.erasure.types import MAX_SAFE_INTEGER
 from secede.errors import ConfigError, DataError, GuardError, SilentError
 from secede.federation.cost import Cost
@@ -25,24 +25,15 @@ from secede.unlearning.client_tasks import CountRight
 from secede.unlearning.method import Reply
 from secede.verification.score import Score, share
 
-CLASSES = 100_000  # that a reply may count
+MAX_CLASSES = 100_000  # in a reply
 
 
 @dataclass(frozen=True)
 class Counts:
-    """By class: samples of the retained clients, and how many of them were answered right."""
+    """Right answers by class, and how many samples there were."""
 
     right: tuple[int, ...]
     samples: tuple[int, ...]
-
-    @classmethod
-    def of(cls, found: Mapping[str, Sequence[int]]) -> Counts:
-        """Return the counts that `as_dict` told."""
-        return cls(tuple(found["right"]), tuple(found["samples"]))
-
-    def as_dict(self) -> dict[str, list[int]]:
-        """Return the counts by name, as the journal holds them."""
-        return {"right": list(self.right), "samples": list(self.samples)}
 
     def overall(self) -> Score:
         """Return the accuracy over all samples."""
@@ -55,7 +46,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Tally:
-    """What clients counted one by one, who did not or told nonsense, and what it took."""
+    """What each client counted, who was left out and why, and the cost."""
 
     counts: Mapping[int, Counts]
     left_out: Mapping[int, str]
@@ -63,23 +54,23 @@ class Tally:
 
 
 def tally(engine: Engine, clients: Sequence[int], state: State) -> Tally:
-    """Let every client that is there count on its own samples with `state`."""
+    """Let each client count on its own samples with `state`; leave out who is silent or invalid."""
     counts, left_out, cost = dict[int, Counts](), dict[int, str](), Cost()
     for client in clients:
         try:
-            reply, one = engine.ask(client, CountRight(), global_state=state)
+            reply, cost_of_one = engine.ask(client, CountRight(), global_state=state)
         except SilentError:
             left_out[client] = SILENT
             continue
         except DataError:
             left_out[client] = MALFORMED
             continue
-        cost += believed(one, 0)  # counting takes no gradient
-        counted = _sound(reply)
-        if counted is None:
+        cost += cap_gradients(cost_of_one, 0)  # counting takes no gradient
+        own_counts = _read_counts(reply)
+        if own_counts is None:
             left_out[client] = MALFORMED
         else:
-            counts[client] = counted
+            counts[client] = own_counts
     return Tally(counts, left_out, cost)
 
 
@@ -92,21 +83,19 @@ def total(counts: Sequence[Counts]) -> Counts:
 
 
 def count(engine: Engine, clients: Sequence[int], state: State) -> tuple[Counts, Cost]:
-    """Let every client count on its own samples with `state`; return the sums and the cost."""
-    found = tally(engine, clients, state)
-    return summed(found), found.cost
+    """Let every client count on its own samples with `state`; return the sums and the cost.
 
-
-def summed(found: Tally) -> Counts:
-    """Return the sums where everybody counted, and the same classes; anything else raises."""
-    for client, why in found.left_out.items():
-        raise GuardError(f"client {client}'s counts cannot be used: {why}")
-    if len({len(counts.samples) for counts in found.counts.values()}) != 1:
+    Raise if any of them is left out, or counts another number of classes.
+    """
+    result = tally(engine, clients, state)
+    for client, fault in result.left_out.items():
+        raise GuardError(f"client {client}'s counts cannot be used: {fault}")
+    if len({len(counts.samples) for counts in result.counts.values()}) != 1:
         raise GuardError("the clients counted different numbers of classes")
-    return total(list(found.counts.values()))
+    return total(list(result.counts.values())), result.cost
 
 
-def _sound(reply: Reply) -> Counts | None:
+def _read_counts(reply: Reply) -> Counts | None:
     """Return a reply's counts; None unless they are whole, in order and add up."""
     state = reply.state
     if not is_plain(state) or state.keys() != {"right", "samples"}:
@@ -114,20 +103,20 @@ def _sound(reply: Reply) -> Counts | None:
     right, samples = state["right"], state["samples"]
     if not (right.dtype == samples.dtype == torch.int64 and right.shape == samples.shape):
         return None
-    if right.ndim != 1 or not 1 <= len(right) <= CLASSES:
+    if right.ndim != 1 or not 1 <= len(right) <= MAX_CLASSES:
         return None
-    found = Counts(tuple(right.tolist()), tuple(samples.tolist()))
-    pairs = zip(found.right, found.samples, strict=True)
+    counts = Counts(tuple(right.tolist()), tuple(samples.tolist()))
+    pairs = zip(counts.right, counts.samples, strict=True)
     if any(not 0 <= r <= n for r, n in pairs) or type(reply.samples) is not int:
         return None
     if reply.gradient_samples != 0:  # counting takes none
         return None
-    return found if 1 <= sum(found.samples) == reply.samples <= MAX_SAFE_INTEGER else None
+    return counts if 1 <= sum(counts.samples) == reply.samples <= MAX_SAFE_INTEGER else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """How much accuracy was lost, and the interval that holds it."""
+    """A loss of accuracy with its interval."""
 
     value: float
     low: float
@@ -136,7 +125,7 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class Passed:
-    """Nothing was lost beyond the margins."""
+    """The verdict that nothing was lost beyond the margins."""
 
     overall: Loss
     worst_class: int | None  # of those with enough samples to judge; None: there are none
@@ -146,14 +135,14 @@ class Passed:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """Too much was lost, or too little was counted to tell."""
+    """The verdict that too much was lost, or too few samples were counted to tell."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """Fails if more than a margin was surely lost: at the lower end of the loss's interval.
+    """Fails if the lower end of the loss's interval is above a margin.
 
     From round to round a class's accuracy swings by more than an erasure costs, so a loss that may
     be chance rolls nothing back (docs/threats.md has what honest erasures measure). Classes with
@@ -176,22 +165,23 @@ class Gate:
         """Compare the counts of the model before the erasure with those after post-training."""
         if before.samples != after.samples:
             raise GuardError("the counts before and after are not of the same samples")
-        everything = sum(before.samples)
-        if everything < self.minimum:
-            counted = f"{everything} samples were counted"
-            return Failed(reason=f"{counted}, expected {self.minimum} or more")
-        overall = lost(before.overall(), after.overall(), self.level)
+        total_samples = sum(before.samples)
+        if total_samples < self.minimum:
+            return Failed(
+                reason=f"{total_samples} samples were counted, expected {self.minimum} or more"
+            )
+        overall = accuracy_loss(before.overall(), after.overall(), self.level)
         if overall.low > self.margin:
             was, now = before.overall(), after.overall()
-            return Failed(reason=_words("all samples", was, now, overall, self.margin))
+            return Failed(reason=_reason("all samples", was, now, overall, self.margin))
         losses = dict[int, Loss]()
         for label, samples in enumerate(before.samples):
             if samples < self.minimum:
                 continue
             was, now = before.of_class(label), after.of_class(label)
-            losses[label] = loss = lost(was, now, self.level)
+            losses[label] = loss = accuracy_loss(was, now, self.level)
             if loss.low > self.class_margin:
-                return Failed(reason=_words(f"class {label}", was, now, loss, self.class_margin))
+                return Failed(reason=_reason(f"class {label}", was, now, loss, self.class_margin))
         worst = max(losses, key=lambda label: losses[label].low, default=None)
         return Passed(
             overall=overall,
@@ -230,7 +220,7 @@ class Gate:
         )
 
 
-def lost(before: Score, after: Score, level: float) -> Loss:
+def accuracy_loss(before: Score, after: Score, level: float) -> Loss:
     """Return before − after with Newcombe's interval, made of the two scores' Wilson intervals."""
     value = before.value - after.value
     (low_1, high_1), (low_2, high_2) = before.interval(level), after.interval(level)
@@ -241,7 +231,7 @@ def lost(before: Score, after: Score, level: float) -> Loss:
     )
 
 
-def _words(what: str, before: Score, after: Score, loss: Loss, margin: float) -> str:
+def _reason(what: str, before: Score, after: Score, loss: Loss, margin: float) -> str:
     return (
         f"{what}: accuracy fell from {before.value:.1%} to {after.value:.1%} of {before.count:,} "
         f"samples, a loss of {loss.low:.1%} or more, expected at most {margin:.1%}"

@@ -1,9 +1,9 @@
-"""A state on the wire: safetensors bytes, written plainly and read without trust.
+"""A state on the wire: safetensors bytes, validated before they are decoded.
 
-Nothing is unpickled. What comes in is measured before it is parsed, its header is held against
-the state that is expected, byte for byte accounted for, and only then decoded. So the memory it
-can take is bounded by `limit_bytes`, whatever it says of itself. Errors do not repeat its words:
-they go into the journal, where no free text of a client belongs.
+Nothing is unpickled. A message's size is checked before it is parsed, then its header against the
+template state, every byte accounted for. So the memory it can take is bounded by `limit_bytes`,
+whatever it says of itself. Errors do not repeat its words: they go into the journal, where no free
+text of a client belongs.
 """
 
 from __future__ import annotations
@@ -35,45 +35,46 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-_LENGTH_BYTES = 8  # of the header's length, little-endian, at the beginning
-_ENTRY_BYTES = 256  # of a header for each entry beside its name: dtype, shape, two offsets
-_SLACK = 1.02  # over what the values themselves take
+_LENGTH_BYTES = 8  # for the header's length, little-endian, at the beginning
+_ENTRY_BYTES = 256  # in a header for each entry beside its name: dtype, shape, two offsets
+_SLACK = 1.02  # times what the values themselves take
 
 
-def pack(state: State) -> bytes:
+def pack_state(state: State) -> bytes:
     """Return `state` as safetensors bytes, without metadata."""
     for name, value in state.items():
         _dtype(name, value)
     # Copies, because safetensors refuses entries that share memory.
-    own = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
-    return safetensors.torch.save(own)
+    copies = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+    return safetensors.torch.save(copies)
 
 
-def limit_bytes(like: State) -> int:
-    """Return how many bytes a message with a state such as `like` may have at most."""
-    return _LENGTH_BYTES + _header_limit(like) + math.ceil(_SLACK * states.size_bytes(like))
+def limit_bytes(template: State) -> int:
+    """Return how many bytes a message with a state like the template may have at most."""
+    values = math.ceil(_SLACK * states.size_bytes(template))
+    return _LENGTH_BYTES + _header_limit(template) + values
 
 
-def unpack(data: bytes, like: State, *, limit: int | None = None) -> dict[str, Tensor]:
-    """Return the state in `data`, on the CPU; it must be one such as `like`, with finite values.
+def unpack_state(data: bytes, template: State, *, limit: int | None = None) -> dict[str, Tensor]:
+    """Return the state in `data`, on the CPU; raise unless it fits the template and is finite.
 
-    `limit` is in bytes and by default `limit_bytes(like)`: longer messages are not looked at.
+    `limit` is in bytes and by default `limit_bytes(template)`: longer messages are not parsed.
     """
-    limit = limit_bytes(like) if limit is None else limit
+    limit = limit_bytes(template) if limit is None else limit
     if len(data) > limit:
-        raise GuardError(f"the message has {len(data):,} bytes, expected {limit:,} at most")
-    header, values = _split(data, _header_limit(like))
-    _check_header(header, like, values)
+        raise GuardError(f"the message has {len(data):,} bytes, expected at most {limit:,}")
+    header, values = _split(data, _header_limit(template))
+    _check_header(header, template, values)
     try:
         state = safetensors.torch.load(data)
     except (ValueError, RuntimeError, safetensors.SafetensorError) as error:
         raise GuardError("the message is not a safetensors file") from error
     try:
-        states.check_schema(state, like)
+        states.check_schema(state, template)
         states.check_finite(state, "the message")
     except StateError as error:
         raise GuardError(str(error)) from error
-    return {name: state[name] for name in like}
+    return {name: state[name] for name in template}
 
 
 def _split(data: bytes, limit: int) -> tuple[dict[str, Any], int]:
@@ -83,22 +84,23 @@ def _split(data: bytes, limit: int) -> tuple[dict[str, Any], int]:
     if len(data) < _LENGTH_BYTES or rest < 0:
         raise GuardError(f"the message ends after {len(data):,} bytes, within its header")
     if length > limit:
-        raise GuardError(f"the message's header has {length:,} bytes, expected {limit:,} at most")
+        raise GuardError(f"the message's header has {length:,} bytes, expected at most {limit:,}")
     text = data[_LENGTH_BYTES : _LENGTH_BYTES + length].rstrip(b" ")
     try:
-        return canonical_json.parse(text, limit), rest
+        return canonical_json.parse_json(text, limit), rest
     except SecedeError as error:
-        raise GuardError(f"the message's header is not one of safetensors: {error}") from error
+        raise GuardError(f"the message has no safetensors header: {error}") from error
 
 
-def _check_header(header: dict[str, Any], like: State, values: int) -> None:
-    """Raise unless `header` describes just the entries of `like`, in `values` bytes end to end."""
+def _check_header(header: dict[str, Any], template: State, values: int) -> None:
+    """Raise unless `header` has the template's entries alone, end to end in `values` bytes."""
     if "__metadata__" in header:
         raise GuardError("the message carries metadata, expected a state and nothing else")
-    missing, extra = sorted(like.keys() - header.keys()), sorted(header.keys() - like.keys())
+    missing, extra = sorted(template.keys() - header.keys()), header.keys() - template.keys()
     if missing or extra:
-        raise GuardError(f"names differ: missing {_list(missing)}, {len(extra):,} unexpected")
-    places = [_place(name, header[name], value, values) for name, value in like.items()]
+        names = list_first([repr(name[:80]) for name in missing], 3)
+        raise GuardError(f"names differ: missing {names}, {len(extra):,} unexpected")
+    places = [_place(name, header[name], value, values) for name, value in template.items()]
     ends = [(0, 0), *sorted(places), (values, values)]
     for (_, end), (begin, _) in pairwise(ends):
         if begin != end:
@@ -109,13 +111,13 @@ def _check_header(header: dict[str, Any], like: State, values: int) -> None:
 
 
 def _place(name: str, entry: object, expected: Tensor, values: int) -> tuple[int, int]:
-    """Return where an entry's values begin and end; dtype, shape, length must be as expected."""
-    wanted = {"dtype": _dtype(name, expected), "shape": list(expected.shape)}
-    if not isinstance(entry, dict) or entry.keys() != {*wanted, "data_offsets"}:
+    """Return where an entry's values begin and end; raise unless dtype, shape and length fit."""
+    described = {"dtype": _dtype(name, expected), "shape": list(expected.shape)}
+    if not isinstance(entry, dict) or entry.keys() != {*described, "data_offsets"}:
         raise GuardError(f"{name!r} is not described by dtype, shape and data_offsets alone")
-    for key, value in wanted.items():
+    for key, value in described.items():
         if entry[key] != value or not _exact(entry[key]):
-            raise GuardError(f"{name!r} has another {key} than {value}, which is expected")
+            raise GuardError(f"{name!r} has another {key} than the expected {value}")
     offsets = entry["data_offsets"]
     if not isinstance(offsets, list) or len(offsets) != 2 or not _exact(offsets):
         raise GuardError(f"{name!r} has data_offsets that are not two whole numbers")
@@ -129,25 +131,21 @@ def _place(name: str, entry: object, expected: Tensor, values: int) -> tuple[int
 
 
 def _exact(value: object) -> bool:
-    """Tell whether a list holds whole numbers only: to Python, true and 1.0 equal 1 as well."""
+    """Return whether a list holds whole numbers only: to Python, true and 1.0 equal 1 as well."""
     return not isinstance(value, list) or all(type(item) is int for item in value)
 
 
-def _header_limit(like: State) -> int:
+def _header_limit(template: State) -> int:
     # JSON may write a character of a name as two escapes of six bytes.
     return _ENTRY_BYTES + sum(
-        _ENTRY_BYTES + 12 * len(name) + 24 * v.ndim for name, v in like.items()
+        _ENTRY_BYTES + 12 * len(name) + 24 * v.ndim for name, v in template.items()
     )
 
 
 def _dtype(name: str, value: Tensor) -> str:
     if value.dtype not in _DTYPES:
         raise StateError(
-            f"{name!r} is {value.dtype}, which does not travel; expected one of "
+            f"{name!r} is {value.dtype}, which cannot be sent; expected one of "
             f"{', '.join(str(dtype) for dtype in _DTYPES)}"
         )
     return _DTYPES[value.dtype]
-
-
-def _list(names: list[str]) -> str:
-    return list_first([repr(name[:80]) for name in names], 3)

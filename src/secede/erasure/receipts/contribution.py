@@ -39,7 +39,7 @@ def scope(
             found = found.model_copy(update={"weight": trained.weight})
             continue
         progress = promoted[model.digest]
-        plan = home.plan(progress.plan)
+        plan = home.load_plan(progress.plan)
         if client in plan.retained:  # else it joined later, or is the one who left
             found = _with(found, progress, plan, model.round, client, weights)
     return found

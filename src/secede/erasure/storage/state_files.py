@@ -1,4 +1,4 @@
-"""The states of an erasure in progress: safetensors files, each named by its digest.
+"""State files: the states of an erasure in progress, as safetensors files named by their digests.
 
 A file is whole or absent. What a method remembers between rounds lies in the same file.
 """
@@ -21,38 +21,38 @@ _MEMORY = "memory::"  # begins the names of what a method remembers
 
 
 class StateFiles:
-    """A folder of states that goes with its erasure."""
+    """A folder of states that is deleted when its erasure ends."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, state: State, memory: Mapping[str, Tensor] | None = None, *, digest: str) -> str:
-        """Keep a state and what goes with it; return the name under which it is found again.
+        """Write a state and the method's memory; return the name that `get` takes.
 
         `digest` is the state's own.
         """
-        whole = {**state, **{f"{_MEMORY}{name}": v for name, v in (memory or {}).items()}}
-        name = states.digest(whole) if memory else digest
-        states.save(whole, self._path(name))
+        content = {**state, **{f"{_MEMORY}{name}": v for name, v in (memory or {}).items()}}
+        name = states.digest(content) if memory else digest
+        states.save(content, self._path(name))
         return name
 
     def get(self, name: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return a kept state and what goes with it; StateError if it is lost or damaged."""
-        found, _ = states.load(self._path(name))
-        if states.digest(found) != name:
+        """Return a state and the method's memory; StateError if it is lost or damaged."""
+        content, _ = states.load(self._path(name))
+        if states.digest(content) != name:
             raise StateError(f"{self._path(name)}: its values are not those that were written")
-        memory = {n.removeprefix(_MEMORY): v for n, v in found.items() if n.startswith(_MEMORY)}
-        return {n: v for n, v in found.items() if not n.startswith(_MEMORY)}, memory
+        memory = {n.removeprefix(_MEMORY): v for n, v in content.items() if n.startswith(_MEMORY)}
+        return {n: v for n, v in content.items() if not n.startswith(_MEMORY)}, memory
 
     def drop(self, name: str) -> None:
-        """Remove one state."""
+        """Delete one state."""
         try:
             self._path(name).unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(f"cannot delete {self._path(name)}: {error.strerror}") from error
 
     def destroy(self) -> None:
-        """Remove all of it, and what a kill left half written."""
+        """Delete all states, and what a kill left half written."""
         try:
             if self._folder.exists():
                 for path in self._folder.iterdir():
@@ -65,5 +65,5 @@ class StateFiles:
 
     def _path(self, name: str) -> Path:
         if not re.fullmatch("[0-9a-f]{64}", name):
-            raise StateError(f"a kept state cannot be called {name[:80]!r}")
+            raise StateError(f"{name[:80]!r} names no state file: expected 64 hexadecimal digits")
         return self._folder / f"{name}.safetensors"

@@ -174,10 +174,10 @@ def record_fingerprints(session: ErasureSession) -> None:
     for model in session.registry.models():
         if model.run != session.run or fingerprints.has(model.digest):
             continue
-        if not session.home.model(model.digest).exists():
+        if not session.home.model_path(model.digest).exists():
             continue
         state = session.load_model(model.digest)
-        fingerprints.keep(model.digest, state, session.trainable & state.keys())
+        fingerprints.save(model.digest, state, session.trainable & state.keys())
 
 
 def guard(session: ErasureSession) -> None:
@@ -191,11 +191,11 @@ def guard(session: ErasureSession) -> None:
         trace=session.backend.update_trace(plan.client),
         radius=_radius(method_of(step)),
         ball=plan.guard.radius,
-        farthest=plan.guard.max_distance,
-        nearest=plan.guard.min_distance,
-        nearest_line=plan.guard.min_line_distance,
+        max_distance=plan.guard.max_distance,
+        min_distance=plan.guard.min_distance,
+        min_line_distance=plan.guard.min_line_distance,
         registered={model.digest for model in session.registry.models()},
-        sketches=_fingerprints(session),
+        fingerprints=_fingerprints(session),
     )
     try:
         safe_state, report = guard.check(state)

@@ -61,8 +61,8 @@ class _CheckedEngine:
         names, pinned = participants.client_names, participants.pinned_samples
         participants.record_sent(base, [names[client] for client in clients])
         reply = self._inner.train_round(state, clients, phase=phase, number=number)
-        max_gradients = sum(reply_checks.most_gradients(pinned[names[c]]) for c in clients)
-        cost = reply_checks.believed(reply.cost, max_gradients)
+        max_gradients = sum(reply_checks.max_gradients(pinned[names[c]]) for c in clients)
+        cost = reply_checks.cap_gradients(reply.cost, max_gradients)
         participants.cost_in_progress += cost
         faults = dict.fromkeys(clients, reply_checks.SILENT)
         sound = dict[int, Update]()
@@ -77,7 +77,7 @@ class _CheckedEngine:
                 del faults[update.client]
             else:
                 faults[update.client] = fault
-        for client in self._replays.old(sound, state):
+        for client in self._replays.replays(sound, state):
             del sound[client]
             faults[client] = reply_checks.REFUSED
         self._leave_out(faults)
@@ -112,7 +112,7 @@ class _CheckedEngine:
             if is_leaver:
                 raise
             raise MissingError(client, reply_checks.MALFORMED) from None
-        cost = reply_checks.believed(cost, reply_checks.most_gradients(pinned))
+        cost = reply_checks.cap_gradients(cost, reply_checks.max_gradients(pinned))
         participants.cost_in_progress += cost
         if isinstance(reply, LocalResult):
             checked: Any = reply_checks.checked_result(reply, global_state, pinned)
@@ -122,7 +122,7 @@ class _CheckedEngine:
             reply,
             pinned,
             limit_bytes=limit_bytes(global_state),
-            like=global_state if like_model else None,
+            template=global_state if like_model else None,
         )
         if not is_leaver and time.monotonic() - started > self._plan.client_timeout:
             fault = reply_checks.SILENT

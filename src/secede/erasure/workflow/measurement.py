@@ -103,11 +103,11 @@ def verify(session: ErasureSession) -> None:
     limits += [measured.limit] if measured.limit else []
     limits += session.backend.limits(plan.client)
     scores = [
-        score("usefulness", AT_OTHERS, new, old, plan.margins.level),
+        score_beside_reference("usefulness", AT_OTHERS, new, old, plan.margins.level),
         *measured.scores,
         *session.backend.scores(plan.client, before, after),
     ]
-    loss, margin = gate.lost(old, new, plan.margins.level), plan.margins.overall
+    loss, margin = gate.accuracy_loss(old, new, plan.margins.level), plan.margins.overall
     useful: Verdict = (
         "yes" if loss.high <= margin else "no" if loss.low > margin else "undetermined"
     )
@@ -184,7 +184,7 @@ def read_counts(counts: ClassCounts) -> Counts:
     return Counts(counts.right, counts.samples)
 
 
-def score(
+def score_beside_reference(
     about: str,
     measure: str,
     measured: Measured,
@@ -251,7 +251,7 @@ def _at_leaver(
     if old.samples != new.samples:
         return _LeaverMeasurement(participants, limit=UNSOUND)
     level = plan.margins.level
-    measured = score("leaver", AT_LEAVER, new.overall(), old.overall(), level)
+    measured = score_beside_reference("leaver", AT_LEAVER, new.overall(), old.overall(), level)
     return _LeaverMeasurement(participants, scores=(measured,))
 
 

@@ -76,7 +76,7 @@ def open_session(
         Ledger(home.ledger) as ledger,
         ModelRegistry(home.registry) as registry,
     ):
-        consistency.check(home, journal, ledger, registry)
+        consistency.check_home(home, journal, ledger, registry)
         changed = (parse_time(model.changed) for model in registry.models())
         steady_clock.not_before(journal.last_time(number), ledger.last_time(), *changed)
         with lease_request(lock, journal, number, steady_clock) as holder:
@@ -92,7 +92,7 @@ def open_session(
                 number=number,
             )
             _warn(home, clock(), steady_clock())
-            home.sweep()
+            home.remove_parts()
             session.complete_ledger()
             yield session
 

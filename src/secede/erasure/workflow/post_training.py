@@ -16,7 +16,7 @@ from secede import state as states
 from secede.erasure.canonical_json import digest
 from secede.erasure.defences import gate, unused_weights, weight_layout
 from secede.erasure.defences.gate import Counts, Failed, Gate
-from secede.erasure.defences.reply_checks import MALFORMED, SAMPLES
+from secede.erasure.defences.reply_checks import MALFORMED, WRONG_SAMPLES
 from secede.erasure.documents.plan import Margins, Plan, Step
 from secede.erasure.planning.planner import method_of
 from secede.erasure.storage.transition_details import (
@@ -70,7 +70,7 @@ def check_gate(
         cost += cost_before
         for name in after.keys() & before.keys():
             if after[name].samples != before[name].samples:
-                participants.leave_out(name, SAMPLES)
+                participants.leave_out(name, WRONG_SAMPLES)
         participants.check_quorum()
         both = sorted(after.keys() & before.keys() & {*participants.present})
         total = gate.total([after[name] for name in both])
@@ -107,7 +107,7 @@ def count(participants: Participants, state: State, model: str) -> tuple[dict[st
         if len(counts.samples) != session.backend.classes:
             participants.leave_out(name, MALFORMED)
         elif participants.pinned_samples[name] not in (None, sum(counts.samples)):
-            participants.leave_out(name, SAMPLES)
+            participants.leave_out(name, WRONG_SAMPLES)
         else:
             sound[name] = counts
     participants.check_quorum()
@@ -231,15 +231,19 @@ def _without_unused_weights(
     is_single = session.backend.situation(session.plan.client).single_updates and mean == "mean"
     shown = [update.state for update in updates] if is_single else [by_name(mean)(updates)]
     model = session.backend.fresh_model(0)
-    movable = set(session.trainable) - weight_layout.lookups(model)
+    trainable = set(session.trainable) - weight_layout.embeddings(model)
     if session.step.rung != "local-step":
-        result = unused_weights.fade(state, start, shown, movable=movable, weights={}, single=True)
+        result = unused_weights.remove_unused_weights(
+            state, start, shown, trainable=trainable, weights={}, single=True
+        )
         return result.state, UnusedWeights(removed_share=result.share, zeroed=result.zeroed)
     classes = session.backend.classes if session.backend.classes_told else None
-    layers = weight_layout.layers(model, classes)
-    unknown = sorted(movable & {*layers.left_out})
-    movable -= layers.turned  # an input's values are no column there
-    result = unused_weights.fade(state, start, shown, movable=movable, weights=layers.weights)
+    layers = weight_layout.find_layers(model, classes)
+    unknown = sorted(trainable & {*layers.left_out})
+    trainable -= layers.transposed  # an input's values are no column there
+    result = unused_weights.remove_unused_weights(
+        state, start, shown, trainable=trainable, weights=layers.weights
+    )
     stayed = [*unknown, *result.skipped]
     cleared = [name for name in stayed if not torch.equal(result.state[name], state[name])]
     kept = [name for name in stayed if name not in cleared]

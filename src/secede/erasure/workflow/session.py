@@ -85,7 +85,7 @@ class ErasureSession:
     @cached_property
     def state_files(self) -> StateFiles:
         """The states of this erasure."""
-        return StateFiles(self.home.work(self.number))
+        return StateFiles(self.home.work_folder(self.number))
 
     @cached_property
     def run(self) -> str:
@@ -107,7 +107,7 @@ class ErasureSession:
     def plan_of(self, digest: str) -> Plan:
         """Return a plan of this request by its digest."""
         if digest not in self._plans:
-            self._plans[digest] = self.home.plan(digest)
+            self._plans[digest] = self.home.load_plan(digest)
         return self._plans[digest]
 
     @property
@@ -127,7 +127,7 @@ class ErasureSession:
 
         StorageError if its file is lost or damaged: no client and no rung is to blame for that.
         """
-        path = self.home.model(digest)
+        path = self.home.model_path(digest)
         try:
             state, _ = states.load(path)
         except StateError as error:

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.locks import lock_home
+from secede.erasure import Home, lock_home
 from secede.errors import ConfigError
 from secede.flower.protocol.nodes import select
 from secede.flower.storage.round_log import RoundLog
@@ -123,7 +122,7 @@ def check_leaver(folder: Path, leaver: str) -> None:
 
 
 def prepare_erasure(folder: Path, leaver: str, *, accept_unfinished: bool) -> None:
-    """Raise if no run can erase `leaver`; `accept_unfinished` accepts a training cut short.
+    """Raise if no run can erase `leaver`; `accept_unfinished` accepts one that was cut short.
 
     The acceptance is written to the home, so make all other checks before.
     """

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from secede import files
-from secede.erasure.types import check_name
+from secede.erasure import check_name
 from secede.errors import ConfigError
 from secede.flower.deploy.certificates import check_host
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from secede.erasure.canonical_json import read_file
-from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
-from secede.erasure.receipts.verify import verify_receipt
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.journal_entries import Entry
-from secede.erasure.storage.model_registry import ModelRegistry
-from secede.erasure.storage.transition_details import PROMOTED
+from secede.erasure import (
+    MAX_RECEIPT_BYTES,
+    PROMOTED,
+    Entry,
+    Home,
+    Journal,
+    ModelRegistry,
+    read_bounded,
+    verify_receipt,
+)
 from secede.errors import RecordError, RolledBackError
 from secede.flower.protocol.nodes import select
 from secede.flower.storage.round_log import RoundLog
@@ -73,8 +75,8 @@ def _requests(folder: Path, leaver: str) -> list[Entry]:
 
 
 def _verified(home: Home, entry: Entry) -> ErasureResult:
-    path, signers = home.receipt(entry.digest), home.signers()
-    data = read_file(path, MAX_RECEIPT_BYTES)
+    path, signers = home.receipt_path(entry.digest), home.signers()
+    data = read_bounded(path, MAX_RECEIPT_BYTES)
     receipt = verify_receipt(data, signers.keys, auditors=signers.auditors, ledger=home.ledger)
     predicate = receipt.statement.predicate
     return ErasureResult(

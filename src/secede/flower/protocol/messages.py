@@ -18,8 +18,7 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from pydantic import Field, ValidationError
 
-from secede.erasure.canonical_json import parse
-from secede.erasure.types import Count, Digest, Document, Fraction, Name, describe_errors
+from secede.erasure import Count, Digest, Document, Fraction, Name, describe_errors, parse_json
 from secede.errors import ConfigError, GuardError, RecordError, SecedeError, StateError, TrustError
 from secede.flower.protocol import arrays
 from secede.state import State
@@ -235,7 +234,7 @@ def _json(message: Message, key: str) -> dict[str, Any]:
     if not isinstance(text, str) or len(text) > _LIMIT:
         raise GuardError(f"the message has no {key!r}, or more than {_LIMIT:,} bytes of it")
     try:
-        return parse(text.encode(errors="surrogatepass"), _LIMIT)
+        return parse_json(text.encode(errors="surrogatepass"), _LIMIT)
     except TrustError as error:
         raise GuardError(f"{key!r}: {error}") from error
 

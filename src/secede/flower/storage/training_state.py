@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from secede.erasure.storage.json_files import load_document, save_document
-from secede.erasure.types import Count, Document
+from secede.erasure import Count, Document, load_document, save_document
 from secede.errors import ConfigError
 from secede.flower.storage.round_log import Round, RoundLog
 from secede.text import plural, short_digest

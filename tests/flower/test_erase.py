@@ -273,7 +273,8 @@ def test_a_leaver_killed_within_its_step_is_asked_again_when_it_is_back(
 
 def test_a_leaver_that_lost_its_update_leads_to_the_next_rung(federation: Federation) -> None:
     federation.train(3)
-    KeptUpdates(federation.folder / "disk-1" / "partition-1").forget()
+    kept = KeptUpdates(federation.folder / "disk-1" / "partition-1")
+    assert kept.forget(federation.store.identity) > 0
     outcome = federation.erase("name:site-1", options=replace(OPTIONS, max_server_rounds=8))
     assert outcome.failures[0].outcome == "unable"
     assert "client 'site-1'" in outcome.failures[0].reason

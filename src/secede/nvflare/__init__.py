@@ -1,10 +1,10 @@
-"""Erasure on a federation that NVFlare runs: the only place that imports nvflare.
+"""Erasure on a federation that NVFlare runs. Nothing else in secede imports nvflare.
 
 erasure = ClientErasure(load_model, load_data)           # in the client's script
 model = erasure.receive(); ...; erasure.send(trained)
 job.to_server(FederationController(home="home", model="net:Net", leaver="name:site-3"))
 
-Messages, store and workflow are those of secede.flower; NVFlare's tasks carry them.
+Messages, store and workflow are those of secede.flower; they travel in NVFlare's tasks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from secede.nvflare.controller import Store as Store
     from secede.nvflare.tasks import TaskGrid as TaskGrid
 
-_HOMES = {
+_MODULES = {
     "ClientErasure": "client",
     "FederationController": "controller",
     "Store": "controller",
@@ -37,9 +37,9 @@ __all__ = ["ClientErasure", "FederationController", "Store", "TaskGrid"]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'secede.nvflare' has no attribute {name!r}")
-    return getattr(import_module(f"secede.nvflare.{_HOMES[name]}"), name)
+    return getattr(import_module(f"secede.nvflare.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

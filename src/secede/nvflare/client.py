@@ -1,7 +1,7 @@
-"""A client's script that can leave: it keeps its own last update, and unlearns where its data is.
+"""An NVFlare client script that can leave: it keeps its own last updates and unlearns locally.
 
-`receive` and `send` stand where NVFlare's stood. Questions of an erasure are answered within
-`receive`; the script sees nothing but models to train from.
+`receive` and `send` replace NVFlare's. `receive` replies to the tasks of an erasure; the script
+gets only models to train from.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from secede.unlearning import client_tasks
 class ClientErasure(FlowerErasure):
     """What an existing script needs, after `flare.init()`.
 
-    `load_data` is called with the site's name and gives its training data: a loader, a map-style
-    data set, a tuple of tensors. `training` is how the script trains, for steps that go on so.
+    `load_data` is called with the site's name and returns its training data: a loader, a map-style
+    data set or a tuple of tensors. `training` describes how the script trains, for local steps
+    that train the same way.
     """
 
     def __init__(
@@ -49,8 +50,8 @@ class ClientErasure(FlowerErasure):
     ) -> None:
         if folder is not None and not Path(folder).is_absolute():
             raise ConfigError(
-                f"folder {str(folder)[:100]!r}: expected a whole path, since the folder that a job "
-                "works in does not outlive it"
+                f"folder {str(folder)[:100]!r}: expected an absolute path, since a job's own "
+                "folder is deleted with it"
             )
         super().__init__(
             load_model,
@@ -66,7 +67,7 @@ class ClientErasure(FlowerErasure):
         self._round: Message | None = None  # that the script trains for
 
     def receive(self, timeout: float | None = None) -> FLModel | None:
-        """Return the next model to train from, None at the end, as `flare.receive` does."""
+        """Return the next model to train from, None at the end, like `flare.receive`."""
         while (model := flare.receive(timeout)) is not None:
             kind, message = flmodels.message_of(model) or (flmodels.TRAIN, None)
             if message is None or kind == flmodels.TRAIN:
@@ -79,9 +80,9 @@ class ClientErasure(FlowerErasure):
         return None
 
     def send(self, model: FLModel) -> None:
-        """Keep an update on this site's own disk, then send it as `flare.send` does."""
+        """Keep an update on this site's own disk, then send it like `flare.send`."""
         message, self._round = self._round, None
-        if message is not None:  # else it is no round of ours
+        if message is not None:  # else another controller trains
             reply = flmodels.reply_of(message, model)
             (record,) = reply.content.array_records.values()
             home, serving = messages.pop_home(message)
@@ -89,7 +90,7 @@ class ClientErasure(FlowerErasure):
         flare.send(model)
 
     def updates(self, context: Context) -> KeptUpdates:
-        """Return where this site keeps its updates: a folder of its own on its own disk."""
+        """Return this site's updates, in a folder of its own on its own disk."""
         site = check_name(str(flare.get_site_name()), "client")
         return KeptUpdates(super().updates(context).folder.parent / site)
 

@@ -1,7 +1,7 @@
-"""The server's side of a job: it trains, or it erases the one client that is named.
+"""The controller of a job, which trains, or erases one client.
 
-Killed at any time, the same job goes on: training after its last completed round, an erasure from
-its last transition. All of it is in the home folder, which must outlive the job's workspace.
+After a kill the same job goes on: training after its last completed round, an erasure after its
+last transition. Its state is in the home folder, which must outlive the job's workspace.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Store(FlowerStore):
 
 
 class FederationController(Controller):
-    """Trains for `rounds` rounds by weighted means; with a `leaver`, erases that client instead.
+    """Trains for `rounds` rounds with weighted means; with a `leaver`, erases that client instead.
 
-    `model` names what makes the network, `package.module:factory`, and `home` the federation's
-    folder. `options` are fields of `EraseOptions`, `request` the file that the
-    client signed, `trigger` why it leaves where the operator asks for it. All waits are in
-    seconds: `wait` for clients before a round of training, `gather` for those
-    that are offline during an erasure, `round` for each transport. `classes` is how many the
-    network tells apart, where its last linear layer does not say it.
+    `model` is a factory of networks, `package.module:factory`, and `home` the federation's folder.
+    `options` are fields of `EraseOptions`. `request` is the file that the client signed, or
+    `trigger` the reason if the operator asks for it. Timeouts are in seconds: `online_timeout` to
+    wait for clients before a round of training, `erasure_online_timeout` during an erasure,
+    `round_timeout` for each round. `classes` is the number of classes of a network whose last
+    linear layer does not have as many outputs.
     """
 
     def __init__(
@@ -74,24 +74,24 @@ class FederationController(Controller):
         self.round_timeout, self.classes = round_timeout, classes
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing is to be set up."""
+        """Set up nothing."""
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing is left behind."""
+        """Clean up nothing."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Train or erase; what goes wrong ends the job with its reason."""
+        """Train or erase; an error ends the job with its reason."""
         try:
             self.work(TaskGrid(self, fl_ctx, abort_signal))
         except SecedeError as error:
             self.system_panic(f"secede: {error}", fl_ctx)
 
     def work(self, grid: Grid) -> None:
-        """Do what the job is for, over `grid`."""
+        """Train or erase over `grid`."""
         if not Path(self.home).is_absolute():
             raise ConfigError(
-                f"home {self.home[:100]!r}: expected a whole path, since the folder that a job "
-                "works in does not outlive it"
+                f"home {self.home[:100]!r}: expected an absolute path, since a job's own folder "
+                "is deleted with it"
             )
         load_model, classes = _factory(self.model), self.classes
         if classes is not None and (type(classes) is not int or classes < 2):
@@ -129,8 +129,8 @@ class FederationController(Controller):
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: Any
     ) -> None:
-        """Say that a result came too late; its sender was left out and named before."""
-        self.log_info(fl_ctx, f"too late: a result of {client.name} for {task_name!r}")
+        """Log a result that came too late; its sender was left out before."""
+        self.log_warning(fl_ctx, f"too late: a result of {client.name} for {task_name!r}")
 
     def _initial(self, load_model: Callable[[], nn.Module]) -> Mapping[str, Any]:
         with seeded(self.seed, "model", "initial"):
@@ -138,7 +138,7 @@ class FederationController(Controller):
 
 
 def _factory(value: str) -> Callable[[], nn.Module]:
-    found = plugins.find(value, None, kind="model", form="package.module:factory")
-    if not callable(found):
-        raise ConfigError(f"model {value!r} is not callable: give what makes a new network")
-    return cast("Callable[[], nn.Module]", found)
+    factory = plugins.find(value, None, kind="model", form="package.module:factory")
+    if not callable(factory):
+        raise ConfigError(f"model {value!r} is not callable: give a factory of networks")
+    return cast("Callable[[], nn.Module]", factory)

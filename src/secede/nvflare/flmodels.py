@@ -1,8 +1,8 @@
-"""Flower's messages as NVFlare's models and back: what comes in is looked at before it is used.
+"""Flower's messages as NVFlare's models and back. What is received is checked before use.
 
-A round is an ordinary NVFlare model, with the parameters as such, so that the user's own script
-trains from it; the message without its arrays lies in the model's `meta`. A question of ours, and
-its answer, is one array of bytes, which no filter that changes parameters can take for a model.
+A round is an ordinary NVFlare model, so that the user's own script trains from its parameters; the
+message without its arrays lies in the model's `meta`. A task of secede's, and its reply, is one
+array of bytes, which no filter that changes parameters takes for a model.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from secede.flower._flwr import (
 from secede.flower.protocol import arrays
 
 TRAIN, ASK = "train", "secede"  # names of NVFlare's tasks
-WEIGHT = FLMetaKey.NUM_STEPS_CURRENT_ROUND  # where NVFlare's own mean looks, too
-# Different ones: NVFlare gives what comes the shape of what was last sent under the same name.
-_MESSAGE, _ANSWER = "secede.message", "secede.answer"
+WEIGHT = FLMetaKey.NUM_STEPS_CURRENT_ROUND  # NVFlare's own mean reads it, too
+# Two names, since NVFlare reshapes an array to the last one that was sent under the same name.
+_MESSAGE, _REPLY = "secede.message", "secede.reply"
 
 
 def task_of(message: Message) -> tuple[str, FLModel]:
-    """Return a message to a client as the name of a task and its model."""
+    """Return the task's name and model that carry a message to a client."""
     if message.metadata.message_type != MessageType.TRAIN:
         data = np.frombuffer(message_to_bytes(message), dtype=np.uint8)
         return ASK, FLModel(params={_MESSAGE: data})
@@ -47,37 +47,37 @@ def task_of(message: Message) -> tuple[str, FLModel]:
 
 
 def message_of(model: FLModel) -> tuple[str, Message] | None:
-    """Return the task and the message that came to a client; None if it is not one of ours."""
+    """Return the task's name and the message in a model; None if the model carries none."""
     params = model.params if isinstance(model.params, dict) else {}
     if _MESSAGE in params:
         return ASK, _message(_bytes(params[_MESSAGE]))
-    told = (model.meta or {}).get(_MESSAGE)
-    return (TRAIN, _message(told)) if told else None
+    data = (model.meta or {}).get(_MESSAGE)
+    return (TRAIN, _message(data)) if data else None
 
 
-def reply_model(reply: Message, question: FLModel) -> FLModel:
-    """Return a client's answer, as an array of the kind in which the question came."""
+def reply_model(reply: Message, task: FLModel) -> FLModel:
+    """Return the model that carries a client's reply, as an array of the task's kind."""
     data = np.frombuffer(records_to_bytes(reply.content), dtype=np.uint8)
-    whole = isinstance(question.params[_MESSAGE], Tensor)
-    return FLModel(params={_ANSWER: torch.from_numpy(data.copy()) if whole else data})
+    is_tensor = isinstance(task.params[_MESSAGE], Tensor)
+    return FLModel(params={_REPLY: torch.from_numpy(data.copy()) if is_tensor else data})
 
 
 def reply_of(message: Message, model: FLModel) -> Message:
-    """Return what a client sends back as the reply to `message`; GuardError if it is none."""
+    """Return the reply to `message` in a client's model; GuardError if there is none."""
     if message.metadata.message_type == MessageType.TRAIN:
         return _update(message, model)
     params = model.params if isinstance(model.params, dict) else {}
     try:
-        content = records_from_bytes(_bytes(params[_ANSWER]))
-    except Exception as error:  # whatever a stranger's bytes lead to
-        raise GuardError("the answer cannot be read: did a filter change it?") from error
+        content = records_from_bytes(_bytes(params[_REPLY]))
+    except Exception as error:  # any error that a client's bytes lead to
+        raise GuardError("the reply cannot be read: did a filter change it?") from error
     return Message(content, reply_to=message)
 
 
 def _update(message: Message, model: FLModel) -> Message:
     if model.params_type != ParamsType.FULL or not isinstance(model.params, dict):
         raise GuardError(
-            "the update holds no whole parameters by name: train with params_transfer_type FULL"
+            "the update has no full parameters by name: train with params_transfer_type FULL"
         )
     weight = (model.meta or {}).get(WEIGHT)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= 2**53:
@@ -92,27 +92,27 @@ def _update(message: Message, model: FLModel) -> Message:
 
 
 def _tensors(params: Mapping[Any, Any]) -> dict[str, Tensor]:
-    found = dict[str, Tensor]()
+    tensors = dict[str, Tensor]()
     for name, value in params.items():
         if not isinstance(name, str) or not isinstance(value, Tensor | np.ndarray | np.generic):
             raise GuardError(f"{str(name)[:80]!r} is no array of numbers")
         try:
-            whole = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+            tensor = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
         except TypeError as error:
             raise GuardError(f"{name[:80]!r} is no array of numbers") from error
-        found[name] = whole.detach().cpu()
-    return found
+        tensors[name] = tensor.detach().cpu()
+    return tensors
 
 
 def _message(data: bytes) -> Message:
     try:
         return message_from_bytes(data)
-    except Exception as error:  # whatever a filter made of it
+    except Exception as error:  # any error that a filter's bytes lead to
         raise GuardError("the message cannot be read: did a filter change it?") from error
 
 
 def _bytes(value: object) -> bytes:
-    found = value.cpu().numpy() if isinstance(value, Tensor) else value
-    if not isinstance(found, np.ndarray) or found.dtype != np.uint8 or found.ndim != 1:
-        raise GuardError("a message that is no array of bytes: did a filter change it?")
-    return found.tobytes()
+    array = value.cpu().numpy() if isinstance(value, Tensor) else value
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.ndim != 1:
+        raise GuardError("the message is no array of bytes: did a filter change it?")
+    return array.tobytes()

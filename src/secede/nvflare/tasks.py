@@ -1,7 +1,7 @@
-"""NVFlare's clients and tasks as a grid: one task for each message, bounded by its time to live.
+"""NVFlare's clients and tasks as a Flower grid: one task for each message, with a timeout.
 
-Clients are known by NVFlare's names for them, which its certificates vouch for. Whatever comes for
-a task counts as an answer of the client that the task was for, whatever it says of itself.
+Clients are identified by NVFlare's names for them, which its certificates vouch for. A task's
+result counts as a reply of the client that the task was for, whatever the result says.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from secede.nvflare import flmodels
 from secede.waiting import seconds_left
 
 _FAILED, _GONE = 1, 2  # codes of errors
-_PAUSE = 0.1  # seconds between two looks
+_PAUSE = 0.1  # seconds between two polls
 
 
 class TaskGrid(Grid):
-    """A grid over the clients of a job; it belongs to a controller whose flow has begun."""
+    """A grid over the clients of a job, for a controller whose flow has begun."""
 
     def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal) -> None:
         self._controller, self._fl_ctx, self._abort = controller, fl_ctx, abort
-        self._came = dict[str, Message]()  # by the message that it answers
+        self._replies = dict[str, Message]()  # by the id of the message
         act_as_server(run_id=node_id_of(str(fl_ctx.get_job_id())))
 
     def set_run(self, run: Run) -> None:
-        """Set nothing: the job is the run."""
+        """Ignore the run: the job is the run."""
 
     @property
     def run(self) -> Run:
-        """There is no run of Flower's."""
+        """Refuse: there is no run of Flower's."""
         raise NotImplementedError("a job of NVFlare's is no run of Flower's")
 
     def create_message(
@@ -58,58 +58,58 @@ class TaskGrid(Grid):
         return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the numbers of the clients that are there."""
+        """Return the node ids of the connected clients."""
         return [int(node.node_id) for node in self.get_nodes()]
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return the clients that are there; SilentError once the job is aborted."""
+        """Return the connected clients; SilentError if the job is aborted."""
         return [NodeInfo(node_id=node_id_of(name), name=name) for name in self._names()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Make each message a task for its client."""
+        """Send each message as a task for its client."""
         names = {node_id_of(name): name for name in self._names()}
         return [self._push(message, names) for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Take the replies that are there; SilentError once the job is aborted."""
+        """Return the replies that have come; SilentError if the job is aborted."""
         self._check_abort()
-        found = [self._came.pop(identity, None) for identity in list(message_ids)]
-        return [reply for reply in found if reply is not None]
+        replies = [self._replies.pop(message_id, None) for message_id in list(message_ids)]
+        return [reply for reply in replies if reply is not None]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send messages and wait for the replies, at most so long."""
-        made = list(messages)
-        for message in made:
+        """Send messages and wait for the replies, at most so many seconds."""
+        sent = list(messages)
+        for message in sent:
             message.metadata.ttl = min(message.metadata.ttl, timeout or math.inf)
-        pending, found = set(self.push_messages(made)), list[Message]()
-        seconds = max((message.metadata.ttl for message in made), default=0.0)
+        pending, replies = set(self.push_messages(sent)), list[Message]()
+        seconds = max((message.metadata.ttl for message in sent), default=0.0)
         for _ in seconds_left(seconds, _PAUSE):
-            came = list(self.pull_messages(pending))
-            pending -= {reply.metadata.reply_to_message_id for reply in came}
-            found += came
+            received = list(self.pull_messages(pending))
+            pending -= {reply.metadata.reply_to_message_id for reply in received}
+            replies += received
             if not pending:
                 break
-        return found
+        return replies
 
     def _push(self, message: Message, names: dict[int, str]) -> str:
-        identity = uuid4().hex
-        set_message_id(message, identity)
+        message_id = uuid4().hex
+        set_message_id(message, message_id)
         name = names.get(message.metadata.dst_node_id)
-        if name is None:  # it went away since it was seen
-            self._came[identity] = _lost(message, "it is not connected")
-            return identity
+        if name is None:  # it went away meanwhile
+            self._replies[message_id] = _lost(message, "it is not connected")
+            return message_id
         kind, model = flmodels.task_of(message)
 
         def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            self._came[identity] = _reply(message, client_task.result)
-            client_task.result = None  # nothing else needs it
+            self._replies[message_id] = _reply(message, client_task.result)
+            client_task.result = None  # frees its memory
 
         def done(task: Task, fl_ctx: FLContext) -> None:
-            if all(each.result_received_time is None for each in task.client_tasks):
-                told = f"the task ended as {str(task.completion_status)[:40]}"
-                self._came.setdefault(identity, _lost(message, told))
+            if all(t.result_received_time is None for t in task.client_tasks):
+                reason = f"the task ended as {str(task.completion_status)[:40]}"
+                self._replies.setdefault(message_id, _lost(message, reason))
 
         task = Task(
             name=kind,
@@ -119,21 +119,21 @@ class TaskGrid(Grid):
             task_done_cb=done,
         )
         self._controller.broadcast(task, self._fl_ctx, targets=[name], min_responses=1)
-        return identity
+        return message_id
 
     def _names(self) -> list[str]:
         self._check_abort()
-        known = [str(client.name) for client in self._fl_ctx.get_engine().get_clients()]
-        gone = self._controller.get_client_disconnect_time
-        return [name for name in known if gone(name) is None]
+        registered = [str(client.name) for client in self._fl_ctx.get_engine().get_clients()]
+        disconnected_at = self._controller.get_client_disconnect_time
+        return [name for name in registered if disconnected_at(name) is None]
 
     def _check_abort(self) -> None:
         if self._abort.triggered:
-            raise SilentError("the job was aborted: start it again, it goes on where it was")
+            raise SilentError("the job was aborted: start it again, and it goes on where it was")
 
 
 def node_id_of(name: str) -> int:
-    """Return the number that stands for a name, the same in every run."""
+    """Return the node id of a name, the same in every run."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
 
 
@@ -145,12 +145,12 @@ def _reply(message: Message, result: Any) -> Message:
         return flmodels.reply_of(message, FLModelUtils.from_shareable(result))
     except GuardError as error:
         return Message(Error(_FAILED, str(error)), reply_to=message)
-    except Exception as error:  # no model at all
-        told = f"no model came but {type(error).__name__}"
-        return Message(Error(_FAILED, told), reply_to=message)
+    except Exception as error:  # any error that a client's result leads to
+        reason = f"its result is not a model: {type(error).__name__}"
+        return Message(Error(_FAILED, reason), reply_to=message)
 
 
-def _lost(message: Message, why: str) -> Message:
-    found = Message(Error(_GONE, why), reply_to=message)
-    answer_as_server(found)
-    return found
+def _lost(message: Message, reason: str) -> Message:
+    reply = Message(Error(_GONE, reason), reply_to=message)
+    answer_as_server(reply)
+    return reply

@@ -1,11 +1,11 @@
-"""What a client keeps of itself on its own disk: its last updates, and nothing of anybody else's.
+"""The last updates that a client keeps on its own disk.
 
-Each is a safetensors file; `index.json` tells home, run, round and samples, the newest first. Of
-each home, which is a federation's server, the last two stay, and the one that the server says is in
-its model, or two more while none is known to be that one. A round need not hash what it keeps, but
-takes a checksum: the next one tells the digest that the server found. `get` hashes, `newest` looks
-at checksum or digest; neither gives out other values. Whoever writes holds a lock, and a kill
-leaves all or nothing.
+Each is a safetensors file; `index.json` has home, run, round and samples, the newest first. Of each
+home, which is a federation's server, the last two updates are kept, and the one that the server
+says is in its model, or two more while none is known to be that one. A round may take a checksum
+instead of a digest: the next round brings the digest that the server computed. `get` checks the
+digest, `newest` the checksum or digest. Writers hold a lock, and a kill leaves the old updates or
+the new ones.
 """
 
 from __future__ import annotations
@@ -30,42 +30,44 @@ from secede.flower.storage import state_writer
 from secede.state import State
 
 _INDEX = "index.json"
-_LIMIT = 1 << 20
+_MAX_INDEX_BYTES = 1 << 20
 _NEWEST = 2  # the last one, and the one before in case the server never aggregated the last
 _UNMATCHED = 4  # while none of them is known to be the one that the server says is in its model
-_HOMES = 16  # of which updates stay: whoever makes up more of them fills no disk
+_HOMES = 16  # of which updates are kept: a server that makes up homes cannot fill the disk
 
 
 class KeptUpdate(Document):
-    """An update that the client has: what it is, and where it comes from."""
+    """An update's entry in the index."""
 
-    digest: Digest | None = None  # as the client found it or, while `file` is there, was told
-    file: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""  # "": called by its digest
-    checksum: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # where `file` is there
-    salt: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""  # "": a digest of the values
-    told: Digest | None = None  # what was in the server's model then, so hardly this one
+    digest: Digest | None = None  # the client's own or, if `file` is set, the server's
+    file: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""  # "": named by the digest
+    checksum: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # set together with `file`
+    salt: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""  # "": the digest is unsalted
+    serving: Digest | None = None  # the update in the server's model at that time: another one
     run: str
     round: Count
     samples: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    home: str = ""  # what the server calls itself
-    node: str = ""  # the id under which it was sent
+    home: str = ""  # identity of the server's home
+    node: str = ""  # the node id under which it was sent
 
     @model_validator(mode="after")
-    def _is_called(self) -> Self:
+    def _has_file(self) -> Self:
         if self.digest is None and not self.file:
             raise ValueError("an update with neither digest nor file")
+        if bool(self.file) != (self.checksum is not None):
+            raise ValueError("an update with a file but no checksum, or the other way round")
         return self
 
     @property
     def stem(self) -> str:
-        """What its file is called."""
+        """The file's name without its suffix."""
         return self.file or str(self.digest)
 
 
 class Index(Document):
-    """All that the client has, the newest first."""
+    """All updates that are kept, the newest first."""
 
-    version: Literal[1, 2] = 2  # 1 had no checksums
+    version: Literal[1] = 1
     updates: tuple[KeptUpdate, ...] = ()
 
 
@@ -88,79 +90,83 @@ class KeptUpdates:
         hashed: bool = True,
         hidden: bool = False,
     ) -> KeptUpdate:
-        """Keep an update; `serving` is the digest of the home's one that must stay.
+        """Keep an update; `serving` is the digest of the home's update that must not be deleted.
 
-        It has a digest at once if it is `hashed`, else when the home's next round tells it. That
-        of a `hidden` one is salted, so that nobody can use it to find out whether a guess is right.
+        With `hashed` its digest is computed now, else the home's next round brings it. The digest
+        of a `hidden` update is salted, so that it confirms no guess at the values.
         """
         salt = secrets.token_hex(32) if hidden else ""
-        new = KeptUpdate(
-            digest=_digest(state, salt) if hashed else None,
-            salt=salt,
-            file="" if hashed else secrets.token_hex(16),
-            told=serving,
-            run=run,
-            round=number,
-            samples=samples,
-            home=home,
-            node=node,
-        )
+        digest = _digest(state, salt) if hashed else None
+        file = "" if hashed else secrets.token_hex(16)
         with files.private(), self._locked():
-            known = self._called(self.all(), home, serving)
-            self._check_alone(known, home, run, node)
-            # Both are written before the disk is waited for; the index syncs the folder for both.
+            entries = self._with_served_digest(self.all(), home, serving)
+            self._check_alone(entries, home, run, node)
+            # Both files are written before either is synced; the index syncs the folder for both.
             with (
                 files.replace(self.folder / _INDEX) as index,
-                files.replace(self._path(new), sync_folder=False) as temporary,
+                files.replace(self._path(file or str(digest)), sync_folder=False) as temporary,
             ):
+                checksum = None
                 if hashed:
                     state_writer.write(state, temporary)
                 else:
-                    new = _changed(new, checksum=state_writer.write_with_checksum(state, temporary))
-                stays = _stays(new, known, serving)
-                index.write_bytes(_bytes(stays))
-            self._sweep(stays)
+                    checksum = state_writer.write_with_checksum(state, temporary)
+                new = KeptUpdate(
+                    digest=digest,
+                    file=file,
+                    checksum=checksum,
+                    salt=salt,
+                    serving=serving,
+                    run=run,
+                    round=number,
+                    samples=samples,
+                    home=home,
+                    node=node,
+                )
+                kept = _without_old(new, entries, serving)
+                index.write_bytes(_to_bytes(kept))
+            self._sweep(kept)
         return new
 
     def all(self) -> tuple[KeptUpdate, ...]:
-        """Return what there is, the newest first."""
+        """Return all entries, the newest first."""
         path = self.folder / _INDEX
         if not path.exists():
             return ()
-        return load_document(Index, path, _LIMIT).updates
+        return load_document(Index, path, _MAX_INDEX_BYTES).updates
 
     def get(self, digest: str, home: str | None = None) -> dict[str, Tensor] | None:
-        """Return the update with this digest, of a home if one is named; None if it is not there.
+        """Return the update with this digest, of one home or of any; None if there is none.
 
-        Raises if it is there and damaged, or if one is damaged that may have been it.
+        RecordError if it is damaged, or if an update is damaged that may have been it.
         """
         damaged: RecordError | None = None
-        mine = (kept for kept in self.all() if home is None or kept.home == home)
-        for kept in sorted(mine, key=lambda each: each.digest != digest):
-            if kept.digest != digest and not kept.file:
-                continue  # the client found another digest itself
+        own = (entry for entry in self.all() if home is None or entry.home == home)
+        for entry in sorted(own, key=lambda entry: entry.digest != digest):
+            if entry.digest != digest and not entry.file:
+                continue  # the client itself computed another digest
             try:
-                state = self._load(kept)
-                if _digest(state, kept.salt) == digest:
+                state = self._load(entry)
+                if _digest(state, entry.salt) == digest:
                     return state
-                self._check(kept, state)  # a sound one is another than the server took it for
+                self._check(entry, state)  # an intact update with another digest is another update
             except RecordError as error:
-                damaged = damaged or (error if kept.digest in (digest, None) else None)
+                damaged = damaged or (error if entry.digest in (digest, None) else None)
         if damaged is not None:
             raise damaged
         return None
 
     def newest(self, home: str) -> dict[str, Tensor] | None:
-        """Return the last sound update that was kept for a home; None if there is none.
+        """Return the last intact update of a home; None if there is no update.
 
-        Raises if there are some and all are damaged.
+        RecordError if all of them are damaged.
         """
         damaged: RecordError | None = None
-        for kept in self.all():
-            if kept.home == home:
+        for entry in self.all():
+            if entry.home == home:
                 try:
-                    state = self._load(kept)
-                    self._check(kept, state)
+                    state = self._load(entry)
+                    self._check(entry, state)
                     return state
                 except RecordError as error:
                     damaged = damaged or error
@@ -168,70 +174,68 @@ class KeptUpdates:
             raise damaged
         return None
 
-    def forget(self, home: str | None = None) -> int:
-        """Remove what was kept for a home, or all of it; return how many updates those were."""
+    def forget(self, home: str) -> int:
+        """Delete a home's updates and return how many there were."""
         if not self.folder.exists():
             return 0
         with files.private(), self._locked():
-            known = self.all()
-            stays = tuple(kept for kept in known if home is not None and kept.home != home)
-            files.write_bytes(self.folder / _INDEX, _bytes(stays))
-            self._sweep(stays)
-        return len(known) - len(stays)
+            entries = self.all()
+            kept = tuple(entry for entry in entries if entry.home != home)
+            files.write_bytes(self.folder / _INDEX, _to_bytes(kept))
+            self._sweep(kept)
+        return len(entries) - len(kept)
 
-    def _check_alone(self, known: Sequence[KeptUpdate], home: str, run: str, node: str) -> None:
-        """Raise if another client of the same run keeps its updates here: they would be mixed."""
-        others = {kept.node for kept in known if (kept.home, kept.run) == (home, run)} - {node}
+    def _check_alone(self, entries: Sequence[KeptUpdate], home: str, run: str, node: str) -> None:
+        """Raise if another client of the same run keeps its updates in this folder."""
+        others = {e.node for e in entries if (e.home, e.run) == (home, run)} - {node}
         if others:
             raise ConfigError(
                 f"clients {min(others)} and {node} both keep their updates in {self.folder}: give "
                 "each a folder of its own (secede-folder in its node config)"
             )
 
-    def _load(self, kept: KeptUpdate) -> dict[str, Tensor]:
+    def _load(self, entry: KeptUpdate) -> dict[str, Tensor]:
         try:
-            return states.load(self._path(kept))[0]
+            return states.load(self._path(entry.stem))[0]
         except StateError as error:
             raise RecordError(str(error)) from error
 
-    def _check(self, kept: KeptUpdate, state: State) -> None:
+    def _check(self, entry: KeptUpdate, state: State) -> None:
         """Raise if these are not the values that were written."""
-        if kept.checksum is not None:
-            same = state_writer.checksum(state) == kept.checksum
-        elif kept.digest is not None:
-            same = _digest(state, kept.salt) == kept.digest
-        else:  # of an index of version 1
-            raise RecordError(
-                f"{self._path(kept)}: nothing tells whether its values are those that were written"
-            )
-        if not same:
-            raise RecordError(f"{self._path(kept)}: its values are not those that were written")
-
-    def _called(
-        self, known: Sequence[KeptUpdate], home: str, serving: str | None
-    ) -> Sequence[KeptUpdate]:
-        """Return what is known, with the digest that the server tells and none has yet.
-
-        It is that of the last update, if no other comes into question; else all that do are hashed.
-        """
-        mine = [kept for kept in known if kept.home == home]
-        unnamed = [kept for kept in mine if kept.digest is None]
-        if serving is None or serving in {kept.digest for kept in mine}:
-            return known
-        if unnamed == mine[:1] and all(kept.told != serving for kept in unnamed):
-            found: dict[str, str | None] = {kept.file: serving for kept in unnamed}
+        if entry.checksum is not None:
+            same = state_writer.checksum(state) == entry.checksum
         else:
-            found = {kept.file: self._digest(kept) for kept in unnamed}
+            same = _digest(state, entry.salt) == entry.digest
+        if not same:
+            raise RecordError(
+                f"{self._path(entry.stem)}: its values are not those that were written"
+            )
+
+    def _with_served_digest(
+        self, entries: Sequence[KeptUpdate], home: str, serving: str | None
+    ) -> Sequence[KeptUpdate]:
+        """Return the entries, with the server's digest for the update that has none yet.
+
+        It belongs to the last update if no other can have it; else all candidates are hashed.
+        """
+        own = [entry for entry in entries if entry.home == home]
+        unhashed = [entry for entry in own if entry.digest is None]
+        if serving is None or serving in {entry.digest for entry in own}:
+            return entries
+        if unhashed == own[:1] and all(entry.serving != serving for entry in unhashed):
+            digests: dict[str, str | None] = {entry.file: serving for entry in unhashed}
+        else:
+            digests = {entry.file: self._digest(entry) for entry in unhashed}
         return [
-            _changed(kept, digest=found[kept.file]) if kept in unnamed else kept for kept in known
+            _changed(entry, digest=digests[entry.file]) if entry in unhashed else entry
+            for entry in entries
         ]
 
-    def _digest(self, kept: KeptUpdate) -> str | None:
+    def _digest(self, entry: KeptUpdate) -> str | None:
         """Return an update's digest, None if it is damaged."""
         try:
-            state = self._load(kept)
-            if kept.checksum is not None:
-                self._check(kept, state)
+            state = self._load(entry)
+            self._check(entry, state)
         except RecordError:
             return None
         return states.digest(state)
@@ -245,50 +249,50 @@ class KeptUpdates:
         with files.lock(self.folder / ".lock"):
             yield
 
-    def _sweep(self, stays: Sequence[KeptUpdate]) -> None:
-        """Remove what the index does not name, and what a kill left half written."""
-        names = {f"{kept.stem}.safetensors" for kept in stays}
+    def _sweep(self, kept: Sequence[KeptUpdate]) -> None:
+        """Delete the files that the index does not name, and those that a kill left incomplete."""
+        names = {f"{entry.stem}.safetensors" for entry in kept}
         try:
             for name in os.listdir(self.folder):
-                whole = name.endswith(".safetensors") and name not in names
-                if whole or fnmatch(name, files.PARTS):
+                unnamed = name.endswith(".safetensors") and name not in names
+                if unnamed or fnmatch(name, files.PARTS):
                     os.unlink(self.folder / name)
         except OSError as error:
             raise StorageError(f"cannot delete in {self.folder}: {error.strerror}") from error
 
-    def _path(self, kept: KeptUpdate) -> Path:
-        return self.folder / f"{kept.stem}.safetensors"
+    def _path(self, stem: str) -> Path:
+        return self.folder / f"{stem}.safetensors"
 
 
 def _digest(state: State, salt: str) -> str:
-    """Return an update's digest, or one that nobody can find who does not know the salt."""
-    plain = states.digest(state)
-    return hashlib.sha256(f"{salt}:{plain}".encode()).hexdigest() if salt else plain
+    """Return an update's digest, salted unless `salt` is empty."""
+    unsalted = states.digest(state)
+    return hashlib.sha256(f"{salt}:{unsalted}".encode()).hexdigest() if salt else unsalted
 
 
-def _bytes(updates: Sequence[KeptUpdate]) -> bytes:
+def _to_bytes(updates: Sequence[KeptUpdate]) -> bytes:
     return to_canonical(Index(updates=tuple(updates)).model_dump(mode="json")) + b"\n"
 
 
-def _changed(kept: KeptUpdate, **values: object) -> KeptUpdate:
-    """Return the entry with other values; what is not sound raises."""
-    return KeptUpdate.model_validate({**kept.model_dump(), **values})
+def _changed(entry: KeptUpdate, **values: object) -> KeptUpdate:
+    """Return the entry with other values, validated."""
+    return KeptUpdate.model_validate({**entry.model_dump(), **values})
 
 
-def _stays(
-    new: KeptUpdate, known: Sequence[KeptUpdate], serving: str | None
+def _without_old(
+    new: KeptUpdate, entries: Sequence[KeptUpdate], serving: str | None
 ) -> tuple[KeptUpdate, ...]:
-    """Return what stays once `new` is there, the newest first."""
-    stays, homes, mine = [new], {new.home}, 1
-    digests = {kept.digest for kept in (new, *known) if kept.home == new.home} - {None}
-    for kept in known:
-        if kept.home != new.home:
-            homes |= {kept.home} if len(homes) < _HOMES else set()
-            stays += [kept] if kept.home in homes else []
-        elif kept.digest is None or kept.digest != new.digest:
-            # Of one that is not named, a server that tells no digest has not said that it may go.
-            sure = serving in digests or (serving is None and kept.digest is not None)
-            counts = serving is not None and kept.digest == serving
-            stays += [kept] if counts or mine < (_NEWEST if sure else _UNMATCHED) else []
-            mine += 1
-    return tuple(stays)
+    """Return the entries to keep besides `new`, the newest first."""
+    kept, homes, own = [new], {new.home}, 1
+    digests = {entry.digest for entry in (new, *entries) if entry.home == new.home} - {None}
+    for entry in entries:
+        if entry.home != new.home:
+            homes |= {entry.home} if len(homes) < _HOMES else set()
+            kept += [entry] if entry.home in homes else []
+        elif entry.digest is None or entry.digest != new.digest:
+            # Without a digest of the server, an update that has none may be the one in its model.
+            matched = serving in digests or (serving is None and entry.digest is not None)
+            serves = serving is not None and entry.digest == serving
+            kept += [entry] if serves or own < (_NEWEST if matched else _UNMATCHED) else []
+            own += 1
+    return tuple(kept)

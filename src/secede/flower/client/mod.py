@@ -1,6 +1,6 @@
-"""A Flower client that can leave: it keeps its own last update, and unlearns where its data is.
+"""A Flower client that can leave: it keeps its own last updates and unlearns on its own machine.
 
-`mod` stands outside of any mod that changes the update (clipping, noise) and inside secure
+`mod` lies outside of any mod that changes the update (clipping, noise) and inside secure
 aggregation, so that what it keeps is what the mean is made of; see docs/flower.md.
 """
 
@@ -37,18 +37,18 @@ from secede.unlearning.local_step import LocalResult
 from secede.unlearning.method import TakeStep
 
 FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
-_TRIED = 8  # samples that are put through the network before the first round
+_TRIED = 8  # samples that go through the network before the first round
 _COUNTS = ("num-examples", "num_examples")
 
 Handler = Callable[[Message, Context], Message]
 
 
 class ClientErasure:
-    """What an existing ClientApp needs: a mod that keeps the last update, and three handlers.
+    """What an existing ClientApp needs: a mod that keeps its updates, and three handlers.
 
-    `load_data` gives the client's training data: a loader, a map-style data set, a tuple of
-    tensors; `keys` are what its samples call input and label, where they are mappings. `training`
-    is how the user's own function trains, for steps that go on as it did.
+    `load_data` returns the client's training data: a loader, a map-style data set or a tuple of
+    tensors. `keys` name input and label in samples that are mappings. `training` describes how the
+    user's own function trains, for local steps that train the same way.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class ClientErasure:
         self._training, self._loss, self._seed = training or LocalTraining(), loss, seed
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._methods, self._keys = tuple(methods), keys
-        self._answers = False  # the mod itself, in an app that takes no handlers
+        self._mod_answers = False  # in an app that takes no handlers
 
     def mod(self, message: Message, context: Context, call_next: Handler) -> Message:
-        """Keep what leaves this client after a round of training; all else passes untouched."""
-        if self._answers and message.metadata.message_type in messages.MESSAGE_TYPES:
+        """Keep the update that leaves this client in a round of training; pass on all else."""
+        if self._mod_answers and message.metadata.message_type in messages.MESSAGE_TYPES:
             return self._answer(message, context)
         if message.metadata.message_type != "train":
             return call_next(message, context)
@@ -89,7 +89,7 @@ class ClientErasure:
         if not reply.has_content():
             return reply
         records = list(reply.content.array_records.values())
-        if len(records) == 1:  # with none or several it is no update that a mean is made of
+        if len(records) == 1:  # otherwise it is not an update that a mean can be made of
             kept = self._keep(records[0], reply, message, context, home=home, serving=serving)
             if home and secagg_checks.is_hidden(message) and kept.digest is not None:
                 messages.add_update_digest(reply, kept.digest)
@@ -98,11 +98,11 @@ class ClientErasure:
     def register(self, app: ClientApp) -> ClientApp:
         """Add the handlers and return `app`: `train.unlearn`, `query.secede`, `query.leave`.
 
-        An app that is made of a `client_fn` takes none: there the mod answers.
+        An app that is made of a `client_fn` takes no handlers: there the mod replies to tasks.
         """
         secagg_checks.check_mods(client_mods(app), self.mod)
         if has_client_fn(app):
-            self._answers = True
+            self._mod_answers = True
             return app
         app.train(messages.UNLEARN)(self._answer)
         app.query(messages.QUERY)(self._answer)
@@ -110,12 +110,12 @@ class ClientErasure:
         return app
 
     def updates(self, context: Context) -> KeptUpdates:
-        """Return where this client keeps its updates: a folder of its own on its own disk."""
+        """Return this client's updates, in a folder of its own on its own disk."""
         config = context.node_config
         base = Path(str(config[FOLDER])) if FOLDER in config else self._folder
         if base is None:
             base = Path(os.environ.get("SECEDE_FOLDER") or Path.home() / ".secede" / "updates")
-        # A simulation gives its nodes new ids in each run, but always the same partitions.
+        # In a simulation node ids change in each run, but partitions do not.
         partition = config.get("partition-id")
         name = f"node-{context.node_id}" if partition is None else f"partition-{int(partition)}"
         return KeptUpdates(base / name)
@@ -134,14 +134,14 @@ class ClientErasure:
         state: State = arrays.to_tensors(record)
         if hidden:
             with preserved_randomness():
-                like = arrays.template_of(self._load_model())
-            state = _named(state, like)
-            secagg_checks.check_update(state, like, samples, context)
-        group = message.metadata.group_id  # which the legacy workflow calls by the round's number
+                template = arrays.template_of(self._load_model())
+            state = _named(state, template)
+            secagg_checks.check_update(state, template, samples, context)
+        group = message.metadata.group_id  # in the legacy workflow the round's number
         number = int(group) if hidden and group.isdecimal() else 0
         for config in message.content.config_records.values():
-            told = config.get("server-round")
-            number = told if isinstance(told, int) else number
+            server_round = config.get("server-round")
+            number = server_round if isinstance(server_round, int) else number
         return self.updates(context).put(
             state,
             run=str(message.metadata.run_id),
@@ -150,7 +150,7 @@ class ClientErasure:
             home=home,
             node=str(context.node_id),
             serving=serving,
-            # Of a server that sees each update, the next round tells what digest it found.
+            # A server that sees each update sends its digest with the next round.
             hashed=hidden or not home,
             hidden=hidden,
         )
@@ -158,17 +158,16 @@ class ClientErasure:
     def _answer(self, message: Message, context: Context) -> Message:
         try:
             if message.metadata.message_type == messages.LEAVE_TYPE:
-                return messages.deletion_reply(
-                    message, self.updates(context).forget(messages.read_deletion_request(message))
-                )
-            like = arrays.template_of(self._load_model())
-            asked, state = messages.read_task(message, like)
-            task = client_tasks.from_message(asked.form(), allowed=self._methods)
+                home = messages.read_deletion_request(message)
+                return messages.deletion_reply(message, self.updates(context).forget(home))
+            template = arrays.template_of(self._load_model())
+            header, state = messages.read_task(message, template)
+            task = client_tasks.from_message(header.form(), allowed=self._methods)
             own = None
             if isinstance(task, TakeStep):
-                own = self._own(self.updates(context), asked, like)
+                own = self._own_update(self.updates(context), header, template)
             site = self._site(context)
-            reply = site.do(task, state, own, client=asked.client, number=asked.number)
+            reply = site.run(task, state, own, client=header.client, number=header.number)
             if own and isinstance(reply, LocalResult) and self._hides(context):
                 secagg_checks.check_step(reply.state, state, own)
             return messages.reply_message(message, reply)
@@ -176,8 +175,8 @@ class ClientErasure:
             return messages.error_message(message, error)
 
     def _hides(self, context: Context) -> bool:
-        """Return whether this client hides its updates, for whatever server."""
-        return any(kept.salt for kept in self.updates(context).all())
+        """Return whether this client hides its updates from any server."""
+        return any(entry.salt for entry in self.updates(context).all())
 
     def _site(self, context: Context, most: int | None = None) -> ClientSite:
         samples = load_samples(
@@ -196,11 +195,11 @@ class ClientErasure:
         )
 
     def _try_out(self, message: Message, context: Context) -> None:
-        """Find out before the first update of a training whether a step could run here later."""
+        """Check before the first update of a training that a local step could run here later."""
         run = str(message.metadata.run_id)
         if messages.is_erasure_round(message):
             return
-        if any(kept.run == run for kept in self.updates(context).all()):
+        if any(entry.run == run for entry in self.updates(context).all()):
             return
         try:
             with preserved_randomness():
@@ -208,30 +207,32 @@ class ClientErasure:
         except (ConfigError, DataError) as error:
             raise ConfigError(
                 f"this client could not be erased later: {error}; see docs/flower.md for what "
-                "load_data and load_model may give"
+                "load_data and load_model may return"
             ) from error
 
-    def _own(self, updates: KeptUpdates, asked: TaskHeader, like: State) -> OwnState | None:
-        """Return the update that the server means; without a share in the mean any will do."""
-        found: State | None = None
+    def _own_update(
+        self, updates: KeptUpdates, header: TaskHeader, template: State
+    ) -> OwnState | None:
+        """Return the update that the server names; the newest if it has no share of the mean."""
+        update: State | None = None
         try:
-            found = None if asked.own is None else updates.get(asked.own, asked.home)
+            update = None if header.own is None else updates.get(header.own, header.home)
         except RecordError:
-            if asked.weight:
+            if header.weight:
                 raise
-        if found is None and asked.weight:
+        if update is None and header.weight:
             raise RecordError(
-                f"the update {short_digest(str(asked.own))}, which the model holds, is not in "
+                f"update {short_digest(str(header.own))}, which is part of the model, is not in "
                 f"{updates.folder}: was the folder moved, or the update kept inside of a mod that "
                 "changes it?"
             )
-        if found is None:
-            found = updates.newest(asked.home)
-        return None if found is None else OwnState(_named(found, like), asked.weight)
+        if update is None:
+            update = updates.newest(header.home)
+        return None if update is None else OwnState(_named(update, template), header.weight)
 
 
 def _samples(reply: Message) -> float:
-    """Return the weight that the client gave itself, 0 if it tells none under a usual name."""
+    """Return the number of samples in a client's reply, 0 if it has none under a usual name."""
     records = list[Mapping[str, object]](reply.content.metric_records.values())
     records += reply.content.config_records.values()
     for record in records:
@@ -242,11 +243,11 @@ def _samples(reply: Message) -> float:
     return 0.0
 
 
-def _named(state: State, like: State) -> State:
+def _named(state: State, template: State) -> State:
     """Return a state under the model's names: legacy records number their arrays."""
-    if state.keys() == like.keys():
-        return {name: state[name] for name in like}
-    if set(state) != {str(place) for place in range(len(like))}:
+    if state.keys() == template.keys():
+        return {name: state[name] for name in template}
+    if set(state) != {str(place) for place in range(len(template))}:
         raise GuardError("the update has other entries than the model")
-    values: list[Tensor] = [state[str(place)] for place in range(len(like))]
-    return dict(zip(like, values, strict=True))
+    values: list[Tensor] = [state[str(place)] for place in range(len(template))]
+    return dict(zip(template, values, strict=True))

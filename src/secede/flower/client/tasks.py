@@ -1,7 +1,7 @@
 """A client's side of a task, made of the user's own model and data.
 
-Everything random is named as the simulator names it, by seed, client and number, so that the same
-question gives the same answer here, there, and after a restart.
+All randomness is seeded as in the simulator, by seed, client and number, so that the same task has
+the same result here, in the simulator, and after a restart.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from secede.unlearning.client_tasks import Task
 from secede.unlearning.local_step import LocalResult
 from secede.unlearning.method import Reply
 
-SampleKeys = tuple[str, str]  # what samples call input and label
+SampleKeys = tuple[str, str]  # names of input and label in a sample
 _LABELS = ("label", "labels", "target", "targets", "y")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSite:
-    """What a client has: network, samples, and how it trains."""
+    """A client's network and samples, and how it trains."""
 
     load_model: Callable[[], nn.Module]
     samples: Samples
@@ -45,14 +45,14 @@ class ClientSite:
     device: torch.device
     seed: int = 0
 
-    def do(
+    def run(
         self, task: Task, state: State, own: OwnState | None, *, client: int, number: int
     ) -> LocalResult | Reply:
-        """Run a task; states come and go under all names that the user's records hold."""
+        """Run a task; states have all names of the user's records, shared entries too."""
         template = self.load_model()
         side = ClientSide(
-            global_state=self._here(state, template),
-            own=None if own is None else OwnState(self._here(own.state, template), own.weight),
+            global_state=self._on_device(state, template),
+            own=None if own is None else OwnState(self._on_device(own.state, template), own.weight),
             samples=len(self.samples),
             training=self.training,
             fresh_model=lambda n: self._fresh(client, n),
@@ -64,29 +64,29 @@ class ClientSite:
             reply = task(side)
         if isinstance(reply, Reply):
             return reply
-        whole = states.with_aliases(reply.state, template)
-        return LocalResult({name: v.detach().cpu() for name, v in whole.items()}, reply.report)
+        result = states.with_aliases(reply.state, template)
+        return LocalResult({name: v.detach().cpu() for name, v in result.items()}, reply.report)
 
     def try_out(self) -> None:
-        """Put the samples through a fresh network once, as the gate and every step will."""
+        """Run the samples through a fresh network once, as the gate and every step will."""
         try:
             model = self._fresh(0, 0).eval()
             with torch.inference_mode():
                 outputs = model(self.samples.x)
                 if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
-                    raise ConfigError("the network gives no row of logits for each sample")
+                    raise ConfigError("the network does not return a row of logits for each sample")
                 if int(self.samples.y.max()) >= outputs.shape[1]:
                     raise ConfigError(f"labels beyond the network's {outputs.shape[1]} outputs")
                 self.loss(outputs, self.samples.y)
         except ConfigError:
             raise
         except torch.OutOfMemoryError:
-            return  # that may pass
-        except Exception as error:  # whatever a user's own network says
+            return  # which may be temporary
+        except Exception as error:  # any error of a user's own network
             line = str(error).partition("\n")[0][:200]
             raise ConfigError(f"{type(error).__name__}: {line}") from error
 
-    def _here(self, state: State, template: nn.Module) -> dict[str, torch.Tensor]:
+    def _on_device(self, state: State, template: nn.Module) -> dict[str, torch.Tensor]:
         return states.to(states.without_aliases(state, template), self.device)
 
     def _fresh(self, client: int, number: int) -> nn.Module:
@@ -105,11 +105,11 @@ def load_samples(
     floats: torch.dtype = torch.float32,
     most: int | None = None,
 ) -> Samples:
-    """Return the samples in what a user's `load_data` gives, the first `most` of them.
+    """Return the samples that a user's `load_data` gave, the first `most` of them.
 
-    A loader's are its data set's, or those that its sampler names, put together by its own
-    `collate_fn`; of loaders for training and for testing, the first counts. Items are pairs, or
-    call input and label by names, which `keys` tells where they are not plain.
+    Of several loaders, the first counts. A loader gives its data set's samples, or those that its
+    sampler selects, collated by its own `collate_fn`. Samples are pairs, or mappings whose input
+    and label have the names in `keys`, which can be left out for usual names.
     """
     if isinstance(source, tuple | list) and source and isinstance(source[0], DataLoader):
         source = source[0]
@@ -128,17 +128,17 @@ def load_samples(
         if collate is not None and items:
             source = _pair(collate(items), keys)
             if not _is_pair(source):
-                raise ConfigError("the loader's collate_fn gives no pair of inputs and labels")
+                raise ConfigError("the loader's collate_fn returns no pair of inputs and labels")
         else:
             source = [_pair(item, keys) for item in items]
     if hasattr(source, "__len__") and len(source) == 0:
-        raise ConfigError("load_data gave no samples: expected the client's training data")
+        raise ConfigError("load_data returned no samples: expected the client's training data")
     return as_samples(source, floats=floats, tokens=True)
 
 
 @contextmanager
 def preserved_randomness() -> Iterator[None]:
-    """Run the block, and leave what the user's own training draws at random as it was."""
+    """Run the block without changing the random numbers of the user's own training."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
         with seeded(0, "trial"):
@@ -149,30 +149,32 @@ def preserved_randomness() -> Iterator[None]:
 
 
 def float_dtype(model: nn.Module) -> torch.dtype:
-    """Return the kind of floats that a network computes with."""
-    kinds = (p.dtype for p in model.parameters() if p.is_floating_point())
-    return next(kinds, torch.float32)
+    """Return the floating-point type of a network's parameters."""
+    dtypes = (p.dtype for p in model.parameters() if p.is_floating_point())
+    return next(dtypes, torch.float32)
 
 
 def _is_pair(source: object) -> bool:
-    """Return whether it is inputs and labels, and no data set."""
-    kinds = (torch.Tensor, np.ndarray)
-    return isinstance(source, tuple) and [isinstance(part, kinds) for part in source] == [True] * 2
+    """Return whether a source is a pair of inputs and labels, not a data set."""
+    arrays = (torch.Tensor, np.ndarray)
+    return isinstance(source, tuple) and [isinstance(part, arrays) for part in source] == [True] * 2
 
 
 def _pair(item: object, keys: SampleKeys | None) -> object:
-    """Return an item, or a batch, as a pair of input and label where it calls them by names."""
+    """Return a sample or a batch as a pair of input and label, if it is a mapping."""
     if not isinstance(item, Mapping):
         return tuple(item) if isinstance(item, list) else item
     if keys is None:
         labels = [name for name in item if name in _LABELS]
         if len(item) != 2 or len(labels) != 1:
             raise ConfigError(
-                f"samples call their parts {', '.join(map(repr, item))}: say which are input and "
+                f"samples have the entries {', '.join(map(repr, item))}: give those of input and "
                 "label as ClientErasure(keys=(INPUT, LABEL))"
             )
         (label,) = labels
         keys = (next(name for name in item if name != label), label)
     if any(key not in item for key in keys):
-        raise ConfigError(f"keys={keys!r}, but samples have {', '.join(map(repr, item))}")
+        raise ConfigError(
+            f"keys={keys!r}, but samples have the entries {', '.join(map(repr, item))}"
+        )
     return item[keys[0]], item[keys[1]]

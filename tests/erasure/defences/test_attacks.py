@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.erasure import attacks, places
-from harness.erasure.attacks import Row
-from harness.erasure.lab import SMUGGLED, SMUGGLED_INSIDE, USUAL, Lab
+from benchmarks.threats import attacks, trigger_positions
+from benchmarks.threats.attacks import Row
+from benchmarks.threats.lab import SMUGGLED, SMUGGLED_INSIDE, USUAL, Lab
 from secede import state as states
 from secede.erasure.defences.gate import Failed, Gate, Passed
 from secede.erasure.defences.state_message import limit_bytes, pack, unpack
@@ -125,8 +125,8 @@ def test_what_fades_costs_an_honest_erasure_little(lab: Lab) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [2, 5])
 def test_it_fades_from_a_convolutional_network_too(place: int) -> None:
-    lab = Lab(0, places.planted(place), places.small_cnn)
-    honest, fading, lazy, lazy_faded, new, new_faded = places.measured(lab, place)
+    lab = Lab(0, trigger_positions.planted(place), trigger_positions.small_cnn)
+    honest, fading, lazy, lazy_faded, new, new_faded = trigger_positions.measured(lab, place)
     assert fading > honest - 0.01
     assert min(lazy, new) > 0.5
     assert max(lazy_faded, new_faded) < 0.05

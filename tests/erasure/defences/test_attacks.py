@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.erasure import attacks, places
-from harness.erasure.attacks import Row
-from harness.erasure.lab import SMUGGLED, SMUGGLED_INSIDE, USUAL, Lab
+from benchmarks.threats import attacks, trigger_positions
+from benchmarks.threats.attacks import Row
+from benchmarks.threats.lab import SMUGGLED, SMUGGLED_INSIDE, USUAL, Lab
 from secede import state as states
 from secede.erasure.defences.gate import Failed, Gate, Passed
 from secede.erasure.defences.state_message import limit_bytes, pack_state, unpack_state
@@ -127,8 +127,8 @@ def test_removal_costs_an_honest_erasure_little(lab: Lab) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [2, 5])
 def test_it_is_removed_from_a_convolutional_network_too(place: int) -> None:
-    lab = Lab(0, places.planted(place), places.small_cnn)
-    honest, reduced, lazy, lazy_reduced, new, new_reduced = places.measured(lab, place)
+    lab = Lab(0, trigger_positions.planted(place), trigger_positions.small_cnn)
+    honest, reduced, lazy, lazy_reduced, new, new_reduced = trigger_positions.measured(lab, place)
     assert reduced > honest - 0.01
     assert min(lazy, new) > 0.5
     assert max(lazy_reduced, new_reduced) < 0.05

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.erasure import attacks, small
-from harness.erasure.hostile import HomeLab, row
-from harness.erasure.lab import PLANTED, SMUGGLED, SMUGGLED_INSIDE
+from benchmarks.threats import attacks
+from benchmarks.threats.lab import PLANTED, SMUGGLED, SMUGGLED_INSIDE
+from benchmarks.threats.workflow_attacks import HomeLab, row
+from harness.erasure import small
 from harness.erasure.questions import FEDERATION, NOW, people
 from secede.erasure.documents.request import new_request, unverified_request
 from secede.erasure.planning.options import EraseOptions

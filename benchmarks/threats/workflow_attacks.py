@@ -1,6 +1,6 @@
 """The same attacks through the whole workflow: refused or rolled back, then the next rung.
 
-Print the table (some minutes): PYTHONPATH=src:tests python -m erasure.hostile
+Print the table (some minutes): PYTHONPATH=tests python -m benchmarks.threats.workflow_attacks
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
-from harness.erasure import attacks, small
-from harness.erasure.lab import (
+from benchmarks.threats import attacks
+from benchmarks.threats.lab import (
     AFTERWARDS,
     CLIENTS,
     IMAGES,
@@ -27,6 +27,7 @@ from harness.erasure.lab import (
     Lab,
     network,
 )
+from harness.erasure import small
 from secede import state as states
 from secede.data import catalog, partition
 from secede.erasure.planning.options import EraseOptions
@@ -40,7 +41,7 @@ from secede.state import State
 
 CONFIG = f"""
 data = "mnist-10k"
-model = "harness.erasure.hostile:build"
+model = "benchmarks.threats.workflow_attacks:build"
 device = "cpu"
 executor = "cpu"
 clients = {{ count = {CLIENTS}, leaver = {LEAVER}, partition = "sizes",

@@ -1,6 +1,6 @@
 """Backdoors whose trigger is no small patch, without and with what fades: these survive.
 
-Print the table (some minutes): PYTHONPATH=src:tests python -m erasure.shapes
+Print the table (some minutes): python -m benchmarks.threats.trigger_shapes
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from harness.erasure.attacks import between
-from harness.erasure.lab import AFTERWARDS, Lab
+from benchmarks.threats.attacks import between
+from benchmarks.threats.lab import AFTERWARDS, Lab
 from secede import state as states
 from secede.data.samples import Samples
 from secede.state import State

@@ -1,6 +1,6 @@
 """Backdoors where all clients train with another optimiser, without and with what fades.
 
-Print the table (some minutes): PYTHONPATH=src:tests python -m erasure.optimisers
+Print the table (some minutes): python -m benchmarks.threats.optimisers
 """
 
 from __future__ import annotations
@@ -11,8 +11,16 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from harness.erasure.attacks import between
-from harness.erasure.lab import AFTERWARDS, PLANTED, SEEDS, SMUGGLED, SMUGGLED_INSIDE, Lab, network
+from benchmarks.threats.attacks import between
+from benchmarks.threats.lab import (
+    AFTERWARDS,
+    PLANTED,
+    SEEDS,
+    SMUGGLED,
+    SMUGGLED_INSIDE,
+    Lab,
+    network,
+)
 from secede import state as states
 from secede.federation.engine import Cost, RoundReply, Update
 from secede.federation.robust import by_name

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.erasure import optimisers
-from harness.erasure.attacks import SURVIVES
+from benchmarks.threats import optimisers
+from benchmarks.threats.attacks import SURVIVES
 
 
 @pytest.mark.slow

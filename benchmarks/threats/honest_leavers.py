@@ -1,7 +1,7 @@
 """What honest leavers return, in the guard's unit, and what the gate says of it.
 
 The guard's and the gate's limits come from these numbers. Print them (some minutes):
-PYTHONPATH=src:tests python -m erasure.honest
+python -m benchmarks.threats.honest_leavers
 With --keep-unused-weights as if every leaver were trusted; --scenarios takes only some.
 """
 

@@ -1,6 +1,6 @@
 """Backdoors by the place of their trigger, for two networks, without and with what fades.
 
-Print the table (a quarter of an hour): PYTHONPATH=src:tests python -m erasure.places
+Print the table (a quarter of an hour): python -m benchmarks.threats.trigger_positions
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from harness.erasure.attacks import between
-from harness.erasure.lab import AFTERWARDS, PLANTED, SMUGGLED, Lab, network
+from benchmarks.threats.attacks import between
+from benchmarks.threats.lab import AFTERWARDS, PLANTED, SMUGGLED, Lab, network
 from secede import models
 from secede.scenarios.backdoor import Backdoor
 

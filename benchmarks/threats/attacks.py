@@ -1,6 +1,6 @@
 """Attacks on an erasure, each measured with and without its defence in the lab.
 
-Print the threat table: PYTHONPATH=src:tests python -m erasure.attacks
+Print the threat table: python -m benchmarks.threats.attacks
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from harness.erasure.lab import (
+from benchmarks.threats.lab import (
     AFTERWARDS,
     LEAVER,
     PLANTED,

@@ -1,3 +1,5 @@
+"""Tests `erasure/backend.py`, `simulation/new_federation.py` and `simulation/sites.py` too."""
+
 from __future__ import annotations
 
 import json
@@ -10,7 +12,7 @@ from harness.erasure import small
 from secede import state as states
 from secede.erasure.defences.gate import count
 from secede.erasure.documents.data_commitment import check_commitment
-from secede.erasure.signing.keys import Keyring, load_private
+from secede.erasure.signing.keys import Keyring, load_private_key
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import ModelRegistry
@@ -34,7 +36,7 @@ def test_a_home_holds_all_that_an_erasure_needs(home: Home) -> None:
     assert [client.name for client in federation.clients] == names
     assert sum(client.scope.weight for client in federation.clients) == pytest.approx(1)
     assert list(Keyring.load(home.keys)) == ["server", *names]
-    load_private(home.path / "server.key")
+    load_private_key(home.path / "server.key")
     with ModelRegistry(home.registry, read_only=True) as registry:
         (model,) = registry.models()
     assert (model.status, model.round, list(model.clients)) == ("serving", 4, names)
@@ -130,20 +132,20 @@ def test_a_sites_state_follows_the_model_that_was_promoted(tmp_path: Path) -> No
     sites = Sites(tmp_path)
     old, new = ({"w": torch.tensor([value])} for value in (1.0, 2.0))
     sites.save("a", OwnState(old, 0.5), "")
-    sites.save("a", OwnState(new, 0.25), "round-3", beside=True)
+    sites.save("a", OwnState(new, 0.25), "round-3", is_next=True)
     for _ in range(2):  # doing it again changes nothing
-        sites.settle("a", "round-3")
+        sites.commit("a", "round-3")
         own = sites.load("a")
         assert own is not None
         assert (float(own.state["w"]), own.weight) == (2.0, 0.25)
-    sites.save("a", OwnState(old, 0.5), "round-1", beside=True)
+    sites.save("a", OwnState(old, 0.5), "round-1", is_next=True)
     for _ in range(2):
-        sites.settle("a", None)  # no round made the new model
+        sites.commit("a", None)  # no round made the new model
         own = sites.load("a")
         assert own is not None
         assert (float(own.state["w"]), own.weight) == (2.0, 0.0)
-    sites.forget("a")
-    sites.forget("a")
+    sites.delete("a")
+    sites.delete("a")
     assert sites.load("a") is None
     assert list(tmp_path.iterdir()) == []
 

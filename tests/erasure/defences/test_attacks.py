@@ -1,3 +1,5 @@
+"""Attacks on an erasure, each against the defence that stops it."""
+
 from __future__ import annotations
 
 import pytest
@@ -8,7 +10,7 @@ from harness.erasure.attacks import Row
 from harness.erasure.lab import SMUGGLED, SMUGGLED_INSIDE, USUAL, Lab
 from secede import state as states
 from secede.erasure.defences.gate import Failed, Gate, Passed
-from secede.erasure.defences.state_message import limit_bytes, pack, unpack
+from secede.erasure.defences.state_message import limit_bytes, pack_state, unpack_state
 from secede.errors import GuardError, StateError
 from secede.federation.robust import by_name
 
@@ -61,16 +63,16 @@ def test_the_guards_ball_bounds_a_destructive_state(lab: Lab) -> None:
 def test_tensors_swapped_on_the_wire_are_refused_by_shape_or_by_distance(lab: Lab) -> None:
     by_shape = attacks.swapped(lab.honest, "1.weight", "3.weight")
     with pytest.raises(GuardError, match="has another shape"):
-        unpack(pack(by_shape), lab.global_state)
+        unpack_state(pack_state(by_shape), lab.global_state)
     by_distance = attacks.swapped(lab.honest, "3.weight", "5.weight")
     with pytest.raises(GuardError, match="from the reference, expected at most"):
-        lab.guard().check(unpack(pack(by_distance), lab.global_state))
+        lab.guard().check(unpack_state(pack_state(by_distance), lab.global_state))
 
 
 def test_nan_is_refused_on_the_wire(lab: Lab) -> None:
     broken = {name: value * float("nan") for name, value in lab.honest.items()}
     with pytest.raises(GuardError, match="not finite"):
-        unpack(pack(broken), lab.global_state)
+        unpack_state(pack_state(broken), lab.global_state)
     with pytest.raises(StateError, match="not finite"):  # what would happen without
         lab.post_train(broken, 1)
 
@@ -162,7 +164,11 @@ def test_an_oversized_message_is_not_parsed(lab: Lab) -> None:
     plain, ours = attacks.oversized(lab, mebibytes=8)
     assert plain > 8 << 20
     assert ours == 0
-    assert len(pack(lab.honest)) <= limit_bytes(lab.global_state) < 1.1 * len(pack(lab.honest))
+    assert (
+        len(pack_state(lab.honest))
+        <= limit_bytes(lab.global_state)
+        < 1.1 * len(pack_state(lab.honest))
+    )
 
 
 def test_a_retained_client_that_lies_can_stop_an_erasure(lab: Lab) -> None:

@@ -1,3 +1,5 @@
+"""Tests `erasure/workflow/intake.py` too."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -112,7 +114,7 @@ def test_a_later_date_that_the_journal_does_not_know_is_found(home: Home) -> Non
         body = ExtendedBody(request=entry.digest, extended_to="2027-01-15T12:00:00Z")
         ledger.append("extended", body, NOW)
         journal.save_ledger_head(ledger.head())
-    with pytest.raises(TrustError, match="puts request 1 off, the journal does not"):
+    with pytest.raises(TrustError, match="extends request 1, the journal does not"):
         small.erase(home, entry.id)
 
 
@@ -120,7 +122,7 @@ def test_a_request_that_is_closed_ends_in_a_signed_notice(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entry = small.receive(home)
-    erase.close(
+    erase.close_request(
         home,
         SimulatedBackend(home),
         entry.id,

@@ -1,3 +1,5 @@
+"""Tests `erasure/documents/plan.py` and `erasure/planning/plan_table.py` too."""
+
 from __future__ import annotations
 
 import subprocess
@@ -79,7 +81,7 @@ def test_what_is_not_possible_is_left_out_and_said(home: Home) -> None:
     distrusted = plan(home, untrusted_leaver=True)
     assert [s.rung for s in distrusted.ladder] == ["server-side", "retraining"]
     with pytest.raises(
-        ConfigError, match=r"'projected-ascent' needs the leaver online.*would work"
+        ConfigError, match=r"'projected-ascent' needs the leaver online.*methods that work here"
     ):
         plan(home, gone=True, methods=("projected-ascent",))
     # What is there to compare with erases nobody, and retraining is a rung here.
@@ -167,7 +169,7 @@ def test_kept_history_makes_the_replay_the_server_side_rung_and_goes_with_the_le
     outcome = small.erase(home, small.receive(home).id, ground=ground, how=EraseOptions())
     assert outcome.method == "federaser"
     assert not (home.path / "history").exists()
-    assert any("kept while training" in d["what"] for d in small.told(home)["destroyed"])
+    assert any("kept during training" in d["what"] for d in small.told(home)["destroyed"])
     again = plan_for(home, "site-1")
     assert again.ladder[1].method == "weight-negation"
 
@@ -190,7 +192,7 @@ def test_a_plan_is_kept_by_its_digest_and_shown_whole(home: Home) -> None:
         "second-choice",
         "1 to 5",
         "Quorum: 50 % of the retained clients' samples",
-        "what the leaver returned is not what serves",
+        "the state that the leaver returned does not go into service",
         "Who takes part: site-1, site-2, site-3 (3)",
         "again until 2026-11-15T14:00:00Z",
         *MEAN_LIMITS["trimmed"],

@@ -1,3 +1,7 @@
+"""Tests `erasure/storage/journal_entries.py`, `erasure/storage/journal_rules.py` and
+`erasure/storage/progress.py` too.
+"""
+
 from __future__ import annotations
 
 import sqlite3

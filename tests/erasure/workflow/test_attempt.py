@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,7 @@ def test_an_exhausted_ladder_leaves_the_old_model_serving(home: Home) -> None:
     assert (again.request, again.state) == (2, "promoted")
 
 
+@dataclass(frozen=True)
 class Broken(Method):
     """A user's own method, whose code is at fault."""
 
@@ -153,6 +155,7 @@ class Broken(Method):
         return Start(state=dict[str, State]()["weight"])
 
 
+@dataclass(frozen=True)
 class Odd(Method):
     """A user's own method that returns no state."""
 

@@ -1,3 +1,5 @@
+"""Tests `erasure/workflow/measurement.py` and `erasure/workflow/post_training.py` too."""
+
 from __future__ import annotations
 
 from dataclasses import fields
@@ -299,9 +301,9 @@ def test_backups_and_margins_are_stated(home: Home) -> None:
 
 def test_a_request_of_another_federation_is_refused_at_the_door(home: Home) -> None:
     asked = unverified_request(small.ask(home))
-    from secede.erasure.signing.keys import load_private
+    from secede.erasure.signing.keys import load_private_key
 
-    key = load_private(home.path / "sites" / "site-0.key")
+    key = load_private_key(home.path / "sites" / "site-0.key")
     stranger = sign_request(asked.model_copy(update={"federation": "south"}), key)
     with pytest.raises(RequestError, match="is for federation 'south'"):
         erase.receive(home, stranger, NOW)

@@ -14,7 +14,7 @@ from secede import state as states
 from secede.erasure.documents.request import new_request, sign_request
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.receipts.verify import verify_receipt
-from secede.erasure.signing.keys import generate_key_pair, load_private
+from secede.erasure.signing.keys import generate_key_pair, load_private_key
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Holder
@@ -195,7 +195,7 @@ def test_a_rung_without_the_leaver_has_no_guard_to_tell_of(home: Home) -> None:
 
 def test_a_key_that_is_not_the_server_s_is_refused_before_any_work(home: Home) -> None:
     entry = small.receive(home)
-    other = load_private(home.path / "sites" / "site-1.key")
+    other = load_private_key(home.path / "sites" / "site-1.key")
     with pytest.raises(ConfigError, match="does not belong to"):
         erase.erase(home, SimulatedBackend(home), entry.id, key=other, clock=lambda: NOW)
     assert small.way(home) == ["received"]
@@ -238,7 +238,7 @@ def test_an_open_request_can_be_closed_with_a_reason(home: Home) -> None:
 
     def close(number: int) -> erase.Outcome:
         key, ground = home.server_key(), SimulatedBackend(home)
-        return erase.close(home, ground, number, "withdrawn", key=key, clock=lambda: NOW)
+        return erase.close_request(home, ground, number, "withdrawn", key=key, clock=lambda: NOW)
 
     outcome = close(entry.id)
     assert (outcome.state, outcome.reason) == ("refused", "withdrawn")
@@ -318,7 +318,7 @@ def test_a_key_alone_makes_nobody_a_client(home: Home, name: str) -> None:
         model=small.serving(home),
         now=NOW,
     )
-    data = sign_request(made, load_private(key))
+    data = sign_request(made, load_private_key(key))
     with pytest.raises(RequestError, match="is unknown"):
         erase.receive(home, data, NOW)
     assert not list((home.path / "acknowledgements").glob("*"))

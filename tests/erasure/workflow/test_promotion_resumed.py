@@ -12,7 +12,7 @@ from harness.erasure.small import later, rows
 from secede import files
 from secede.erasure.documents.receipt import Software
 from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
-from secede.erasure.signing.keys import load_private
+from secede.erasure.signing.keys import load_private_key
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.transition_details import PromotionDetails, TransitionDetails
@@ -98,7 +98,7 @@ def test_a_countersigned_receipt_survives_a_resumed_end(
 ) -> None:
     entry = cut_before_promoted(home, monkeypatch)
     path = home.receipt_path(entry.digest)
-    leaver = load_private(home.path / "sites" / "site-0.key")
+    leaver = load_private_key(home.path / "sites" / "site-0.key")
     path.write_bytes(countersign_receipt(path.read_bytes(), leaver))
     outcome = small.erase(home, entry.id)
     found = verify_receipt(path.read_bytes(), home.keyring(), countersigned_by=["site-0"])

@@ -43,7 +43,7 @@ def updates(project: Project) -> dict[str, bytes]:
     """Return some of what each site keeps of itself, and never showed."""
     found: dict[str, bytes] = {}
     for site in project.sites:
-        for path in project.kept(site).rglob("*.safetensors"):
+        for path in project.updates_folder(site).rglob("*.safetensors"):
             state, _ = states.load(path)
             for name, value in state.items():
                 found[f"{site} {path.name} {name}"] = value.numpy().tobytes()

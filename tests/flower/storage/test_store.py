@@ -1,4 +1,7 @@
-"""Whose a folder is, where a training may start and go on, and what becomes of other models."""
+"""Whose a folder is, where a training may start and go on, and what becomes of other models.
+
+Tests `flower/storage/register.py` and `flower/storage/round_log.py` too.
+"""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class Trial:
     def _run(self) -> None:
         self.runs += 1
         try:
-            runs.run(self.project, self.config, seconds=RUN_SECONDS, show=print)
+            runs.run(self.project, self.config, timeout=RUN_SECONDS, show=print)
         except SecedeError as error:
             print(f"run {self.runs}: {error}")
 

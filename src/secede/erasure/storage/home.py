@@ -29,7 +29,7 @@ from secede.erasure.signing.keys import (
     PublicKey,
     Signers,
     ensure_key_pair,
-    load_private,
+    load_private_key,
 )
 from secede.erasure.storage.json_files import load_document, save_document
 from secede.erasure.types import Count, Digest, Document, Name
@@ -128,7 +128,7 @@ class Home:
                 f"{misplaced} is private and lies among public keys: move it to {path}; if "
                 f"{self.keys} was handed to others, they have the key"
             )
-        return load_private(path)
+        return load_private_key(path)
 
     def make_server_key(self) -> None:
         """Make the server's key pair unless it is there; a private key is never replaced."""
@@ -136,7 +136,7 @@ class Home:
 
     def operator_key(self) -> PrivateKey:
         """Return the key that signs requests for clients without one; it signs no receipt."""
-        return load_private(ensure_key_pair(self.path, "operator")[0])
+        return load_private_key(ensure_key_pair(self.path, "operator")[0])
 
     def model_path(self, digest: str) -> Path:
         """Return the file of a model that was put into service."""

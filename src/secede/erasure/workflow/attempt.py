@@ -27,8 +27,7 @@ from secede.erasure.storage.transition_details import (
     ServerStepDetails,
 )
 from secede.erasure.types import MAX_SAFE_INTEGER, Scalar, is_name, parse_time
-from secede.erasure.workflow.checked_engine import with_checked_replies
-from secede.erasure.workflow.participants import Participants, QuorumError
+from secede.erasure.workflow.checked_engine import Participants, QuorumError, with_checked_replies
 from secede.erasure.workflow.session import ErasureSession
 from secede.errors import (
     ConfigError,

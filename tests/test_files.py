@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from secede import files
 from secede.errors import StorageError
+from secede.files import LockedError
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -76,6 +78,60 @@ def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> No
         files.write_text(tmp_path / "file" / "below", "x")
     with pytest.raises(StorageError, match="cannot append"):
         files.append_line(tmp_path / "absent" / "log", "x")
+
+
+def test_a_file_is_created_once(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    files.create(path, b"one", 0o600)
+    with pytest.raises(FileExistsError):
+        files.create(path, b"two", 0o600)
+    assert path.read_bytes() == b"one"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+    with pytest.raises(StorageError, match=r"cannot write .*below: \w+"):
+        files.create(path / "below", b"x", 0o600)
+
+
+def test_a_lock_is_waited_for_and_refused_after_the_timeout(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with files.lock(path):
+        begun = time.monotonic()
+        refused = pytest.raises(LockedError, match="is locked by another process")
+        with refused, files.lock(path, timeout=0.2):
+            pass
+        assert 0.2 <= time.monotonic() - begun < 5
+    with files.lock(path, timeout=0):
+        pass
+
+
+def test_a_lock_on_a_folder_leaves_nothing_in_it(tmp_path: Path) -> None:
+    with files.lock_folder(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(StorageError, match="cannot write"), files.lock_folder(tmp_path / "absent"):
+        pass
+
+
+def test_a_file_under_another_name_is_not_deleted(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("file")
+    os.link(tmp_path / "file", tmp_path / "further")
+    with pytest.raises(StorageError, match="is a symbolic link"):
+        files.delete(tmp_path / "link")
+    with pytest.raises(StorageError, match="has 2 names"):
+        files.delete(tmp_path / "file")
+    (tmp_path / "further").unlink()
+    files.delete(tmp_path / "file")
+    files.delete(tmp_path / "file")
+    assert not (tmp_path / "file").exists()
+
+
+def test_what_kills_left_is_removed_with_the_folders_below(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for path in (tmp_path / ".x.1.part", tmp_path / "a" / ".y.2.part", tmp_path / "a" / "y"):
+        path.touch()
+    files.remove_parts(tmp_path)
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["y"]
 
 
 def test_files_get_the_usual_permissions(tmp_path: Path) -> None:

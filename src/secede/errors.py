@@ -1,4 +1,4 @@
-"""Everything that can go wrong on purpose, each with the exit code the command line ends with."""
+"""The errors that secede raises, each with the exit code of the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class SecedeError(Exception):
-    """Base of all errors that are the user's to mend; its text is one clear line."""
+    """Base of all errors that the user can mend; the text is one line."""
 
     exit_code = 1
 
@@ -62,7 +62,7 @@ class GuardError(SecedeError):
 
 
 class SilentError(SecedeError):
-    """A client that does not answer, or not in time."""
+    """A client that does not reply, or not in time."""
 
     exit_code = 10
 
@@ -82,14 +82,14 @@ class StoppedError(SecedeError):
 def did_you_mean(found: str, known: Iterable[str]) -> str:
     """Return a hint with the known name nearest to `found` and a space, or nothing.
 
-    One that has other digits and is the same otherwise is another's, and no slip: site-9, site-1.
+    A name that differs in digits alone is another one, and no slip: site-9, site-1.
     """
-    names = [name for name in known if not _numbered_alike(found, name)]
+    names = [name for name in known if not _differ_in_digits(found, name)]
     close = difflib.get_close_matches(found.lower().replace("_", "-"), names, n=1, cutoff=0.7)
     close = close or difflib.get_close_matches(found, names, n=1, cutoff=0.7)
     return f"did you mean {close[0]!r}? " if close else ""
 
 
-def _numbered_alike(one: str, other: str) -> bool:
+def _differ_in_digits(one: str, other: str) -> bool:
     first, second = re.split(r"\d+", one), re.split(r"\d+", other)
     return len(first) > 1 and first == second

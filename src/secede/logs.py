@@ -1,4 +1,4 @@
-"""Where secede's log lines go: nowhere by default, to a function, or to standard output.
+"""Log handlers: secede's lines go nowhere by default, to a function, or to standard output.
 
 The library logs under `secede` and its sub-packages. INFO lines are progress for people, WARNING
 lines want somebody to look, DEBUG lines are details.
@@ -14,7 +14,7 @@ LOGGER = logging.getLogger("secede")
 
 
 class LineHandler(logging.Handler):
-    """Passes each line on to a function; what that raises is not swallowed."""
+    """Passes each line on to a function, and lets its exceptions through."""
 
     def __init__(self, write: Callable[[str], None], level: int = logging.INFO) -> None:
         super().__init__(level)
@@ -37,7 +37,7 @@ def passed_to(write: Callable[[str], None], level: int = logging.INFO) -> Iterat
 
 
 def add(handler: logging.Handler) -> None:
-    """Add a handler, and let the lines that it wants reach it."""
+    """Add a handler, and lower the logger's level to the handler's."""
     LOGGER.addHandler(handler)
     if LOGGER.level == logging.NOTSET or LOGGER.level > handler.level:
         LOGGER.setLevel(handler.level)
@@ -45,6 +45,6 @@ def add(handler: logging.Handler) -> None:
 
 def print_unless_handled() -> None:
     """Print lines unless the program has a handler of its own: `flwr log` shows the output."""
-    own = [each for each in LOGGER.handlers if not isinstance(each, logging.NullHandler)]
+    own = [h for h in LOGGER.handlers if not isinstance(h, logging.NullHandler)]
     if not own and not logging.getLogger().handlers:
         add(LineHandler(lambda line: print(line, flush=True)))

@@ -1,4 +1,4 @@
-"""A user's own code, named `package.module:attribute`, on the Python path or beside a config."""
+"""Plugins: a user's own code, named `package.module:attribute`, on the path or beside a config."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from secede.text import describe_exception
 
 @contextmanager
 def importable(search: Path | None) -> Iterator[None]:
-    """Let modules in `search` be imported in the block."""
+    """Make the modules in the folder `search` importable in the block."""
     if search is None:
         yield
         return
@@ -31,9 +31,9 @@ def importable(search: Path | None) -> Iterator[None]:
 
 
 def find(value: str, search: Path | None, *, kind: str, form: str) -> object:
-    """Import what `value` names; errors call it a `kind` and say which `form` is expected.
+    """Import the object that `value` names; errors name its `kind` and the expected `form`.
 
-    To be called in `importable(search)`.
+    Call it in `importable(search)`.
     """
     path, _, attribute = value.partition(":")
     if not all(part.isidentifier() for part in (*path.split("."), attribute)) or path[-3:] == ".py":
@@ -41,14 +41,14 @@ def find(value: str, search: Path | None, *, kind: str, form: str) -> object:
     module = _load(kind, value, path)
     _check_origin(kind, value, module, path, search)
     try:
-        found: object = getattr(module, attribute)
+        plugin: object = getattr(module, attribute)
     except AttributeError:
         raise error_in(kind, value, f"module {path!r} has no {attribute!r}") from None
-    return found
+    return plugin
 
 
 def error_in(kind: str, value: str, problem: str) -> ConfigError:
-    """Return the error that tells what is wrong with a user's own code."""
+    """Return the error for a problem with a user's own code."""
     return ConfigError(f"{kind} {value!r}: {problem}")
 
 
@@ -75,8 +75,8 @@ def _check_origin(
     file = getattr(module, "__file__", None)  # absent where a module is built in
     if search is None or file is None:
         return
-    wanted = search.resolve().joinpath(*path.split("."))
-    candidates = (wanted.with_suffix(".py"), wanted / "__init__.py")
+    expected = search.resolve().joinpath(*path.split("."))
+    candidates = (expected.with_suffix(".py"), expected / "__init__.py")
     loaded = Path(file).resolve()
     if any(own.exists() and own.resolve() != loaded for own in candidates):
         problem = f"{path!r} is already loaded from {loaded}; rename yours in {search}"

@@ -1,4 +1,4 @@
-"""One root seed gives every random choice its own named generator.
+"""Seeds: one root seed gives every random choice its own named generator.
 
 A generator depends on the root seed and its name alone, never on what was drawn before it, so
 a new metric cannot change a training run and a resumed run draws what it would have drawn.
@@ -26,7 +26,7 @@ def generator(seed: int, *name: str | int) -> torch.Generator:
 
 
 # torch's global generators belong to the whole process: one thread at a time may seed them.
-_global_generators = threading.RLock()
+_global_lock = threading.RLock()
 
 
 @contextmanager
@@ -41,8 +41,8 @@ def seeded(seed: int, *name: str | int) -> Iterator[None]:
 
 @contextmanager
 def torch_seeded(derived: int) -> Iterator[None]:
-    """Do what `seeded` does, for a seed that `derive` has given already."""
+    """Do what `seeded` does, for a seed that `derive` returned."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with _global_generators, torch.random.fork_rng(devices=devices):
+    with _global_lock, torch.random.fork_rng(devices=devices):
         torch.manual_seed(derived)
         yield

@@ -200,7 +200,7 @@ def test_a_plan_is_kept_by_its_digest_and_shown_whole(home: Home) -> None:
         assert words in shown
     path = home.path / "plans" / f"{digest}.json"
     path.write_bytes(path.read_bytes().replace(b"site-3", b"site-4"))
-    with pytest.raises(RecordError, match="not the plan that was written down"):
+    with pytest.raises(RecordError, match="does not have the digest of its name"):
         home.load_plan(digest)
     path.unlink()
     with pytest.raises(RecordError, match="missing or damaged"):

@@ -40,14 +40,14 @@ def test_journal_and_plan_are_not_read_again_for_what_is_in_memory(
     entry = small.receive(home)
     for name in ("entry", "transitions", "entries"):
         count(Journal, name)
-    count(Home, "plan")
+    count(Home, "load_plan")
     how = small.options(max_rounds=0, max_server_rounds=0)  # down to the last rung
     outcome = small.erase(home, entry.id, how=how)
     taken = dict(reads)
     assert (outcome.state, outcome.rung) == ("promoted", "retraining")
     transitions = len(small.way(home))
     assert transitions > 12
-    assert taken.pop("plan") == 1
+    assert taken.pop("load_plan") == 1
     assert sum(taken.values()) <= 2 * transitions
 
 

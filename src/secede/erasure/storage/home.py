@@ -1,13 +1,13 @@
-"""A federation's home folder at the server: who takes part, and where everything is kept.
+"""A federation's home folder at the server: its members, and where everything is stored.
 
-federation.json                          name, run, clients and what each put in
-journal.sqlite ledger.sqlite models.sqlite   requests, ledger, registry of models
-server.key  signs receipts; nobody else's           operator.key  signs requests for clients
-keys/       the public keys of all who sign, for everybody
-models/     states in service, by digest         plans/     plans, by digest
-work/       states of erasures in progress       receipts/  receipts and their pages
-sketches/   what old models are recognised by
-acknowledgements/  what clients get for their requests
+federation.json   name, run, clients and the scope of each
+journal.sqlite    requests                       ledger.sqlite   hash-chained rows
+models.sqlite     registry of models             models/         states in service, by digest
+server.key        signs receipts                 operator.key    signs requests for clients
+keys/             public keys, for everybody     plans/          plans, by digest
+work/             states of erasures in progress receipts/       receipts and their pages
+sketches/         fingerprints of old models     acknowledgements/  what clients get back
+erasing.lock      the process that works here
 
 The folder is its owner's alone (0700), and so is all that is written into it (0600).
 """
@@ -34,13 +34,14 @@ from secede.erasure.signing.keys import (
 from secede.erasure.storage.json_files import load_document, save_document
 from secede.erasure.types import Count, Digest, Document, Name
 from secede.errors import ConfigError, RecordError, did_you_mean
+from secede.text import list_first
 
 _MAX_FEDERATION_BYTES = 64 << 20
 _MAX_PLAN_BYTES = 16 << 20  # a plan for as many clients as a federation may have takes half of it
 
 
 class Client(Document):
-    """A client: its name, its number in the engine, and what it put in while training."""
+    """A client: its name, its number in the engine, and the scope of its training."""
 
     name: Name
     number: Count
@@ -48,13 +49,13 @@ class Client(Document):
 
 
 class Federation(Document):
-    """Who takes part, under which name, and the run that trained the first model."""
+    """The name of a federation, its clients, and the run that trained its first model."""
 
     version: Literal[1] = 1
     name: Name
     run: Name
     clients: Annotated[tuple[Client, ...], Field(min_length=2, max_length=100_000)]
-    recipe: Digest  # of what the engine is put up from
+    recipe: Digest  # of what the engine is built from
 
     @model_validator(mode="after")
     def _each_once(self) -> Federation:
@@ -65,17 +66,17 @@ class Federation(Document):
 
     def client(self, name: str) -> Client:
         """Return a client by its name."""
-        found = {client.name: client for client in self.clients}
-        if name not in found:
+        clients = {client.name: client for client in self.clients}
+        if name not in clients:
             raise ConfigError(
-                f"no client {name!r} in federation {self.name!r}: {did_you_mean(name, found)}"
-                f"expected one of {', '.join(sorted(found)[:20])}"
+                f"no client {name!r} in federation {self.name!r}: {did_you_mean(name, clients)}"
+                f"expected one of {list_first(sorted(clients), 20)}"
             )
-        return found[name]
+        return clients[name]
 
 
 class Home:
-    """The folder; its databases are opened by whoever needs them."""
+    """The folder and the paths in it; its databases are opened by whoever needs them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -85,7 +86,7 @@ class Home:
 
     @property
     def federation(self) -> Federation:
-        """Who takes part."""
+        """The federation and its clients."""
         path = self.path / "federation.json"
         if not path.is_file():
             raise ConfigError(
@@ -95,7 +96,7 @@ class Home:
         return load_document(Federation, path, _MAX_FEDERATION_BYTES)
 
     def save_federation(self, federation: Federation) -> None:
-        """Write down who takes part; it makes the folder a home, so it comes last."""
+        """Write the federation's clients; that makes the folder a home, so it comes last."""
         save_document(self.path / "federation.json", federation)
 
     def check_journal(self) -> None:
@@ -111,54 +112,50 @@ class Home:
         return Keyring.load(self.keys)
 
     def client_keys(self) -> dict[str, PublicKey]:
-        """Return the public keys of those who take part, and of nobody else."""
+        """Return the public keys of the federation's clients, and of nobody else."""
         names = {client.name for client in self.federation.clients}
         return {name: key for name, key in self.keyring().items() if name in names}
 
     def signers(self) -> Signers:
-        """Return whose signatures count on a receipt: auditors' keys lie in keys/auditors."""
+        """Return the keys that may sign receipts: auditors' are in keys/auditors."""
         return Signers.load(self.keys)
 
     def server_key(self) -> PrivateKey:
         """Return the key that signs receipts."""
-        path, among = self._server_key, self.keys / f"{SERVER}.key"
-        if among.exists() and not path.exists():
+        path, misplaced = self.path / f"{SERVER}.key", self.keys / f"{SERVER}.key"
+        if misplaced.exists() and not path.exists():
             raise ConfigError(
-                f"{among} is private and lies among public keys: move it to {path}; if {self.keys} "
-                "was handed to others, the key is known to them"
+                f"{misplaced} is private and lies among public keys: move it to {path}; if "
+                f"{self.keys} was handed to others, they have the key"
             )
         return load_private_key(path)
 
     def make_server_key(self) -> None:
-        """Make the server's pair of keys, unless it is there; a private key is never replaced."""
+        """Make the server's key pair unless it is there; a private key is never replaced."""
         ensure_key_pair(self.path, SERVER, public_folder=self.keys)
 
     def operator_key(self) -> PrivateKey:
-        """Return the key that signs requests for clients that have none; nobody's on a receipt."""
+        """Return the key that signs requests for clients without one; it signs no receipt."""
         return load_private_key(ensure_key_pair(self.path, "operator")[0])
 
-    @property
-    def _server_key(self) -> Path:
-        return self.path / f"{SERVER}.key"
-
     def model_path(self, digest: str) -> Path:
-        """Return where a model that was put into service lies."""
+        """Return the file of a model that was put into service."""
         return self.path / "models" / f"{digest}.safetensors"
 
     def work_folder(self, number: int) -> Path:
-        """Return the folder for the states of request `number`, which go when it ends."""
+        """Return the folder for the states of request `number`, deleted when it ends."""
         return self.path / "work" / str(number)
 
     def receipt_path(self, request: str) -> Path:
-        """Return where the receipt for a request lies, by the request's digest."""
+        """Return the file of the receipt for a request, by the request's digest."""
         return self.receipts / f"{request[:16]}.json"
 
     def acknowledgement_path(self, request: str) -> Path:
-        """Return where the server's acknowledgement of a request lies, by the request's digest."""
+        """Return the file of the acknowledgement of a request, by the request's digest."""
         return self.path / "acknowledgements" / f"{request[:16]}.json"
 
     def save_plan(self, plan: Plan) -> str:
-        """Write a plan down and return its digest."""
+        """Write a plan and return its digest."""
         content = plan.content() + b"\n"
         if len(content) > _MAX_PLAN_BYTES:
             raise ConfigError(
@@ -168,15 +165,17 @@ class Home:
         return plan.digest()
 
     def load_plan(self, digest: str) -> Plan:
-        """Return a plan that was written down."""
+        """Return the plan with this digest."""
         path = self._plan_path(digest)
         plan = load_document(Plan, path, _MAX_PLAN_BYTES)
         if plan.digest() != digest:
-            raise RecordError(f"{path}: not the plan that was written down")
+            raise RecordError(
+                f"{path}: its content does not have the digest of its name; restore it from a backup"
+            )
         return plan
 
     def remove_parts(self) -> None:
-        """Remove what a kill left half written; whoever calls holds the home."""
+        """Remove what a kill left half written; the caller has the home's lock."""
         files.remove_parts(self.path)
 
     def _plan_path(self, digest: str) -> Path:

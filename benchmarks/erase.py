@@ -12,8 +12,7 @@ from benchmarks import command
 from benchmarks.federation import LOOP, Rounds, random_images, simulators, split
 from benchmarks.table import milliseconds, table, times
 from benchmarks.timing import Timing, interleaved
-from secede.federation.cost import Cost
-from secede.federation.engine import aggregate
+from secede.federation.engine import Cost, aggregate
 from secede.federation.simulator import Simulator
 from secede.unlearning.local_step import LocalTask
 from secede.unlearning.methods.projected_ascent import ProjectedAscent

@@ -108,7 +108,7 @@ def _deployment(folder: Path, clients: int, config: dict[str, Any]) -> None:
     logs.add(logs.LineHandler(command.say))
     try:
         project = supervisor.up(project)
-        runs.run(project, config, seconds=3600, show=command.say)
+        runs.run(project, config, timeout=3600, show=command.say)
     finally:
         supervisor.down(project)
 

@@ -1,3 +1,5 @@
+"""Docs: their links, configs, programs and lists are true."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""The public names of secede, and which of its packages import what."""
+
 from __future__ import annotations
 
 import subprocess

@@ -92,16 +92,16 @@ def deploy(folder: Path, rounds: int) -> None:
 
     def run(changes: runs.Config) -> None:
         home = {"erasure.home": str(project.home)}
-        runs.run(project, {**home, **changes}, seconds=1800, tell=print)
+        runs.run(project, {**home, **changes}, timeout=1800, show=print)
 
     try:
-        project = supervisor.up(project, print)
+        project = supervisor.up(project)
         run({"num-server-rounds": rounds})
-        supervisor.down(project, print)
-        project = supervisor.up(project, print)
+        supervisor.down(project)
+        project = supervisor.up(project)
         run({"num-server-rounds": 0, "erasure.leaver": f"name:{task.LEAVER}"})
     finally:
-        supervisor.down(project, print)
+        supervisor.down(project)
 
 
 def show(home: Path, seconds: float) -> None:

@@ -1,3 +1,5 @@
+"""Every benchmark as a command, in its smallest size."""
+
 from __future__ import annotations
 
 import json

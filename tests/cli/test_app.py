@@ -1,3 +1,5 @@
+"""Tests `cli/options.py` too."""
+
 from __future__ import annotations
 
 import re

@@ -1,3 +1,5 @@
+"""Tests `experiments/progress.py` and `logs.py` too."""
+
 from __future__ import annotations
 
 import io

@@ -1,3 +1,5 @@
+"""Tests `data/entry.py` too."""
+
 import subprocess
 import sys
 from pathlib import Path

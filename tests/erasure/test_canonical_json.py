@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from harness.erasure import vectors
 from harness.paths import ROOT
-from secede.erasure.canonical_json import MAX_DEPTH, digest, parse, read_file, to_canonical
+from secede.erasure.canonical_json import MAX_DEPTH, digest, parse_json, read_bounded, to_canonical
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Statement
 from secede.errors import ConfigError, SecedeError, TrustError
@@ -53,21 +53,21 @@ def test_a_value_has_one_text() -> None:
 def test_what_is_written_is_read_back(value: dict[str, Any]) -> None:
     data = to_canonical(value)
     assert data.decode() == by_hand(value)
-    assert parse(data, len(data)) == value
-    assert to_canonical(parse(data, len(data))) == data
+    assert parse_json(data, len(data)) == value
+    assert to_canonical(parse_json(data, len(data))) == data
 
 
 def test_the_vectors_are_the_canonical_form_and_its_digest() -> None:
     for vector in [*VECTORS["values"], *VECTORS["documents"]]:
         text = vector.get("input") or json.dumps(vector["value"])
-        value = parse(f'{{"value":{text}}}'.encode(), 1 << 20)["value"]
+        value = parse_json(f'{{"value":{text}}}'.encode(), 1 << 20)["value"]
         assert to_canonical(value).decode() == vector["canonical"], vector["name"]
         assert digest(value) == vector["sha256"], vector["name"]
     for vector in VECTORS["numbers"]:
         assert to_canonical(double(vector["ieee754"])).decode() == vector["canonical"]
     for vector in VECTORS["refused"]:
         with pytest.raises(TrustError):
-            parse(vector["input"].encode(), 1000)
+            parse_json(vector["input"].encode(), 1000)
 
 
 def test_the_vectors_hold_without_our_code() -> None:
@@ -113,8 +113,8 @@ def test_integers_that_other_readers_round_are_refused(sign: int) -> None:
         with pytest.raises(TrustError, match=r"beyond ±\(2\^53 - 1\)"):
             to_canonical({"a": [value]})
     with pytest.raises(TrustError, match=r"beyond ±\(2\^53 - 1\)"):
-        parse(f'{{"a":{sign * (2**53 + 1)}}}'.encode(), 100)
-    large = parse(to_canonical({"a": sign * 1e20}), 100)["a"]
+        parse_json(f'{{"a":{sign * (2**53 + 1)}}}'.encode(), 100)
+    large = parse_json(to_canonical({"a": sign * 1e20}), 100)["a"]
     assert large == sign * 1e20
     assert isinstance(large, float)
 
@@ -200,29 +200,29 @@ def test_a_value_without_a_text_is_refused(value: object) -> None:
 )
 def test_what_is_not_strict_json_is_refused(text: str, told: str) -> None:
     with pytest.raises(TrustError, match=told):
-        parse(text.encode(), 10_000)
+        parse_json(text.encode(), 10_000)
 
 
 def test_whole_surrogate_pairs_are_one_character() -> None:
-    assert parse(b'{"a":"\\ud83d\\ude00"}', 100) == {"a": "\U0001f600"}
+    assert parse_json(b'{"a":"\\ud83d\\ude00"}', 100) == {"a": "\U0001f600"}
 
 
 def test_size_is_looked_at_before_anything_else() -> None:
-    assert parse(b'{"a":1}', 7) == {"a": 1}
+    assert parse_json(b'{"a":1}', 7) == {"a": 1}
     with pytest.raises(TrustError, match="8 bytes, the limit is 7"):
-        parse(b"\xff" * 8, 7)
+        parse_json(b"\xff" * 8, 7)
     with pytest.raises(TrustError, match="not UTF-8: byte 6"):
-        parse(b'{"a":"\xff"}', 100)
+        parse_json(b'{"a":"\xff"}', 100)
 
 
 def test_depth_is_bounded_and_brackets_in_strings_do_not_count() -> None:
     deepest = b'{"a":' + b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1) + b"}"
-    assert to_canonical(parse(deepest, 1000)) == deepest
+    assert to_canonical(parse_json(deepest, 1000)) == deepest
     with pytest.raises(TrustError, match="deep"):
-        parse(b'{"a":' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}", 1000)
+        parse_json(b'{"a":' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}", 1000)
     with pytest.raises(TrustError, match="deep"):
         to_canonical(json.loads("[" * 40 + "]" * 40))
-    assert parse(b'{"a":"\\"[[[[' + b"[{" * 100 + b'"}', 1000)["a"].startswith('"[[[[')
+    assert parse_json(b'{"a":"\\"[[[[' + b"[{" * 100 + b'"}', 1000)["a"].startswith('"[[[[')
 
 
 @pytest.mark.parametrize("unit", [b"[", b"{", b'"', b'\\"', b'{"a":', b'"\\', b"\\", b'["",'])
@@ -230,7 +230,7 @@ def test_a_megabyte_of_anything_is_refused_at_once(unit: bytes) -> None:
     begun = time.process_time()
     for data in (unit * (1_000_000 // len(unit)), b'{"a":"' + unit * (900_000 // len(unit))):
         with pytest.raises(TrustError):
-            parse(data, 1 << 20)
+            parse_json(data, 1 << 20)
     assert time.process_time() - begun < 2
 
 
@@ -238,7 +238,7 @@ def test_a_megabyte_of_anything_is_refused_at_once(unit: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_give_an_object_or_our_error(data: bytes) -> None:
     try:
-        told = str(type(parse(data, 150)))
+        told = str(type(parse_json(data, 150)))
     except SecedeError as error:
         told = str(error)
     assert "\n" not in told
@@ -247,10 +247,10 @@ def test_any_bytes_give_an_object_or_our_error(data: bytes) -> None:
 def test_files_are_read_up_to_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
-    assert read_file(path, 5) == b"12345"
+    assert read_bounded(path, 5) == b"12345"
     with pytest.raises(TrustError, match="more bytes than the limit of 4"):
-        read_file(path, 4)
+        read_bounded(path, 4)
     os.mkfifo(tmp_path / "pipe")
     for other in (tmp_path / "absent", tmp_path, tmp_path / "pipe"):
         with pytest.raises(ConfigError):
-            read_file(other, 5)
+            read_bounded(other, 5)

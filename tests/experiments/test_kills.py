@@ -47,7 +47,7 @@ def attempt(kill_at):
         return wrapped
 
     files.os.replace = deadly(os.replace)
-    files.os.fsync = deadly(os.fsync)
+    files.os.fsync = deadly(lambda _: None)  # a kill does not care what reached the disk
     runner.run([config], [0], Path(runs), RecordedProgress(), search=folder)
 
 

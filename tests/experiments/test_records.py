@@ -8,7 +8,7 @@ import torch
 
 from secede.errors import RecordError
 from secede.experiments.records import Checkpoint, SeedFolder, read_json, run_folder, write_json
-from secede.federation.cost import Cost
+from secede.federation.engine import Cost
 
 
 def folder(path: Path) -> SeedFolder:

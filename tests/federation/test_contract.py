@@ -1,6 +1,8 @@
 """What every engine promises; it runs on the simulator, Flower and NVFlare, which must agree.
 
 Through the engine's two methods all agree on the digest: the same updates, the same answers.
+
+Tests `federation/engine.py` too.
 """
 
 from __future__ import annotations
@@ -43,12 +45,12 @@ Make = Callable[[], Engine]
 def flower(folder: Path) -> FlowerEngine:
     grid = InProcess(sites(len(SIZES), folder), client_app())
     return FlowerEngine(
-        exchange=Transport(grid=grid, pause=0.01),
+        transport=Transport(grid=grid, pause=0.01),
         strategy=strategy(),
         clients=dict(enumerate(online_nodes(grid))),
-        like=template_of(load_model()),
-        round_seconds=1.0,
-        gather_seconds=0.2,
+        template=template_of(load_model()),
+        round_timeout=1.0,
+        online_timeout=0.2,
     )
 
 

@@ -1,3 +1,5 @@
+"""A federation on a GPU, and the same on the CPU."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""An erasure in Flower from the leaver's local step to the receipt."""
+
 from __future__ import annotations
 
 import hashlib

@@ -15,7 +15,7 @@ from harness.flower.journals import home, told
 from harness.flower.small import NOW, OPTIONS, STEP, Federation, load_model, strategy
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.request import new_request, sign_request
-from secede.erasure.signing.keys import generate_key_pair, load_private
+from secede.erasure.signing.keys import generate_key_pair, load_private_key
 from secede.errors import ConfigError, RequestError
 from secede.flower import Store, erase_if_asked
 
@@ -63,7 +63,9 @@ def test_a_dry_run_says_the_plan_and_asks_nobody(federation: Federation) -> None
     federation.train(2)
     for site in federation.sites:
         site.seen.clear()
-    options = json.dumps({"options": {"max_server_rounds": 7}, "gone": True, "dry_run": True})
+    options = json.dumps(
+        {"options": {"max_server_rounds": 7}, "leaver_gone": True, "dry_run": True}
+    )
     assert asked(federation, leaver="name:site-1", options=options)
     (plan,) = [found for line in federation.told if (found := Plan.of_line(line))]
     assert (plan.client, plan.ladder[0].max_rounds) == ("site-1", 7)
@@ -90,7 +92,7 @@ def test_why_somebody_leaves_is_not_assumed(federation: Federation) -> None:
     [
         ("{", "erasure.options: "),
         ('{"colour": 1}', "erasure.options: colour"),
-        ('{"gone": "yes"}', "erasure.options: gone"),
+        ('{"leaver_gone": "yes"}', "erasure.options: leaver_gone"),
         ('{"options": {"colour": 1}}', "options: unknown 'colour'"),
         ('{"options": {"max_rounds": "many"}}', "options: .*rounds"),
     ],
@@ -116,7 +118,7 @@ def test_a_signed_request_is_read_from_its_file(federation: Federation) -> None:
         federation="north", client="site-1", trigger="objection", model=str(serving), now=NOW
     )
     path = federation.folder / "request.json"
-    key = load_private(federation.folder / "theirs" / "site-1.key")
+    key = load_private_key(federation.folder / "theirs" / "site-1.key")
     path.write_bytes(sign_request(made, key))
     options = json.dumps({"options": QUICK, "request": str(path)})
     assert asked(federation, leaver="name:site-1", options=options)
@@ -152,7 +154,7 @@ def test_one_that_is_gone_is_not_waited_for(federation: Federation) -> None:
     federation.train(2)
     federation.site("site-1").online = False
     options = replace(OPTIONS, methods=(), settings={}, max_server_rounds=8, leaver_timeout=600.0)
-    outcome = federation.erase("name:site-1", options=options, gone=True)
+    outcome = federation.erase("name:site-1", options=options, leaver_gone=True)
     assert outcome.rung != "local-step"
     assert not federation.told.has("waiting for site-1")
 

@@ -1,3 +1,5 @@
+"""The server that forks Flower's programs for the tests of real deployments."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""Clients that lie or break off in the middle of an erasure in Flower."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Who is erased: selectors, names, keys and nodes."""
+
 from __future__ import annotations
 
 import hashlib
@@ -17,7 +19,7 @@ from harness.flower.small import NOW, OPTIONS, Federation, client_app, strategy
 from secede import state as states
 from secede.erasure.documents.plan import Margins
 from secede.erasure.documents.request import new_request, sign_request
-from secede.erasure.signing.keys import generate_key_pair, load_private
+from secede.erasure.signing.keys import generate_key_pair, load_private_key
 from secede.errors import ConfigError, RequestError
 from secede.flower import plan
 from secede.flower.client.kept_updates import KeptUpdates
@@ -112,7 +114,7 @@ def test_a_client_with_a_key_of_its_own_must_ask_itself(federation: Federation) 
     made = new_request(
         federation="north", client="site-1", trigger="objection", model=serving, now=NOW
     )
-    signed = sign_request(made, load_private(federation.folder / "theirs" / "site-1.key"))
+    signed = sign_request(made, load_private_key(federation.folder / "theirs" / "site-1.key"))
     with pytest.raises(RequestError, match="the request is 'site-1''s, the leaver 'site-2'"):
         federation.erase("name:site-2", request=signed)
     outcome = federation.erase("name:site-1", request=signed)

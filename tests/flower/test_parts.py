@@ -1,4 +1,8 @@
-"""Grids that show less, exchanges that end, tasks that travel, and what the package needs."""
+"""Grids that show less, exchanges that end, tasks that travel, and what the package needs.
+
+Tests `flower/rounds/transport.py`, `flower/rounds/task_requests.py` and
+`unlearning/client_tasks.py` too.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +95,7 @@ def test_an_exchange_ends_in_time_and_says_who_is_awaited(tmp_path: Path) -> Non
     assert time.monotonic() - started < 2
     assert list(found.lost) == [made[1].node]
     assert "No query function" in found.failed[made[2].node]
-    assert not found.sound
+    assert not found.received
     assert told.has("waiting for", "site-0", "until", "UTC")
 
 
@@ -115,7 +119,7 @@ def test_a_reply_of_another_node_or_type_is_none(
         {"arrays": ArrayRecord(initial()), "config": ConfigRecord({"server-round": 1})}
     )
     found = transport.send([Message(content, made[0].node, "train")], {made[0].node: "site-0"}, 0.3)
-    assert not found.sound
+    assert not found.received
     assert words in found.failed[made[0].node]
 
 
@@ -124,7 +128,7 @@ def test_waiting_for_nodes_to_come_online_ends(tmp_path: Path) -> None:
     grid = InProcess(made, client_app())
     wanted = online_nodes(grid)
     made[1].online = False
-    found = Transport(grid=grid, pause=0.01).gather(wanted, 0.1)
+    found = Transport(grid=grid, pause=0.01).wait_for_nodes(wanted, 0.1)
     assert list(found) == ["site-0"]
     assert told.has("waiting for site-1 until", "to come online")
 

@@ -1,3 +1,5 @@
+"""Tests `plugins.py` too."""
+
 import re
 import sys
 from collections.abc import Callable, Iterator

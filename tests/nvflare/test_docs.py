@@ -1,3 +1,5 @@
+"""The job in docs/nvflare.md, run as written in NVFlare's simulator."""
+
 from __future__ import annotations
 
 import re

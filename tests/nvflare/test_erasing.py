@@ -1,3 +1,8 @@
+"""An erasure in a job of NVFlare, clients and server in one process.
+
+Tests `nvflare/client.py` and `nvflare/controller.py` too.
+"""
+
 from __future__ import annotations
 
 from pathlib import Path

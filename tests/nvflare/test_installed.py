@@ -1,3 +1,5 @@
+"""The package with NVFlare, and without it."""
+
 from __future__ import annotations
 
 import subprocess

@@ -1,3 +1,5 @@
+"""Tests `nvflare/flmodels.py` too."""
+
 from __future__ import annotations
 
 import time
@@ -33,9 +35,9 @@ def engine(job: Job, **options: Any) -> FlowerEngine:
         transport=Transport(grid=grid, pause=0.01),
         strategy=strategy(),
         clients=dict(enumerate(online_nodes(grid))),
-        like=arrays.template_of(load_model()),
+        template=arrays.template_of(load_model()),
         round_timeout=0.4,
-        erasure_online_timeout=0.1,
+        online_timeout=0.1,
         **options,
     )
 

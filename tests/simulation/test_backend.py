@@ -1,3 +1,5 @@
+"""Tests `erasure/backend.py`, `simulation/new_federation.py` and `simulation/sites.py` too."""
+
 from __future__ import annotations
 
 import json
@@ -10,7 +12,7 @@ from harness.erasure import small
 from secede import state as states
 from secede.erasure.defences.gate import count
 from secede.erasure.documents.data_commitment import check_commitment
-from secede.erasure.signing.keys import Keyring, load_private
+from secede.erasure.signing.keys import Keyring, load_private_key
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import ModelRegistry
@@ -34,11 +36,11 @@ def test_a_home_holds_all_that_an_erasure_needs(home: Home) -> None:
     assert [client.name for client in federation.clients] == names
     assert sum(client.scope.weight for client in federation.clients) == pytest.approx(1)
     assert list(Keyring.load(home.keys)) == ["server", *names]
-    load_private(home.path / "server.key")
+    load_private_key(home.path / "server.key")
     with ModelRegistry(home.registry, read_only=True) as registry:
         (model,) = registry.models()
     assert (model.status, model.round, list(model.clients)) == ("serving", 4, names)
-    assert states.digest(states.load(home.model(model.digest))[0]) == model.digest
+    assert states.digest(states.load(home.model_path(model.digest))[0]) == model.digest
     with Ledger(home.ledger, read_only=True) as ledger:
         assert [row.kind for row in ledger.rows()] == ["model", "delivered"]
 
@@ -80,13 +82,13 @@ def test_the_ground_is_the_same_on_every_start(home: Home) -> None:
     assert states.digest(states.of(one.fresh_model(2))) == states.digest(
         states.of(other.fresh_model(2))
     )
-    state = states.load(home.model(small.serving(home)))[0]
+    state = states.load(home.model_path(small.serving(home)))[0]
     assert count(one.engine, [1], state)[0] == count(other.engine, [1], state)[0]
     assert (one.classes, one.training_rounds, one.scenario) == (3, 4, "backdoor")
 
 
 def test_who_is_gone_or_slow_is_silent(home: Home) -> None:
-    state = states.load(home.model(small.serving(home)))[0]
+    state = states.load(home.model_path(small.serving(home)))[0]
     ground = SimulatedBackend(home, gone=["site-0"])
     assert not ground.situation("site-0").leaver_online
     assert ground.situation("site-1").leaver_online
@@ -105,7 +107,7 @@ def test_who_is_gone_or_slow_is_silent(home: Home) -> None:
 
 def test_the_server_counts_on_its_own_samples_by_class(home: Home) -> None:
     ground = SimulatedBackend(home)
-    state = states.load(home.model(small.serving(home)))[0]
+    state = states.load(home.model_path(small.serving(home)))[0]
     found = ground.held_out(state)
     assert sum(found.samples) == 60
     (score,) = (s for s in ground.scores("site-1", state, state) if s.about == "usefulness")
@@ -130,20 +132,20 @@ def test_a_sites_state_follows_the_model_that_was_promoted(tmp_path: Path) -> No
     sites = Sites(tmp_path)
     old, new = ({"w": torch.tensor([value])} for value in (1.0, 2.0))
     sites.save("a", OwnState(old, 0.5), "")
-    sites.save("a", OwnState(new, 0.25), "round-3", beside=True)
+    sites.save("a", OwnState(new, 0.25), "round-3", is_next=True)
     for _ in range(2):  # doing it again changes nothing
-        sites.settle("a", "round-3")
+        sites.commit("a", "round-3")
         own = sites.load("a")
         assert own is not None
         assert (float(own.state["w"]), own.weight) == (2.0, 0.25)
-    sites.save("a", OwnState(old, 0.5), "round-1", beside=True)
+    sites.save("a", OwnState(old, 0.5), "round-1", is_next=True)
     for _ in range(2):
-        sites.settle("a", None)  # no round made the new model
+        sites.commit("a", None)  # no round made the new model
         own = sites.load("a")
         assert own is not None
         assert (float(own.state["w"]), own.weight) == (2.0, 0.0)
-    sites.forget("a")
-    sites.forget("a")
+    sites.delete("a")
+    sites.delete("a")
     assert sites.load("a") is None
     assert list(tmp_path.iterdir()) == []
 

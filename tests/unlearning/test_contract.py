@@ -1,4 +1,8 @@
-"""What every method must keep, whatever it does: its needs, its costs, its repeatability."""
+"""What every method must keep, whatever it does: its needs, its costs, its repeatability.
+
+Tests `unlearning/method.py`, `unlearning/methods/fine_tune.py` and `unlearning/methods/retrain.py`
+too.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,7 @@ import torch
 from harness import servers
 from secede import state as states
 from secede.errors import ConfigError
-from secede.federation.cost import Cost
-from secede.federation.engine import ClientSide, Engine, ReplyT, RoundReply, aggregate
+from secede.federation.engine import ClientSide, Cost, Engine, ReplyT, RoundReply, aggregate
 from secede.state import State
 from secede.unlearning.create import create
 from secede.unlearning.method import Method, Server

@@ -1,4 +1,7 @@
-"""Methods by name, with settings that are checked, and a user's own."""
+"""Methods by name, with settings that are checked, and a user's own.
+
+Tests `strict.py` too.
+"""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ import typer
 from secede.errors import ConfigError
 
 if TYPE_CHECKING:
-    from secede.erasure.documents.plan import GuardLimits
-    from secede.erasure.planning.options import EraseOptions
+    from secede.erasure import EraseOptions, GuardLimits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +121,7 @@ class EraseArguments:
 
     def options(self) -> EraseOptions:
         """Return what the erasure is to do; check it before any work is done."""
-        from secede.erasure.planning.options import EraseOptions, check_options
+        from secede.erasure import EraseOptions, check_options
         from secede.unlearning.create import create
 
         until = self.backups_until and self.backups_until.replace(tzinfo=UTC)
@@ -181,8 +180,7 @@ def with_erase_options(command: Callable[..., None]) -> Callable[..., None]:
 def _limits(min_distance: float) -> GuardLimits:
     from pydantic import ValidationError
 
-    from secede.erasure.documents.plan import GuardLimits
-    from secede.erasure.types import describe_errors
+    from secede.erasure import GuardLimits, describe_errors
 
     line = min(min_distance, GuardLimits().min_line_distance)
     try:

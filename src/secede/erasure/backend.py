@@ -86,7 +86,7 @@ class ClientRecords(Protocol):
         return ()
 
     def holdings(self, client: str) -> tuple[str, ...]:
-        """Return what the server keeps of `client` alone: keys of `documents.receipt.DESTROYED_KINDS`."""
+        """Return what the server keeps of `client` alone: keys of `DESTROYED_KINDS`."""
         ...
 
     def limits(self, client: str) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def digest(value: Any) -> str:
     return hashlib.sha256(to_canonical(value)).hexdigest()
 
 
-def parse(data: bytes, limit: int) -> dict[str, Any]:
+def parse_json(data: bytes, limit: int) -> dict[str, Any]:
     """Return the JSON object in `data`, of at most `limit` bytes.
 
     Refuses deep nesting, repeated keys, NaN and integers that other readers would round. The text
@@ -70,7 +70,7 @@ def parse(data: bytes, limit: int) -> dict[str, Any]:
     return value
 
 
-def read_file(path: Path, limit: int) -> bytes:
+def read_bounded(path: Path, limit: int) -> bytes:
     """Return the bytes of a regular file of at most `limit` bytes."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not hang us

@@ -23,7 +23,7 @@ from torch import Tensor
 from secede import files
 from secede import state as states
 from secede.errors import RecordError, StateError, StorageError
-from secede.federation.cost import Cost
+from secede.federation.engine import Cost
 from secede.state import State
 
 CONFIG, CURVES, RESULT, ENVIRONMENT = (

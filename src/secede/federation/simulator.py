@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.data.mapstyle import as_samples
 from secede.errors import ConfigError
-from secede.federation.cost import Cost
-from secede.federation.engine import Batch, ClientSide, OwnState, ReplyT, RoundReply, Update
+from secede.federation.engine import Batch, ClientSide, Cost, OwnState, ReplyT, RoundReply, Update
 from secede.federation.executors import AUTO
 from secede.federation.executors.choose import Choice, choose
 from secede.federation.executors.executor import Job, Work, WorkingModel

@@ -1,8 +1,8 @@
-"""A live Flower federation as the ground of an erasure, with the store for its memory.
+"""A live Flower federation as the backend of an erasure, with what its store recorded.
 
-The server has no update of anybody, so the guard measures from the global model, with what was
-written down of the leaver's: share, digest, and, unless updates are hidden, how far it lay from the
-mean. The leaver computes the reference itself from its own update and that share.
+The server has no updates, so the guard measures from the global model, with what was recorded of
+the leaver's last update: share, digest and, unless updates are hidden, distance from the mean. The
+leaver computes the reference itself from its own update and that share.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ from torch import nn
 
 from secede import __version__
 from secede import state as states
-from secede.erasure.backend import FederationBackend
-from secede.erasure.defences import gate, weight_layout
-from secede.erasure.defences.gate import Tally
-from secede.erasure.defences.guard import UpdateTrace
-from secede.erasure.defences.reply_checks import SAMPLES
-from secede.erasure.documents.receipt import BY_OPERATOR, Scope, Setting, Software
-from secede.erasure.types import is_name
+from secede.erasure import (
+    BY_OPERATOR,
+    WRONG_SAMPLES,
+    FederationBackend,
+    Scope,
+    Setting,
+    Software,
+    Tally,
+    UpdateTrace,
+    is_name,
+    last_layer,
+    tally,
+)
 from secede.errors import ConfigError
 from secede.federation.engine import OwnState, Update
 from secede.flower.rounds.engine import FlowerEngine, LiveEngine
@@ -48,16 +54,14 @@ IN_DATABASE = (
     "after they were deleted: this receipt says nothing of it."
 )
 RETURNED_OPENLY = (
-    "What the client returned came to the server in the open, once: beside the model from before "
-    "it tells about where the client's own last update lay."
+    "What the client returned came to the server in the open, once: together with the earlier "
+    "model it reveals roughly where the client's own last update lay."
 )
-
-
-GROWTH = 10.0  # times the weight that was recorded: nobody's data grows more between two rounds
+GROWTH = 10.0  # a weight above so many times the recorded one is not taken for honest
 
 
 class FlowerBackend(FederationBackend):
-    """The federation that a store remembers, over a grid."""
+    """The federation whose rounds a store recorded, over a grid."""
 
     scenario = ""
 
@@ -72,26 +76,23 @@ class FlowerBackend(FederationBackend):
         passes: int = 1,
         seed: int = 0,
         by_operator: bool = False,
-        gone: bool = False,
+        leaver_gone: bool = False,
     ) -> None:
         self._store, self._seed = store, seed
-        self._by_operator, self._gone, self._hidden = (
-            by_operator,
-            gone,
-            isinstance(strategy, SecAggSettings),
-        )
-        used = strategy.strategy if isinstance(strategy, SecAggSettings) else strategy
-        self._strategy = type(used).__name__
+        self._by_operator, self._leaver_gone = by_operator, leaver_gone
+        self._hidden = isinstance(strategy, SecAggSettings)
+        mean = strategy.strategy if isinstance(strategy, SecAggSettings) else strategy
+        self._strategy = type(mean).__name__
         self.device = torch.device("cpu")
-        known, rounds = store.clients(), store.log.rounds()
+        nodes, rounds = store.clients(), store.log.rounds()
         last = rounds[-1]
-        self._last = last.number
-        self.clients = {node.name: number for number, node in enumerate(known)}
-        recorded = {each.client: each.weight for r in rounds if not r.erased for each in r.clients}
-        self._weights = {n: recorded[node.name] for n, node in enumerate(known)}
+        self._last_number = last.number
+        self.clients = {node.name: number for number, node in enumerate(nodes)}
+        weights = {c.client: c.weight for r in rounds if not r.erased for c in r.clients}
+        self._weights = {n: weights[node.name] for n, node in enumerate(nodes)}
         self._round_timeout, self._online_timeout = round_timeout, online_timeout
         self._round: tuple[str, Sequence[Contribution], Sequence[Update]] = ("", (), ())
-        digests = {each.client: each.digest for r in rounds for each in r.clients}
+        digests = {c.client: c.digest for r in rounds for c in r.clients}
         engine: Callable[..., LiveEngine] = (
             partial(SecureEngine, masked=strategy, opened=OpenedSums(store.path))
             if isinstance(strategy, SecAggSettings)
@@ -99,44 +100,45 @@ class FlowerBackend(FederationBackend):
         )
         self.engine = engine(
             transport=transport,
-            clients=dict(enumerate(known)),
-            like=store.template,
+            clients=dict(enumerate(nodes)),
+            template=store.template,
             home=store.identity,
             config=next((r.config for r in reversed(rounds) if not r.erased), {}),
             own={
-                n: RecordedUpdate(last.share(c.name), digests[c.name]) for n, c in enumerate(known)
+                n: RecordedUpdate(last.share(node.name), digests[node.name])
+                for n, node in enumerate(nodes)
             },
-            remembers=False,  # what belongs to the serving model stays until one is settled on
+            records_rounds=False,  # the serving model's updates count until another model serves
             round_timeout=round_timeout,
             online_timeout=online_timeout,
             first_round=last.number,
             passes=passes,
             max_weights={n: GROWTH * weight for n, weight in self._weights.items()},
-            note=self._note,
+            on_round=self._keep_round,
         )
         self.training_rounds = sum(not r.erased for r in store.log.lineage())
         self.classes_told = store.classes is not None
         self.classes = store.classes or _outputs(self._fresh("template"))
 
     def situation(self, client: str) -> Situation:
-        """Say what there is: no history and no data, but each round's single updates if open.
+        """Return what there is: no history and no data, but single updates unless hidden.
 
-        A leaver that is offline may come until its deadline, unless it is known to be gone.
+        A leaver that is offline may come until its deadline, unless it is gone for good.
         """
-        return Situation(leaver_online=not self._gone, single_updates=not self._hidden)
+        return Situation(leaver_online=not self._leaver_gone, single_updates=not self._hidden)
 
     def scope(self, client: str) -> Scope:
-        """Say what `client` put in, as it was recorded."""
+        """Return what `client` contributed, as recorded."""
         return register.scope(self._store, client)
 
-    def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
-        """Return what a method finds."""
+    def server(self, client: str, retained: Sequence[str], state: State, timeout: float) -> Server:
+        """Return the server that a method works with."""
         leaver, trace = self.clients[client], self.update_trace(client)
-        # Two sums from one start would tell about single updates: each erasure has its own.
-        name = ("retraining", client, self._last) if self._hidden else ("retraining",)
+        # Two sums from one model would reveal single updates: each erasure has its own fresh model.
+        name = ("retraining", client, self._last_number) if self._hidden else ("retraining",)
         return Server(
             engine=replace(
-                self.engine, task_timeouts={leaver: seconds}, hidden=frozenset({leaver})
+                self.engine, task_timeouts={leaver: timeout}, excluded=frozenset({leaver})
             ),
             global_state=state,
             leaver=leaver,
@@ -151,90 +153,96 @@ class FlowerBackend(FederationBackend):
         return None
 
     def update_trace(self, client: str) -> UpdateTrace | None:
-        """Return what was written down of the client's update in the last mean."""
-        found = self._store.last_round()
-        for each in found.clients if found else ():
-            if found and each.client == client:
-                share = found.share(client)
-                return UpdateTrace(weight=share, distance=each.distance, digest=each.digest)
+        """Return what was recorded of the client's update in the last mean."""
+        last = self._store.last_round()
+        for contribution in last.clients if last else ():
+            if last and contribution.client == client:
+                return UpdateTrace(
+                    weight=last.share(client),
+                    distance=contribution.distance,
+                    digest=contribution.digest,
+                )
         return None
 
     def recorded_digests(self, client: str) -> tuple[str, ...]:
-        """Return the digests of the client's updates that were recorded."""
-        every = (each for r in self._store.log.rounds() for each in r.clients)
-        return tuple(each.digest for each in every if each.client == client and each.digest)
+        """Return the digests of the client's recorded updates, the oldest first."""
+        every = (c for r in self._store.log.rounds() for c in r.clients)
+        return tuple(c.digest for c in every if c.client == client and c.digest)
 
     def fresh_model(self, number: int) -> nn.Module:
         """Return the n-th fresh model."""
         return self._fresh("guard", number)
 
     def set_timeout(self, seconds: float) -> None:
-        """Give every retained client at most so long for an answer or a round."""
+        """Give every retained client at most so many seconds for a reply or a round."""
         self.engine = replace(
             self.engine,
             round_timeout=min(self._round_timeout, seconds),
             online_timeout=min(self._online_timeout, seconds),
         )
 
-    def require_quorum(self, enough: Callable[[Sequence[str]], None]) -> None:
-        """Let no sum be opened of those for whom `enough` raises."""
-        self.engine = replace(self.engine, enough=enough)
+    def require_quorum(self, check: Callable[[Sequence[str]], None]) -> None:
+        """Open no sum of clients for which `check` raises."""
+        self.engine = replace(self.engine, check_quorum=check)
 
     def tally(self, clients: Sequence[int], state: State) -> Tally:
-        """Let clients count at the same time; the server looks at each answer as at any other."""
-        found = self.engine.ask_all(clients, CountRight(), global_state=state)
-        tally = gate.tally(CollectedReplies(found), clients, state)
-        left_out = dict(tally.left_out)
-        for client, counts in tally.counts.items():
+        """Let clients count at the same time, and check each reply."""
+        replies = self.engine.ask_all(clients, CountRight(), global_state=state)
+        sound = tally(CollectedReplies(replies), clients, state)
+        left_out = dict(sound.left_out)
+        for client, counts in sound.counts.items():
             if sum(counts.samples) > GROWTH * self._weights[client]:
-                left_out[client] = SAMPLES
-        sound = {client: c for client, c in tally.counts.items() if client not in left_out}
-        return Tally(sound, left_out, found.cost)
+                left_out[client] = WRONG_SAMPLES
+        valid = {client: c for client, c in sound.counts.items() if client not in left_out}
+        return Tally(valid, left_out, replies.cost)
 
     def aggregated(self, shares: Mapping[str, float]) -> None:
-        """Write down whose updates went into the last round's mean."""
-        start, came, _ = self._round
+        """Record whose updates went into the last round's mean."""
+        start, contributions, _ = self._round
         used = [
-            each.model_copy(update={"weight": shares[each.client]})
-            for each in came
-            if shares.get(each.client, 0.0) > 0
+            contribution.model_copy(update={"weight": shares[contribution.client]})
+            for contribution in contributions
+            if shares.get(contribution.client, 0.0) > 0
         ]
         self._store.pending.put(start, used)
 
     def trained(self, start: str, state: State) -> None:
-        """Write down how far the updates lie from what came of them, and let go of them."""
-        begun, _, updates = self._round
+        """Record each update's distance from the mean, and discard the updates."""
+        round_start, _, updates = self._round
         self._round = ("", (), ())
-        if begun != start:  # it took no round
+        if round_start != start:  # there was no round
             return
         names = {number: name for name, number in self.clients.items()}
-        # Under SecAgg+ every update is the mean, which tells nothing of a client's own.
-        away = {
+        # Under SecAgg+ every update is the mean, so its distance says nothing of a client's own.
+        distances = {
             names[u.client]: None if self._hidden else self._store.distance(u.state, state)
             for u in updates
         }
-        noted = self._store.pending.get(start)
         self._store.pending.put(
-            start, [each.model_copy(update={"distance": away[each.client]}) for each in noted]
+            start,
+            [
+                contribution.model_copy(update={"distance": distances[contribution.client]})
+                for contribution in self._store.pending.get(start)
+            ],
         )
 
     def training(self) -> dict[str, Setting]:
-        """Return what the clients' own functions are told in a round, and the seed."""
-        told = {
+        """Return the config of the clients' own training function, and the seed."""
+        config = {
             name: value if isinstance(value, bool | int | float) else str(value)[:300] or "none"
             for name, value in self.engine.config.items()
             if is_name(name)
         }
-        return {**told, "seed": self._seed}
+        return {**config, "seed": self._seed}
 
     def limits(self, client: str) -> tuple[str, ...]:
-        """Say who asked, where it was not the client, and what lies outside of the home."""
-        elsewhere = (IN_DATABASE,) if self._store.engine == "flower" else ()
-        elsewhere = (*elsewhere, RETURNED_OPENLY) if self._hidden else elsewhere
-        return (*elsewhere, BY_OPERATOR) if self._by_operator else elsewhere
+        """Return what the home does not cover, and that an operator asked, if so."""
+        limits = (IN_DATABASE,) if self._store.engine == "flower" else ()
+        limits = (*limits, RETURNED_OPENLY) if self._hidden else limits
+        return (*limits, BY_OPERATOR) if self._by_operator else limits
 
     def software(self) -> Software:
-        """Return versions."""
+        """Return versions and environment."""
         return Software(
             versions={
                 "secede": __version__,
@@ -250,20 +258,20 @@ class FlowerBackend(FederationBackend):
         )
 
     def holdings(self, client: str) -> tuple[str, ...]:
-        """Return nothing: what the server keeps of a client are its weights and digests."""
+        """Return nothing: the server keeps only weights and digests of a client."""
         return ()
 
     def roll_back(self) -> None:
-        """Forget the rounds that led nowhere; clients keep the update that the model holds."""
+        """Discard the rounds that led nowhere; clients keep their updates of the serving model."""
         self._store.pending.drop()
 
     def commit(self, client: str, trained_from: str | None) -> None:
-        """Go on from the model that serves now, with those who trained it last."""
+        """Record the model that serves now as the last round, with the clients that trained it."""
         store = self._store
         last = store.last_round()
         serving = store.serving_model()
         if last is not None and serving is not None and last.model != serving.digest:
-            state, _ = states.load(store.home.model(serving.digest))
+            state, _ = states.load(store.home.model_path(serving.digest))
             store.record_round(
                 {name: state[name] for name in store.template},
                 run=last.run,
@@ -277,8 +285,10 @@ class FlowerBackend(FederationBackend):
             )
         store.pending.drop()
 
-    def _note(self, start: str, came: Sequence[Contribution], updates: Sequence[Update]) -> None:
-        self._round = (start, came, updates)
+    def _keep_round(
+        self, start: str, contributions: Sequence[Contribution], updates: Sequence[Update]
+    ) -> None:
+        self._round = (start, contributions, updates)
 
     def _fresh(self, *name: str | int) -> nn.Module:
         with seeded(self._seed, "model", *name):
@@ -286,11 +296,11 @@ class FlowerBackend(FederationBackend):
 
 
 def _outputs(model: nn.Module) -> int:
-    """Return how many classes a network tells apart: the outputs of its last linear layer."""
-    found = weight_layout.last_layer(model)
-    if not isinstance(found, nn.Linear):
+    """Return the number of classes: the outputs of the network's last linear layer."""
+    layer = last_layer(model)
+    if not isinstance(layer, nn.Linear):
         raise ConfigError(
-            f"{type(model).__name__} has no linear layer to tell the number of classes from: give "
-            "it as Store(..., classes=), on NVFlare as FederationController(..., classes=)"
+            f"{type(model).__name__} has no linear layer whose outputs are the classes: give their "
+            "number as Store(..., classes=), on NVFlare as FederationController(..., classes=)"
         )
-    return found.out_features
+    return layer.out_features

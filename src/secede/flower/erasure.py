@@ -17,23 +17,34 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from pydantic import Field, ValidationError
 
 from secede import files
-from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.request import (
+from secede.erasure import (
+    PLANNED,
+    PROMOTED,
+    RECEIVED,
     TRIGGERS,
+    Document,
+    Entry,
+    EraseOptions,
+    Home,
+    Journal,
+    Outcome,
+    Plan,
     Request,
+    describe_errors,
+    format_time,
+    key_id,
     new_request,
+    options_from_json,
+    receive,
     sign_request,
     verify_request,
 )
-from secede.erasure.planning.options import EraseOptions, from_json
-from secede.erasure.signing.keys import key_id
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.journal_entries import Entry
-from secede.erasure.storage.transition_details import PLANNED, PROMOTED, RECEIVED
-from secede.erasure.types import Document, describe_errors, format_time
-from secede.erasure.workflow import erase as workflow
-from secede.erasure.workflow.erase import Outcome
+from secede.erasure import (
+    erase as run_erasure,
+)
+from secede.erasure import (
+    plan as make_plan,
+)
 from secede.errors import ConfigError, GuardError, RequestError
 from secede.flower._flwr import LegacyStrategy
 from secede.flower.backend import FlowerBackend
@@ -53,7 +64,7 @@ from secede.unlearning.registry import METHODS
 
 logger = logging.getLogger(__name__)
 
-_GOODBYE = 60.0  # seconds that an erased client has to say that it deleted its updates
+_DELETION_TIMEOUT = 60.0  # seconds for an erased client to report that it deleted its updates
 
 
 def erase(
@@ -65,7 +76,7 @@ def erase(
     request: bytes | Path | None = None,
     trigger: str | None = None,
     options: EraseOptions | None = None,
-    gone: bool = False,
+    leaver_gone: bool = False,
     round_timeout: float = 3600.0,
     online_timeout: float = 120.0,
     passes: int = 1,
@@ -75,57 +86,58 @@ def erase(
 ) -> Outcome:
     """Erase the one client that `leaver` names, as name:NAME, key:SHA-256 or node:ID.
 
-    `request` is what the client signed; without it the operator asks for the client and says why
-    (`trigger`), which is not possible for one whose public key lies in the home's `keys/`. A leaver
-    that is offline is waited for as long as `options.leaver_timeout`; one that is `gone`, not at
-    all. `round_timeout` bounds each transport, `online_timeout` the wait for other clients that are
-    offline; `passes` is how often a client goes over its samples in a round, for the costs. The
-    plan is told before anybody is asked; it and the receipt echo the name.
+    `request` is the client's signed request. Without it the operator asks for the client and gives
+    the reason as `trigger`; not for a client whose public key lies in the home's `keys/`. Erasing
+    waits for a leaver that is offline for `options.leaver_timeout` seconds, for one that is
+    `leaver_gone` not at all; `online_timeout` bounds the wait for other clients, `round_timeout`
+    each round. `passes` is how often a client goes over its samples in a round, for the costs. The
+    plan is logged before any client is asked.
 
-    Under secure aggregation `strategy` is the one that LegacyContext has, and rounds run in the
-    workflow `secure`, so that no other client's update is seen.
+    Under secure aggregation `strategy` is the LegacyContext's, and rounds run in the workflow
+    `secure`, so that no other client's update is seen.
     """
     options = options or EraseOptions()
     _check_live(options)
-    found = _strategy(strategy, secure)
+    mean = _weighted_mean(strategy, secure)
     register.check_recorded(store)
-    _check_secrecy(found, store)
-    # Nobody trains between what is read and done.
+    _check_secrecy(mean, store)
+    # The lock keeps out any training between what is read and done.
     with files.private(), store.lock(purpose="an erasure") as lock:
         home = register.register_federation(store)
         client = find_leaver(grid, store, leaver)
         logger.info(f"leaver {leaver} is client {client.name!r} ({client.selectors()})")
-        _check_enough(found, store, client.name, asked=not (gone or options.untrusted_leaver))
+        asked = not (leaver_gone or options.untrusted_leaver)
+        _check_enough(mean, store, client.name, asked=asked)
         entry, by_operator = _open_request(store, home, client.name, request, trigger)
         transport = Transport(grid=grid, pause=pause, now=store.clock)
-        ground = FlowerBackend(
+        backend = FlowerBackend(
             transport,
-            found,
+            mean,
             store,
             round_timeout=round_timeout,
             online_timeout=online_timeout,
             passes=passes,
             seed=seed,
             by_operator=by_operator,
-            gone=gone,
+            leaver_gone=leaver_gone,
         )
-        again = entry.state == PROMOTED
-        if not again:
+        already = entry.state == PROMOTED
+        if not already:
             logger.info(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
-        if entry.state in (RECEIVED, PLANNED) and not gone and not options.untrusted_leaver:
-            _log_if_offline(transport, store, client)
-        outcome = workflow.erase(
+        if entry.state in (RECEIVED, PLANNED) and asked:
+            _log_if_offline(transport, client)
+        outcome = run_erasure(
             home,
-            ground,
+            backend,
             entry.id,
             key=home.server_key(),
             clock=store.clock,
             options=options,
             lock=lock,
         )
-    logger.info(_earlier_result(outcome, home) if again else _result(outcome, home))
+    logger.info(_earlier_result(outcome, home) if already else _result(outcome, home))
     if outcome.model is not None:
-        _ask_to_delete_updates(transport, store, client, min(round_timeout, _GOODBYE))
+        _ask_to_delete_updates(transport, store, client, min(round_timeout, _DELETION_TIMEOUT))
     return outcome
 
 
@@ -136,78 +148,80 @@ def plan(
     *,
     leaver: str,
     options: EraseOptions | None = None,
-    gone: bool = False,
+    leaver_gone: bool = False,
     secure: Secure | None = None,
 ) -> Plan:
-    """Return what `erase` would do, without asking anybody for anything."""
+    """Return the plan of `erase` without asking any client."""
     options = options or EraseOptions()
     _check_live(options)
-    found = _strategy(strategy, secure)
+    mean = _weighted_mean(strategy, secure)
     register.check_recorded(store)
-    _check_secrecy(found, store)
+    _check_secrecy(mean, store)
     with files.private(), store.lock(purpose="planning an erasure"):
         home = register.register_federation(store)
         client = find_leaver(grid, store, leaver)
-        _check_enough(found, store, client.name, asked=not (gone or options.untrusted_leaver))
-        transport = Transport(grid=grid)
-        ground = FlowerBackend(transport, found, store, gone=gone)
+        asked = not (leaver_gone or options.untrusted_leaver)
+        _check_enough(mean, store, client.name, asked=asked)
+        backend = FlowerBackend(Transport(grid=grid), mean, store, leaver_gone=leaver_gone)
         with Journal(home.journal) as journal:
-            known = _existing_request(store, journal, client.name)
-            asked = (
-                journal.request(known.id) if known else _new_request(store, client.name, "other")
-            )
-        return workflow.plan(home, ground, asked, options=options, now=store.clock())
+            if entry := _existing_request(store, journal, client.name):
+                request = journal.request(entry.id)
+            else:
+                request = _new_request(store, client.name, "other")
+        return make_plan(home, backend, request, options=options, now=store.clock())
 
 
 def find_leaver(grid: Grid, store: Store, leaver: str) -> Node:
     """Return the one client that `leaver` names, among those recorded and those online."""
-    known = store.clients()
+    recorded = store.clients()
     strangers = [
-        node for node in online_nodes(grid) if not any(node.same(other) for other in known)
+        node for node in online_nodes(grid) if not any(node.same(other) for other in recorded)
     ]
-    found = select(leaver, (*known, *strangers))
-    if found in strangers:
+    client = select(leaver, (*recorded, *strangers))
+    if client in strangers:
         raise ConfigError(
-            f"client {found.name!r} is online but never contributed to the model: nothing to erase"
+            f"client {client.name!r} is online but never contributed to the model: nothing to erase"
         )
-    return found
+    return client
 
 
-def _log_if_offline(transport: Transport, store: Store, client: Node) -> None:
-    """Say it if the leaver is offline when it is about to be asked."""
+def _log_if_offline(transport: Transport, client: Node) -> None:
+    """Log that the leaver is offline, if so, before it is asked."""
     if client.name not in transport.wait_for_nodes([client], 0.0):
-        logger.info(
-            f"{client.name} is not online: it is waited for until its deadline; if it is gone for "
-            "good, say so (--leaver-gone), and the next rung is taken at once"
+        logger.warning(
+            f"{client.name} is not online: the erasure waits for it until its deadline; if it is "
+            "gone for good, --leaver-gone (leaver_gone=True) takes the next rung at once"
         )
 
 
 def _ask_to_delete_updates(
-    transport: Transport, store: Store, client: Node, seconds: float
+    transport: Transport, store: Store, client: Node, timeout: float
 ) -> None:
-    """Let an erased client delete its own updates, which are of no use any more."""
-    there = transport.wait_for_nodes([client], 0.0).get(client.name)
-    if there is not None:
-        message = messages.deletion_request(there.node, store.identity, ttl=seconds)
-        reply = transport.send([message], {there.node: client.name}, seconds).sound.get(there.node)
+    """Ask an erased client to delete its own updates, which are of no use any more."""
+    online = transport.wait_for_nodes([client], 0.0).get(client.name)
+    if online is not None:
+        node = online.node
+        message = messages.deletion_request(node, store.identity, ttl=timeout)
+        reply = transport.send([message], {node: client.name}, timeout).received.get(node)
         try:
             if reply is not None:
                 removed = messages.read_deletion_reply(reply)
                 deleted = f"deleted its own updates, {removed} of them"
-                what = deleted if removed else "none of its updates left"
-                logger.info(f"client {client.name!r} has {what}")
+                result = deleted if removed else "none of its updates left"
+                logger.info(f"client {client.name!r} has {result}")
                 return
         except GuardError as error:
-            logger.info(f"client {client.name!r}: {error}")
-    logger.info(
-        f"client {client.name!r} did not say that it deleted its own updates: they lie on its own "
-        "disk, delete them there, or start this again while it is online"
+            logger.warning(f"client {client.name!r}: {error}")
+    logger.warning(
+        f"client {client.name!r} did not report that it deleted its own updates, which are on its "
+        "own disk: delete them there, or start this again while it is online"
     )
 
 
-def _strategy(
+def _weighted_mean(
     strategy: Strategy | LegacyStrategy, secure: Secure | None
 ) -> FedAvg | SecAggSettings:
+    """Return the strategy, with its workflow under SecAgg+; ConfigError if it is no mean."""
     if secure is not None:
         workflow = secure.workflow if isinstance(secure, SecureRecording) else secure
         return legacy_api.check_secagg(strategy, workflow)
@@ -216,36 +230,34 @@ def _strategy(
     )
 
 
-def _check_secrecy(found: FedAvg | SecAggSettings, store: Store) -> None:
-    """Raise if the rounds of an erasure would show what training hid, or the other way round."""
-    last, masked = store.last_round(), isinstance(found, SecAggSettings)
+def _check_secrecy(mean: FedAvg | SecAggSettings, store: Store) -> None:
+    """Raise unless updates are hidden in the erasure's rounds just as they were in training."""
+    last, masked = store.last_round(), isinstance(mean, SecAggSettings)
     if last is None or last.secure == masked:
         return
     if last.secure:
         raise ConfigError(
-            "the model was trained under secure aggregation: give secure=, the SecAggPlusWorkflow "
-            "of that training, so that the others' updates stay hidden"
+            "the model was trained under secure aggregation: give the SecAggPlusWorkflow of that "
+            "training as secure=, so that the other clients' updates stay hidden"
         )
     raise ConfigError(
-        "the model was trained in the open, and its clients' updates were not hidden: leave out "
+        "the model was trained in the open, without hiding its clients' updates: leave out "
         "secure=, or train a round with secure_recording first"
     )
 
 
-def _check_enough(
-    found: FedAvg | SecAggSettings, store: Store, leaver: str, *, asked: bool
-) -> None:
-    """Raise if too few would be left to hide among each other, or were in the last mean."""
-    served, last = store.serving_model(), store.last_round()
-    if not isinstance(found, SecAggSettings) or served is None or last is None:
+def _check_enough(mean: FedAvg | SecAggSettings, store: Store, leaver: str, *, asked: bool) -> None:
+    """Raise if too few clients are left to hide their updates, or were in the last mean."""
+    serving, last = store.serving_model(), store.last_round()
+    if not isinstance(mean, SecAggSettings) or serving is None or last is None:
         return
-    found.check_enough(len({*served.clients} - {leaver}))
-    others = {each.client for each in last.clients} - {leaver}
+    mean.check_enough(len({*serving.clients} - {leaver}))
+    others = {contribution.client for contribution in last.clients} - {leaver}
     if asked and last.share(leaver) and len(others) < 2:
         raise ConfigError(
-            f"the last mean holds {leaver!r} and one other, whose update would come with the step "
-            f"of {leaver!r}: train a round with three clients or more first, or erase it at the "
-            "server alone (gone=True)"
+            f"the last mean is of {leaver!r} and one other client, whose update the step of "
+            f"{leaver!r} would reveal: train a round with three clients or more first, or erase "
+            "it at the server alone (leaver_gone=True)"
         )
 
 
@@ -254,7 +266,7 @@ def _check_live(options: EraseOptions) -> None:
         entry, _ = create(name, options.settings.get(name))
         if entry.name not in LIVE:
             raise ConfigError(
-                f"method {name!r} asks clients for more than a live federation can send; methods "
+                f"method {name!r} needs more of clients than a live federation can send; methods "
                 f"that work live: {', '.join(name for name in LIVE if METHODS[name].erases)}"
             )
 
@@ -265,57 +277,55 @@ def _open_request(
     """Return the request to work on, and whether the operator made it for the client."""
     if request is not None:
         data = request if isinstance(request, bytes) else request.read_bytes()
-        asked = verify_request(data, home.client_keys(), federation=store.name)
-        if asked.client != client:
-            raise RequestError(f"the request is {asked.client!r}'s, the leaver {client!r}")
-        return workflow.receive(home, data, store.clock()), False
+        signed_by = verify_request(data, home.client_keys(), federation=store.name).client
+        if signed_by != client:
+            raise RequestError(f"the request is {signed_by!r}'s, but the leaver is {client!r}")
+        return receive(home, data, store.clock()), False
     operator = home.operator_key()
     with Journal(home.journal) as journal:
-        if (
-            entry := _existing_request(store, journal, client)
-        ) is not None:  # it goes on, or is told again
+        entry = _existing_request(store, journal, client)
+        if entry is not None:  # it goes on, or has ended
             return entry, key_id(operator.public_key) in journal.signed_with(entry.id)
     public = home.keys / f"{client}.pub"
     if public.exists():
         raise RequestError(
-            f"{client!r} signs its own requests, its public key is {public}: give request=, the "
-            "file that `secede request` wrote there"
+            f"{client!r} signs its own requests, with the key of {public}: give the file that "
+            "`secede request` wrote for it as request="
         )
     if not trigger:
         raise ConfigError(
-            f"why {client!r} leaves is not said, and its receipt will: give trigger=, one of "
-            f"{', '.join(TRIGGERS)}"
+            "`trigger` is required because the receipt states the reason for the erasure: choose "
+            f"one of {', '.join(TRIGGERS)}"
         )
     signed = sign_request(_new_request(store, client, trigger), operator)
-    allowed = {client: operator.public_key}  # nowhere else: it must not pass for the client's own
-    return workflow.receive(home, signed, store.clock(), operator=allowed), True
+    allowed = {client: operator.public_key}  # here only: it must not pass for the client's own
+    return receive(home, signed, store.clock(), operator=allowed), True
 
 
 def _existing_request(store: Store, journal: Journal, client: str) -> Entry | None:
     """Return the client's open request, or the one that it was erased for."""
-    known = [entry for entry in journal.entries() if entry.client == client]
-    fitting = [entry for entry in known if entry.open]
-    if not fitting and client in store.erased_clients():
-        fitting = [entry for entry in known if entry.state == PROMOTED]
-    return fitting[-1] if fitting else None
+    every = [entry for entry in journal.entries() if entry.client == client]
+    matches = [entry for entry in every if entry.open]
+    if not matches and client in store.erased_clients():
+        matches = [entry for entry in every if entry.state == PROMOTED]
+    return matches[-1] if matches else None
 
 
 def _new_request(store: Store, client: str, trigger: str) -> Request:
-    serving = store.serving_digest()
-    if serving is None:
+    model = store.serving_digest()
+    if model is None:
         raise ConfigError(f"{store.path} has no serving model")
     return new_request(
-        federation=store.name, client=client, trigger=trigger, model=serving, now=store.clock()
+        federation=store.name, client=client, trigger=trigger, model=model, now=store.clock()
     )
 
 
 def _earlier_result(outcome: Outcome, home: Home) -> str:
     with Journal(home.journal, read_only=True) as journal:
-        at = journal.transitions(outcome.request)[-1].at
+        time = journal.transitions(outcome.request)[-1].at
     return (
-        f"{outcome.client} was erased already, at {format_time(at)}, and is not erased again; "
-        "receipt "
-        f"{outcome.receipt}"
+        f"{outcome.client} was erased already, at {format_time(time)}, and is not erased again; "
+        f"receipt {outcome.receipt}"
     )
 
 
@@ -323,16 +333,16 @@ def _result(outcome: Outcome, home: Home) -> str:
     if outcome.model is None:
         return f"{outcome.client} was not erased: {outcome.state}: {outcome.reason}"
     return (
-        f"{outcome.client} is erased by {outcome.method}; model {home.model(outcome.model)}, "
+        f"{outcome.client} is erased by {outcome.method}; model {home.model_path(outcome.model)}, "
         f"receipt {outcome.receipt}"
     )
 
 
 class RunOptions(Document):
-    """How it shall be done."""
+    """The JSON in a run's `erasure.options`."""
 
-    options: dict[str, Any] = Field(default_factory=dict)
-    gone: bool = False
+    options: dict[str, Any] = Field(default_factory=dict)  # fields of EraseOptions
+    leaver_gone: bool = False
     request: str = ""
     dry_run: bool = False
 
@@ -345,32 +355,39 @@ def erase_if_asked(
     *,
     secure: Secure | None = None,
 ) -> bool:
-    """Erase whom the run's config names, and return True; False if it names nobody: train.
+    """Erase the client that the run's config names and return True; False if it names none: train.
 
-    RolledBackError if it came to nothing, so that the run ends as failed. A dry run says the plan
-    as one line of JSON. `secure` is the workflow of a training under secure aggregation.
+    RolledBackError if the erasure was rolled back, so that the run ends as failed. A dry run prints
+    the plan as one line of JSON. `secure` is the workflow of a training under secure aggregation.
     """
     config = context.run_config
     leaver, trigger = str(config.get("erasure.leaver", "")), config.get("erasure.trigger")
     if not leaver:
         return False
-    settings = _run_options(str(config.get("erasure.options", "") or "{}"))
-    options = from_json(settings.options)
-    if settings.dry_run:
-        found = plan(
-            grid, strategy, store, leaver=leaver, options=options, gone=settings.gone, secure=secure
+    run_options = _run_options(str(config.get("erasure.options", "") or "{}"))
+    options = options_from_json(run_options.options)
+    if run_options.dry_run:
+        planned = plan(
+            grid,
+            strategy,
+            store,
+            leaver=leaver,
+            options=options,
+            leaver_gone=run_options.leaver_gone,
+            secure=secure,
         )
-        logger.info(found.line())
+        # Printed, not logged: whoever started the run reads the line, whatever the app's handlers.
+        print(planned.line(), flush=True)
         return True
     erase(
         grid,
         strategy,
         store,
         leaver=leaver,
-        request=Path(settings.request) if settings.request else None,
+        request=Path(run_options.request) if run_options.request else None,
         trigger=str(trigger) if trigger else None,
         options=options,
-        gone=settings.gone,
+        leaver_gone=run_options.leaver_gone,
         secure=secure,
     ).check()
     return True

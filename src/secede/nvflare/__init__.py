@@ -23,13 +23,13 @@ for _name in ("nvflare", "flwr"):
 if TYPE_CHECKING:
     from secede.nvflare.client import ClientErasure as ClientErasure
     from secede.nvflare.controller import FederationController as FederationController
-    from secede.nvflare.store import Store as Store
+    from secede.nvflare.controller import Store as Store
     from secede.nvflare.tasks import TaskGrid as TaskGrid
 
 _HOMES = {
     "ClientErasure": "client",
     "FederationController": "controller",
-    "Store": "store",
+    "Store": "controller",
     "TaskGrid": "tasks",
 }
 

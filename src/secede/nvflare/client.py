@@ -16,7 +16,7 @@ from flwr.app import Context, Message, RecordDict
 from nvflare.app_common.abstract.fl_model import FLModel
 from torch import nn
 
-from secede.erasure.types import check_name
+from secede.erasure import check_name
 from secede.errors import ConfigError
 from secede.federation.training import LocalTraining, Loss
 from secede.flower.client.kept_updates import KeptUpdates

@@ -20,14 +20,21 @@ from nvflare.apis.signal import Signal
 from torch import nn
 
 from secede import plugins
-from secede.erasure.planning.options import from_json
+from secede.erasure import options_from_json
 from secede.errors import ConfigError, SecedeError
 from secede.flower.erasure import erase
 from secede.flower.protocol import arrays
 from secede.flower.rounds.recording import recording
-from secede.nvflare.store import Store
+from secede.flower.storage.store import Store as FlowerStore
 from secede.nvflare.tasks import TaskGrid
 from secede.seeding import seeded
+
+
+class Store(FlowerStore):
+    """A federation's folder at the server."""
+
+    engine = "nvflare"
+    packages = ("nvflare", "flwr")
 
 
 class FederationController(Controller):
@@ -37,8 +44,8 @@ class FederationController(Controller):
     folder. `options` are fields of `EraseOptions`, `request` the file that the
     client signed, `trigger` why it leaves where the operator asks for it. All waits are in
     seconds: `wait` for clients before a round of training, `gather` for those
-    that are offline during an erasure, `round` for each transport. `classes` is how many the network
-    tells apart, where its last linear layer does not say it.
+    that are offline during an erasure, `round` for each transport. `classes` is how many the
+    network tells apart, where its last linear layer does not say it.
     """
 
     def __init__(
@@ -110,7 +117,7 @@ class FederationController(Controller):
             leaver=self.leaver,
             request=Path(self.request) if self.request else None,
             trigger=self.trigger or None,
-            options=from_json(self.options or {}),
+            options=options_from_json(self.options or {}),
             round_timeout=self.round_timeout,
             online_timeout=self.erasure_online_timeout,
             seed=self.seed,

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from secede.errors import ConfigError, did_you_mean
-from secede.scenarios.share import default_share
+from secede.scenarios.scenario import default_share
 
 if TYPE_CHECKING:
     from secede.scenarios.scenario import Scenario

@@ -15,8 +15,14 @@ from torch import Tensor
 
 from secede.data.samples import Samples
 from secede.errors import ConfigError
-from secede.scenarios.scenario import Probe, Scenario, check_images, everyone
-from secede.scenarios.share import changed_count, check_share
+from secede.scenarios.scenario import (
+    Probe,
+    Scenario,
+    changed_count,
+    check_images,
+    check_share,
+    everyone,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,14 @@ from typing import ClassVar
 import torch
 
 from secede.data.samples import Samples
-from secede.scenarios.scenario import Probe, Scenario, check_images, everyone
-from secede.scenarios.share import changed_count, check_share
+from secede.scenarios.scenario import (
+    Probe,
+    Scenario,
+    changed_count,
+    check_images,
+    check_share,
+    everyone,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

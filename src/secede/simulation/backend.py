@@ -1,8 +1,8 @@
-"""A simulated federation as the ground of an erasure: everybody lives in one home folder.
+"""The simulated backend of an erasure: server and clients live in one home folder.
 
-What in a real federation lies at a client, its last own state, lies in `sites/` here, and the
-server may look at it as far as single updates are not hidden. It is put up again from its recipe
-on every start, to the same bits.
+A client's last own state, which a real federation has at the client, lies in `sites/` here. The
+server may read it as far as single updates are not hidden. The federation is built again from its
+recipe on every start, to the same bits.
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ from torch import nn
 
 from secede import __version__, files
 from secede import state as states
-from secede.erasure.backend import FederationBackend
-from secede.erasure.defences.gate import Counts
-from secede.erasure.documents.receipt import Scope, Score, Setting, Software
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.model_registry import ModelRegistry
-from secede.erasure.workflow.measurement import score
+from secede.erasure import (
+    Counts,
+    FederationBackend,
+    Home,
+    ModelRegistry,
+    Scope,
+    Score,
+    Setting,
+    Software,
+    score_beside_reference,
+)
 from secede.errors import ConfigError, RecordError
 from secede.experiments.config import Config
 from secede.experiments.setup import Federation, federate, load_dataset, make_deterministic
@@ -39,7 +44,7 @@ LEVEL = 0.95  # of the intervals of held-out scores
 
 
 class Recipe(BaseModel):
-    """What a simulated federation is put up from."""
+    """What a simulated federation is built from."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -64,24 +69,26 @@ class Recipe(BaseModel):
         except OSError as error:
             raise RecordError(f"{path}: missing; restore it from a backup") from error
 
-    def put_up(self) -> Federation:
+    def build(self) -> Federation:
         """Return the federation, untrained."""
         make_deterministic(self.config.precision)
         search = None if self.search is None else Path(self.search)
         return federate(self.config, load_dataset(self.config), self.seed, search=search)
 
     def history(self, home: Home) -> UpdateHistory | None:
-        """Return what the server keeps while it trains, if it does."""
-        how = self.config.situation
-        limit = int(how.history_limit_gb * 1e9)
-        folder = home.path / "history"
-        if not how.history:
+        """Return the history that the server keeps while it trains, if it keeps one."""
+        situation = self.config.situation
+        if not situation.history:
             return None
-        return UpdateHistory(folder, interval=how.history_interval, limit_bytes=limit)
+        return UpdateHistory(
+            home.path / "history",
+            interval=situation.history_interval,
+            limit_bytes=int(situation.history_limit_gb * 1e9),
+        )
 
 
 class SimulatedBackend(FederationBackend):
-    """The ground that a home's recipe describes; `gone` names clients that do not answer."""
+    """The federation that a home's recipe describes; `gone` names clients that do not answer."""
 
     def __init__(
         self, home: Home, *, gone: Sequence[str] = (), federation: Federation | None = None
@@ -89,7 +96,7 @@ class SimulatedBackend(FederationBackend):
         self._home, self._record, self._recipe = home, home.federation, Recipe.load(home)
         if files.digest(home.path / "recipe.json") != self._record.recipe:
             raise RecordError(f"{home.path / 'recipe.json'} was changed: restore it from a backup")
-        self._federation = federation or self._recipe.put_up()
+        self._federation = federation or self._recipe.build()
         simulator = self._federation.engine
         simulator.remembers = False  # what belongs to the serving model stays
         self.clients = {client.name: client.number for client in self._record.clients}
@@ -104,14 +111,14 @@ class SimulatedBackend(FederationBackend):
         self.device = torch.device(config.device)
         for name, number in self.clients.items():
             if (own := self._sites.load(name)) is not None:
-                here = states.to(own.state, self.device)
-                simulator.own[number] = OwnState(here, own.weight)
+                state = states.to(own.state, self.device)
+                simulator.own[number] = OwnState(state, own.weight)
         self.engine = HomeEngine(
             simulator,
             self._sites,
             {number: name for name, number in self.clients.items()},
             frozenset(self.clients[name] for name in self._gone),
-            check=self._check,
+            check_update=self._check_update,
         )
         self._history = self._recipe.history(home) if (home.path / "history").exists() else None
         outputs = simulator.model(simulator.initial_state("initial"))(self._federation.test.x[:1])
@@ -119,7 +126,7 @@ class SimulatedBackend(FederationBackend):
         self.scenario, self.training_rounds = config.scenario.name, config.training.rounds
 
     def situation(self, client: str) -> Situation:
-        """Say what there is: the config's word, less what is gone."""
+        """Return what there is to erase `client` with, by the config and who is gone."""
         return replace(
             self._recipe.config.situation.for_methods(),
             leaver_online=client not in self._gone,
@@ -127,23 +134,23 @@ class SimulatedBackend(FederationBackend):
         )
 
     def scope(self, client: str) -> Scope:
-        """Say what `client` put in while the first model was trained."""
+        """Return what `client` contributed while the first model was trained."""
         return self._record.client(client).scope
 
     def samples(self, client: str) -> int | None:
-        """Return how many samples were pinned when the federation was founded."""
+        """Return how many samples the federation pinned when it was created."""
         return self._pinned.get(client)
 
     def set_timeout(self, seconds: float) -> None:
-        """Give retained clients so long for one answer."""
-        self.engine = replace(self.engine, patience=seconds)
+        """Set the time that each retained client has for one answer."""
+        self.engine = replace(self.engine, timeout=seconds)
 
-    def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
+    def server(self, client: str, retained: Sequence[str], state: State, timeout: float) -> Server:
         """Return what a method finds."""
         leaver = self.clients[client]
         own = self._simulator.own.get(leaver)
         return Server(
-            engine=replace(self.engine, seconds={leaver: seconds}),
+            engine=replace(self.engine, timeouts={leaver: timeout}),
             global_state=state,
             leaver=leaver,
             retained=tuple(self.clients[name] for name in retained),
@@ -165,38 +172,38 @@ class SimulatedBackend(FederationBackend):
         return self._simulator.fresh_model("guard", number)
 
     def scores(self, client: str, before: State, after: State) -> tuple[Score, ...]:
-        """Measure on the held-out images, and on the probe if its leaver is the one who leaves."""
+        """Measure on the held-out samples, and on the probe if it is of this leaver."""
         federation = self._federation
-        found = [self._score("usefulness", "right answers on held-out samples", before, after)]
+        scores = [self._score("usefulness", "right answers on held-out samples", before, after)]
         if self.clients[client] == federation.leaver:
             for name in federation.probe.measures:
                 words = f"{name.replace('_', ' ')} on held-out samples"
-                found.append(self._score("leaver", words, before, after, name))
-        return tuple(found)
+                scores.append(self._score("leaver", words, before, after, name))
+        return tuple(scores)
 
     def training(self) -> dict[str, Setting]:
         """Return the local training's settings, and the seed."""
-        how = self._recipe.config.training.model_dump(exclude={"rounds"})
-        return {**how, "seed": self._recipe.seed}
+        settings = self._recipe.config.training.model_dump(exclude={"rounds"})
+        return {**settings, "seed": self._recipe.seed}
 
     def held_out(self, state: State) -> Counts:
-        """Count right answers by class on the held-out images."""
+        """Count right answers by class on the held-out samples."""
         test = self._federation.test
         answers = evaluate(self._simulator.model(state), test).logits.argmax(dim=1).cpu()
         labels = test.y.cpu()
         right, samples = (
-            torch.bincount(found, minlength=self.classes).tolist()
-            for found in (labels[answers == labels], labels)
+            torch.bincount(part, minlength=self.classes).tolist()
+            for part in (labels[answers == labels], labels)
         )
         return Counts(tuple(right), tuple(samples))
 
     def aggregated(self, shares: Mapping[str, float]) -> None:
-        """Let each client keep its state with its share; who is not in the mean keeps none."""
+        """Let each client keep its new state with its share; outside of the mean it keeps none."""
         for name in self.clients:
             if name in shares:
-                self._sites.weigh(name, shares[name])
+                self._sites.set_weight(name, shares[name])
             else:
-                self._sites.drop(name)
+                self._sites.delete_next(name)
 
     def software(self) -> Software:
         """Return versions and what decides how numbers are rounded."""
@@ -213,24 +220,24 @@ class SimulatedBackend(FederationBackend):
         )
 
     def holdings(self, client: str) -> tuple[str, ...]:
-        """Return what lies here of the client, and of everybody where its updates are among it."""
-        last = self.last_update(client) is not None
-        return ("last-update",) * last + ("history",) * (self._history is not None)
+        """Return what lies here of the client; the history holds everybody's updates."""
+        has_update = self.last_update(client) is not None
+        return ("last-update",) * has_update + ("history",) * (self._history is not None)
 
     def roll_back(self) -> None:
-        """Let every client forget what it trained on the way."""
+        """Let every client delete its state of a round that led nowhere."""
         for name in self.clients:
-            self._sites.drop(name)
+            self._sites.delete_next(name)
 
     def commit(self, client: str, trained_from: str | None) -> None:
-        """Keep the retained clients' states of the last round, and nothing of the leaver."""
-        self._sites.forget(client)
+        """Keep the retained clients' states of the last round, and nothing of `client`."""
+        self._sites.delete(client)
         for name in self.clients.keys() - {client}:
-            self._sites.settle(name, trained_from)
+            self._sites.commit(name, trained_from)
         if self._history is not None:
             self._history.delete()
 
-    def _check(self, client: str, base: str) -> None:
+    def _check_update(self, client: str, base: str) -> None:
         """Refuse an update of an erased client, or from a retired model."""
         with ModelRegistry(self._home.registry, read_only=True) as registry:
             registry.check_update(client, base, in_progress=None)
@@ -241,8 +248,8 @@ class SimulatedBackend(FederationBackend):
         federation = self._federation
         samples = federation.test if probe is None else federation.probe.samples
         mask = None if probe is None else federation.probe.measures[probe]
-        was, now = (
+        old, new = (
             evaluate(self._simulator.model(state), samples).accuracy(mask)
             for state in (before, after)
         )
-        return score(about, words, now, was, LEVEL)
+        return score_beside_reference(about, words, new, old, LEVEL)

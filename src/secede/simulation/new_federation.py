@@ -1,6 +1,6 @@
-"""Founds a simulated federation: trains it and sets up its home, ready for requests.
+"""Creation of a simulated federation: training, and its home, ready for requests.
 
-Doing it again after a kill gives the same home. The description is written last and makes it one.
+Done again after a kill it gives the same home. `federation.json` is written last and makes it one.
 """
 
 from __future__ import annotations
@@ -15,17 +15,31 @@ from pathlib import Path
 from secede import files
 from secede import state as states
 from secede.data.samples import Samples
-from secede.erasure.documents import data_commitment
-from secede.erasure.documents.data_commitment import Commitment, Proof, commit, new_salt
-from secede.erasure.documents.ledger_rows import MAX_NAMES, DeliveredBody, ModelBody
-from secede.erasure.documents.receipt import Scope
-from secede.erasure.signing.keys import generate_key_pair
-from secede.erasure.storage.home import Client, Home
-from secede.erasure.storage.home import Federation as Record
-from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Candidate, ModelRegistry
-from secede.erasure.types import check_name
+from secede.erasure import (
+    MAX_NAMES,
+    Candidate,
+    Client,
+    Commitment,
+    DeliveredBody,
+    Home,
+    Journal,
+    Ledger,
+    ModelBody,
+    ModelRegistry,
+    Proof,
+    Scope,
+    check_name,
+    commit_to_samples,
+    generate_key_pair,
+    new_salt,
+)
+from secede.erasure import Federation as Record
+from secede.erasure import (
+    check_commitment as check_samples,
+)
+from secede.erasure import (
+    prove_sample as prove_row,
+)
 from secede.errors import ConfigError, StorageError
 from secede.experiments import config as configs
 from secede.experiments.arms import TRAINING
@@ -51,10 +65,10 @@ def create_federation(
     """Train the federation of `config` and register it in the folder `path`."""
     check_name(name, "federation")
     with files.private():
-        return _found(Home(path), config, name, seed, search, now)
+        return _create(Home(path), config, name, seed, search, now)
 
 
-def _found(
+def _create(
     home: Home,
     config: Config,
     name: str,
@@ -64,7 +78,7 @@ def _found(
 ) -> Home:
     path = home.path
     # A live federation has a log of its rounds before its first erasure makes it a home.
-    if any((path / name).exists() for name in ("federation.json", "rounds.jsonl")):
+    if any((path / file).exists() for file in ("federation.json", "rounds.jsonl")):
         raise ConfigError(f"{path} is a federation's home already: take another folder")
     try:
         files.make_folder(path)
@@ -75,13 +89,13 @@ def _found(
     recipe = Recipe(config=config, seed=seed, search=None if search is None else str(search))
     content = recipe.model_dump_json(indent=1).encode()
     files.write_bytes(path / "recipe.json", content)
-    federation = recipe.put_up()
+    federation = recipe.build()
     names = tuple(f"site-{number}" for number in federation.everyone)
     state = _train(home, recipe, federation)
     _make_keys(home, names)
     clients = _clients(home, federation, names, config.training.rounds)
     _register(home, name, names, state, config.training.rounds, now)
-    home.describe(
+    home.save_federation(
         Record(name=name, run=name, clients=clients, recipe=files.digest(path / "recipe.json"))
     )
     return home
@@ -123,8 +137,8 @@ def _make_keys(home: Home, names: tuple[str, ...]) -> None:
 def _clients(
     home: Home, federation: Federation, names: tuple[str, ...], rounds: int
 ) -> tuple[Client, ...]:
-    """Keep each client's last state at its site; return what each put in."""
-    sites, found = Sites(home.path / "sites"), []
+    """Keep each client's last state at its site; return what each contributed."""
+    sites, clients = Sites(home.path / "sites"), list[Client]()
     for number, name in enumerate(names):
         own = federation.engine.own[number]
         sites.save(name, own, "")
@@ -135,8 +149,8 @@ def _clients(
             weight=own.weight,
             commitment=_commit(home, name, federation.engine.clients[number]),
         )
-        found.append(Client(name=name, number=number, scope=scope))
-    return tuple(found)
+        clients.append(Client(name=name, number=number, scope=scope))
+    return tuple(clients)
 
 
 def _commit(home: Home, name: str, samples: Samples) -> Commitment:
@@ -144,30 +158,30 @@ def _commit(home: Home, name: str, samples: Samples) -> Commitment:
     path = home.path / "sites" / f"{name}.salt"
     if not path.exists():
         files.create(path, new_salt(), 0o600)
-    return commit(_rows(samples), path.read_bytes())
+    return commit_to_samples(_rows(samples), path.read_bytes())
 
 
 def check_commitment(home: Home, name: str, pinned: Commitment) -> None:
     """Raise unless `pinned` was made from the client's samples with the salt at its site."""
-    samples, salt = _committed(home, name)
-    data_commitment.check_commitment(pinned, _rows(samples), salt)
+    samples, salt = _samples_and_salt(home, name)
+    check_samples(pinned, _rows(samples), salt)
 
 
 def prove_sample(home: Home, name: str, index: int) -> tuple[bytes, Proof]:
     """Return the bytes of the client's sample number `index`, and what shows it to others."""
-    samples, salt = _committed(home, name)
-    proof = data_commitment.prove_sample(_rows(samples), salt, index)
+    samples, salt = _samples_and_salt(home, name)
+    proof = prove_row(_rows(samples), salt, index)
     return next(itertools.islice(_rows(samples), index, None)), proof
 
 
-def _committed(home: Home, name: str) -> tuple[Samples, bytes]:
-    """Return what lies at a client: its samples, and the salt of its commitment."""
+def _samples_and_salt(home: Home, name: str) -> tuple[Samples, bytes]:
+    """Return a client's samples, and the salt of its commitment."""
     path = home.path / "sites" / f"{name}.salt"
     try:
         salt = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read the salt {path}: {error.strerror}") from error
-    engine = Recipe.load(home).put_up().engine
+    engine = Recipe.load(home).build().engine
     return engine.clients[home.federation.client(name).number], salt
 
 
@@ -182,7 +196,7 @@ def _register(
 ) -> None:
     """Put the trained model into service, and into the ledger who received it."""
     digest = states.digest(state)
-    states.save(state, home.model(digest))
+    states.save(state, home.model_path(digest))
     with Journal(home.journal), ModelRegistry(home.registry) as registry:
         registry.promote(
             Candidate(digest=digest, parent=None, run=run, round=rounds, clients=names), now

@@ -14,8 +14,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from secede.errors import ConfigError
-from secede.federation.cost import Cost
-from secede.federation.engine import ClientSide, Engine, aggregate
+from secede.federation.engine import ClientSide, Cost, Engine, aggregate
 from secede.federation.robust import Mean
 from secede.state import State
 from secede.unlearning.local_step import LocalResult, LocalStep, LocalTask

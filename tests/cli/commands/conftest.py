@@ -11,7 +11,7 @@ from harness.erasure import papers, small
 from secede import state as states
 from secede.erasure.documents.receipt import Statement
 from secede.erasure.receipts.verify import countersign_receipt, sign_receipt
-from secede.erasure.signing.keys import generate_key_pair, load_private
+from secede.erasure.signing.keys import generate_key_pair, load_private_key
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
 from secede.errors import SecedeError
@@ -55,12 +55,12 @@ def folder(tmp_path: Path) -> Path:
     told["predicate"]["models"]["after"] = after
     told["subject"][0]["digest"]["sha256"] = after
     statement = Statement.model_validate_json(json.dumps(told))
-    signed = sign_receipt(statement, load_private(tmp_path / "server.key"))
+    signed = sign_receipt(statement, load_private_key(tmp_path / "server.key"))
     with Ledger(tmp_path / "ledger.db") as ledger:
         digest = hashlib.sha256(statement.payload()).hexdigest()
         papers.issue(ledger, digest, after=after)
         ledger.export(tmp_path / "ledger.jsonl")
-    leaver = load_private(tmp_path / f"{papers.LEAVER}.key")
+    leaver = load_private_key(tmp_path / f"{papers.LEAVER}.key")
     (tmp_path / "receipt.json").write_bytes(countersign_receipt(signed, leaver))
     return tmp_path
 

@@ -23,7 +23,7 @@ from secede.cli.commands.requests import close
 from secede.cli.erase_options import EraseArguments
 from secede.cli.output import show_log
 from secede.erasure.documents.request import sign_request, unverified_request
-from secede.erasure.signing.keys import load_private
+from secede.erasure.signing.keys import load_private_key
 from secede.erasure.storage.home import Home
 from secede.errors import (
     ConfigError,
@@ -232,12 +232,12 @@ def test_a_file_that_is_no_request_is_named_and_what_it_is(
     home, path = home_and_request
     if content == "acknowledgement":
         entry = small.receive(home, "site-1")
-        path.write_bytes(home.acknowledgement(entry.digest).read_bytes())
+        path.write_bytes(home.acknowledgement_path(entry.digest).read_bytes())
     elif content == "cut":
         path.write_bytes(path.read_bytes()[:-9])
     else:
         made = unverified_request(path.read_bytes())
-        key = load_private(home.path / "sites" / "site-2.key")
+        key = load_private_key(home.path / "sites" / "site-2.key")
         path.write_bytes(sign_request(made, key))
     with pytest.raises(TrustError, match=f"{re.escape(str(path))}: .*{words}"):
         erase(home, path)

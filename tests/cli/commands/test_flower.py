@@ -201,9 +201,9 @@ def test_a_wish_for_a_training_from_scratch_and_its_way_back_reach_the_home(
     told = list[tuple[bool, bool]]()
 
     def training(
-        *_: object, from_scratch: bool, go_on: bool, **__: object
+        *_: object, from_scratch: bool, resume: bool, **__: object
     ) -> preflight.PlannedTraining:
-        told.append((from_scratch, go_on))
+        told.append((from_scratch, resume))
         return preflight.PlannedTraining(3, "")
 
     monkeypatch.setattr(runs, "check_running", lambda _: None)

@@ -46,7 +46,7 @@ def test_a_run_that_failed_by_a_roll_back_says_so(
 def test_options_of_an_erasure_reach_the_run(
     recorded_runs: tuple[str, list[dict[str, object]]], tmp_path: Path
 ) -> None:
-    from secede.erasure.planning.options import EraseOptions, from_json
+    from secede.erasure.planning.options import EraseOptions, options_from_json
 
     folder, given = recorded_runs
     options = (
@@ -61,11 +61,11 @@ def test_options_of_an_erasure_reach_the_run(
     (config,) = given
     assert (config["erasure.leaver"], config["erasure.trigger"]) == ("name:a", "objection")
     told = json.loads(str(config["erasure.options"]))
-    assert told.keys() == {"options", "gone"}
+    assert told.keys() == {"options", "leaver_gone"}
     expected = EraseOptions(
         methods=("retrain",), leaver_timeout=60.0, min_rounds=2, keep_unused_weights=True
     )
-    assert from_json(told["options"]) == expected
+    assert options_from_json(told["options"]) == expected
     path = tmp_path / "r.json"
     path.write_text("{}")
     no = CliRunner().invoke(app, ["flower", "erase", folder, "name:a", "--request", str(path)])

@@ -15,7 +15,7 @@ from secede.cli.commands import requests as module
 from secede.cli.commands.requests import list_requests, quota
 from secede.erasure.documents.acknowledgement import verify_acknowledgement
 from secede.erasure.documents.request import new_request, sign_request, unverified_request
-from secede.erasure.signing.keys import load_private
+from secede.erasure.signing.keys import load_private_key
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.workflow import erase as workflow
@@ -89,7 +89,7 @@ def test_a_request_is_extended_closed_and_a_client_given_a_quota(
         model=small.serving(home),
         now=now,
     )
-    key = load_private(home.path / "sites" / "site-0.key")
+    key = load_private_key(home.path / "sites" / "site-0.key")
     path.write_bytes(sign_request(made, key))
     entry = workflow.receive(home, path.read_bytes(), now)
     runner, folder = CliRunner(), ["--home", str(home.path)]

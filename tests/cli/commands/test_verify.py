@@ -18,7 +18,7 @@ from secede.cli.commands.verify import _forgotten, countersign, verify
 from secede.erasure.documents.request import new_request, sign_request
 from secede.erasure.receipts import verify as receipts
 from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
-from secede.erasure.signing.keys import Keyring, PrivateKey, generate_key_pair, load_private
+from secede.erasure.signing.keys import Keyring, PrivateKey, generate_key_pair, load_private_key
 from secede.errors import ConfigError, SecedeError, StateError, TrustError
 
 Capture = pytest.CaptureFixture[str]
@@ -143,7 +143,7 @@ def test_a_request_given_as_a_receipt_is_named_and_what_it_is(folder: Path) -> N
         now=papers.NOW,
     )
     key = folder / f"{papers.LEAVER}.key"
-    path.write_bytes(sign_request(asked, load_private(key)))
+    path.write_bytes(sign_request(asked, load_private_key(key)))
     words = r"request\.json: this is a request, not a receipt"
     with pytest.raises(TrustError, match=words):
         verify([path], folder / "keys")

@@ -1,3 +1,5 @@
+"""Attacks on an erasure, each against the defence that stops it."""
+
 from __future__ import annotations
 
 import pytest
@@ -8,7 +10,7 @@ from harness.erasure.attacks import Row
 from harness.erasure.lab import SMUGGLED, SMUGGLED_INSIDE, USUAL, Lab
 from secede import state as states
 from secede.erasure.defences.gate import Failed, Gate, Passed
-from secede.erasure.defences.state_message import limit_bytes, pack, unpack
+from secede.erasure.defences.state_message import limit_bytes, pack_state, unpack_state
 from secede.errors import GuardError, StateError
 from secede.federation.robust import by_name
 
@@ -61,21 +63,21 @@ def test_the_guards_ball_bounds_a_destructive_state(lab: Lab) -> None:
 def test_tensors_swapped_on_the_wire_are_refused_by_shape_or_by_distance(lab: Lab) -> None:
     by_shape = attacks.swapped(lab.honest, "1.weight", "3.weight")
     with pytest.raises(GuardError, match="has another shape"):
-        unpack(pack(by_shape), lab.global_state)
+        unpack_state(pack_state(by_shape), lab.global_state)
     by_distance = attacks.swapped(lab.honest, "3.weight", "5.weight")
     with pytest.raises(GuardError, match="from the reference, expected at most"):
-        lab.guard().check(unpack(pack(by_distance), lab.global_state))
+        lab.guard().check(unpack_state(pack_state(by_distance), lab.global_state))
 
 
 def test_nan_is_refused_on_the_wire(lab: Lab) -> None:
     broken = {name: value * float("nan") for name, value in lab.honest.items()}
     with pytest.raises(GuardError, match="not finite"):
-        unpack(pack(broken), lab.global_state)
+        unpack_state(pack_state(broken), lab.global_state)
     with pytest.raises(StateError, match="not finite"):  # what would happen without
         lab.post_train(broken, 1)
 
 
-def test_a_lazy_leaver_is_refused_or_its_backdoor_fades(lab: Lab) -> None:
+def test_a_lazy_leaver_is_refused_or_its_backdoor_is_removed(lab: Lab) -> None:
     *refused, little, much, inside = attacks.lazy(lab)
     for row in refused:
         assert row.without > 0.9
@@ -87,7 +89,7 @@ def test_a_lazy_leaver_is_refused_or_its_backdoor_fades(lab: Lab) -> None:
         assert row.by == attacks.FADED
 
 
-def test_a_smuggled_backdoor_fades(lab: Lab) -> None:
+def test_a_smuggled_backdoor_is_removed(lab: Lab) -> None:
     edge, edge_later, edge_gone, inside, inside_later, inside_gone = attacks.smuggled(lab)
     for row in (edge, edge_later, inside, inside_later):
         assert row.without > 0.2
@@ -99,37 +101,37 @@ def test_a_smuggled_backdoor_fades(lab: Lab) -> None:
     assert lab.success(lab.erased, SMUGGLED) < 0.05
 
 
-def test_a_backdoor_fades_though_its_leaver_knows_of_it(lab: Lab) -> None:
+def test_a_backdoor_is_removed_though_its_leaver_knows_of_it(lab: Lab) -> None:
     boosted, prepared = attacks.aware(lab)
     assert boosted.without > 0.1
-    # What survives its own fading is weak after any post-training, but it was there when sent.
+    # What survives its own removal is weak after any post-training, but it was there when sent.
     assert lab.success(lab.prepared(), SMUGGLED_INSIDE) > 0.5
     for row in (boosted, prepared):
         assert row.defended < 0.05
 
 
-def test_a_backdoor_fades_where_only_the_mean_of_the_updates_tells(lab: Lab) -> None:
+def test_a_backdoor_is_removed_where_only_the_mean_of_the_updates_tells(lab: Lab) -> None:
     for row in attacks.hidden(lab):
         assert row.without > 0.1
         assert row.defended < 0.05
 
 
-def test_what_fades_costs_an_honest_erasure_little(lab: Lab) -> None:
+def test_removal_costs_an_honest_erasure_little(lab: Lab) -> None:
     # After three rounds it was a point and a half on one processor, and 2.7 on another.
-    plain, faded = (lab.post_train(lab.honest, USUAL, fade=fade) for fade in (False, True))
-    assert lab.accuracy(faded) > lab.accuracy(plain) - 0.03
-    assert max(map(lab.success, (lab.erased, faded))) < 0.05
-    assert isinstance(lab.gate(faded), Passed)
+    plain, reduced = (lab.post_train(lab.honest, USUAL, fade=fade) for fade in (False, True))
+    assert lab.accuracy(reduced) > lab.accuracy(plain) - 0.03
+    assert max(map(lab.success, (lab.erased, reduced))) < 0.05
+    assert isinstance(lab.gate(reduced), Passed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [2, 5])
-def test_it_fades_from_a_convolutional_network_too(place: int) -> None:
+def test_it_is_removed_from_a_convolutional_network_too(place: int) -> None:
     lab = Lab(0, places.planted(place), places.small_cnn)
-    honest, fading, lazy, lazy_faded, new, new_faded = places.measured(lab, place)
-    assert fading > honest - 0.01
+    honest, reduced, lazy, lazy_reduced, new, new_reduced = places.measured(lab, place)
+    assert reduced > honest - 0.01
     assert min(lazy, new) > 0.5
-    assert max(lazy_faded, new_faded) < 0.05
+    assert max(lazy_reduced, new_reduced) < 0.05
 
 
 def test_robust_means_stop_one_malicious_client_in_five_and_the_median_two(lab: Lab) -> None:
@@ -162,7 +164,11 @@ def test_an_oversized_message_is_not_parsed(lab: Lab) -> None:
     plain, ours = attacks.oversized(lab, mebibytes=8)
     assert plain > 8 << 20
     assert ours == 0
-    assert len(pack(lab.honest)) <= limit_bytes(lab.global_state) < 1.1 * len(pack(lab.honest))
+    assert (
+        len(pack_state(lab.honest))
+        <= limit_bytes(lab.global_state)
+        < 1.1 * len(pack_state(lab.honest))
+    )
 
 
 def test_a_retained_client_that_lies_can_stop_an_erasure(lab: Lab) -> None:

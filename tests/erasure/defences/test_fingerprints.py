@@ -17,28 +17,28 @@ def drawn(seed: int, size: int = 20_000) -> State:
 
 
 def test_distances_between_sketches_are_those_between_states(tmp_path: Path) -> None:
-    sketches, state = Fingerprints(tmp_path), drawn(0)
-    sketches.save("0" * 64, state, ["a", "b"])
+    fingerprints, state = Fingerprints(tmp_path), drawn(0)
+    fingerprints.save("0" * 64, state, ["a", "b"])
     for seed, length in enumerate((1e-3, 0.1, 10.0), start=1):
         change = drawn(seed)
         other = states.shifted(state, change, length / states.norm(change))
-        found = sketches.distance("0" * 64, other, ["a", "b"])
+        found = fingerprints.distance("0" * 64, other, ["a", "b"])
         assert found == pytest.approx(length, rel=0.4)
-    assert sketches.distance("0" * 64, state, ["a", "b"]) == 0
-    assert sketches.distance("1" * 64, state, ["a", "b"]) is None
+    assert fingerprints.distance("0" * 64, state, ["a", "b"]) == 0
+    assert fingerprints.distance("1" * 64, state, ["a", "b"]) is None
 
 
 def test_a_sketch_is_far_smaller_than_its_model(tmp_path: Path) -> None:
-    sketches = Fingerprints(tmp_path)
-    assert len(sketches.sketch(drawn(0), ["a", "b"])) == MAX_SUMS
-    assert len(sketches.sketch(drawn(0, size=100), ["a", "b"])) == 115 // 16
-    assert len(sketches.sketch(drawn(0), ["b"])) == 1
+    fingerprints = Fingerprints(tmp_path)
+    assert len(fingerprints.sketch(drawn(0), ["a", "b"])) == MAX_SUMS
+    assert len(fingerprints.sketch(drawn(0, size=100), ["a", "b"])) == 115 // 16
+    assert len(fingerprints.sketch(drawn(0), ["b"])) == 1
 
 
 def test_only_what_training_moves_counts(tmp_path: Path) -> None:
-    sketches, state = Fingerprints(tmp_path), drawn(0)
-    sketches.save("0" * 64, state, ["a"])
-    assert sketches.distance("0" * 64, {**state, "b": state["b"] + 9}, ["a"]) == 0
+    fingerprints, state = Fingerprints(tmp_path), drawn(0)
+    fingerprints.save("0" * 64, state, ["a"])
+    assert fingerprints.distance("0" * 64, {**state, "b": state["b"] + 9}, ["a"]) == 0
 
 
 def test_homes_have_seeds_of_their_own_and_private_ones(tmp_path: Path) -> None:
@@ -51,11 +51,11 @@ def test_homes_have_seeds_of_their_own_and_private_ones(tmp_path: Path) -> None:
 
 
 def test_damaged_files_are_found(tmp_path: Path) -> None:
-    sketches = Fingerprints(tmp_path)
-    sketches.save("0" * 64, drawn(0), ["a"])
+    fingerprints = Fingerprints(tmp_path)
+    fingerprints.save("0" * 64, drawn(0), ["a"])
     (tmp_path / f"{'0' * 64}.json").write_bytes(b"[1, nonsense")
     with pytest.raises(RecordError, match="damaged"):
-        sketches.distance("0" * 64, drawn(0), ["a"])
+        fingerprints.distance("0" * 64, drawn(0), ["a"])
     (tmp_path / "seed").write_bytes(b"short")
     with pytest.raises(RecordError, match="damaged"):
         Fingerprints(tmp_path).sketch(drawn(0), ["a"])

@@ -146,12 +146,12 @@ def test_a_neighbour_of_any_known_state_is_refused(known: State, words: str) -> 
 def test_a_model_that_served_before_is_refused_by_digest_and_by_sketch(tmp_path: Path) -> None:
     old = states.of(fresh(7))
     near, far = moved(old, 0.001), moved(REFERENCE, 0.5)
-    sketches = Fingerprints(tmp_path)
-    sketches.save(states.digest(old), old, MOVABLE)
+    fingerprints = Fingerprints(tmp_path)
+    fingerprints.save(states.digest(old), old, MOVABLE)
     wide: dict[str, Any] = {
         "max_distance": 99.0,
         "registered": [states.digest(old)],
-        "sketches": sketches,
+        "fingerprints": fingerprints,
     }
     for returned in (old, near):
         with pytest.raises(GuardError, match="served before"):

@@ -54,7 +54,7 @@ def test_a_lazy_leaver_loses_its_backdoor_on_the_next_rung(lab: HomeLab) -> None
 
 
 @pytest.mark.slow
-def test_what_guard_and_gate_let_by_fades(lab: HomeLab) -> None:
+def test_what_guard_and_gate_let_by_is_removed(lab: HomeLab) -> None:
     noisy = lab.noisy(lab.global_state, 0.05 * lab.unit)
     for returned, backdoor in (
         (noisy, PLANTED),

@@ -1,4 +1,4 @@
-"""What fades, on a few numbers."""
+"""Removal of unused weights, on a few numbers."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_layer_that_is_too_large_stays_as_it_is_and_is_named(
     assert found.skipped == ("a",)
     assert found.state["a"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
     alone = remove_unused_weights(start, start, [update], trainable={"b"}, weights=weights)
-    assert found.share == alone.share > 0.4  # of what fades at all
+    assert found.share == alone.share > 0.4  # of the weights that can be removed
 
 
 def test_a_layer_with_a_hundred_million_weights_is_skipped_before_it_takes_any_memory() -> None:
@@ -180,7 +180,7 @@ def test_a_layer_takes_as_much_memory_as_is_said(rows: int, inputs: int) -> None
     assert said / 2 < taken < said + (32 << 20)  # libraries take some for themselves
 
 
-def test_groups_of_a_convolution_fade_each_by_its_own_changes() -> None:
+def test_groups_of_a_convolution_are_reduced_each_by_its_own_changes() -> None:
     # The first group's samples reach its first input alone, the second's its second.
     weight = torch.tensor([[3.0, 5.0], [7.0, 11.0]])
     found = ridge(weight, [torch.tensor([[2.0, 0.0], [0.0, 2.0]])], WeightLayout(2))
@@ -196,7 +196,7 @@ def test_a_group_that_nobody_trains_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 40])
-def test_a_transposed_weight_fades_as_the_weight_itself(rows: int) -> None:
+def test_a_transposed_weight_is_reduced_as_the_weight_itself(rows: int) -> None:
     draw = torch.Generator().manual_seed(rows)
     weight, change = (torch.randn(rows, 6, generator=draw) for _ in range(2))
     plain = ridge(weight, [change])
@@ -220,7 +220,7 @@ def test_tiny_changes_have_a_length_too() -> None:
     assert found[0].tolist() == pytest.approx([1 / (1 + RIDGE_SHARE / 2), 0.0])
 
 
-def test_the_share_that_is_gone_is_told() -> None:
+def test_the_removed_share_is_returned() -> None:
     start = {"b": torch.tensor([[0.0, 4.0], [3.0, 0.0]])}
     update = {"b": torch.tensor([[0.0, 4.0], [3.0, 0.0]]) + torch.tensor([[1.0, 0.0], [0.0, 0.0]])}
     found = remove_unused_weights(

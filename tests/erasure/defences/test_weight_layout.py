@@ -1,4 +1,4 @@
-"""Which weights fade, and how they act on their input."""
+"""Which weights can be removed, and how they act on their input."""
 
 from __future__ import annotations
 

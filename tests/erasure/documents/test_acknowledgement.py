@@ -1,3 +1,5 @@
+"""Tests `erasure/workflow/intake.py` too."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -32,7 +34,7 @@ def home(founded: Home, tmp_path: Path) -> Home:
 
 def test_a_client_gets_the_server_s_signed_word(home: Home) -> None:
     entry = small.receive(home)
-    data = home.acknowledgement(entry.digest).read_bytes()
+    data = home.acknowledgement_path(entry.digest).read_bytes()
     told = verify_acknowledgement(data, home.keyring())
     assert (told.request, told.client, told.federation) == (entry.digest, "site-0", "north")
     assert (told.received, told.due) == ("2026-11-15T12:00:00Z", "2026-12-15T12:00:00Z")
@@ -43,7 +45,7 @@ def test_a_client_gets_the_server_s_signed_word(home: Home) -> None:
 def test_the_same_request_again_changes_nothing(home: Home) -> None:
     data = small.ask(home)
     first = erase.receive(home, data, NOW)
-    path = home.acknowledgement(first.digest)
+    path = home.acknowledgement_path(first.digest)
     before = path.stat().st_mtime_ns
     assert erase.receive(home, data, later(days=1)) == first
     assert path.stat().st_mtime_ns == before
@@ -60,7 +62,7 @@ def test_nothing_is_acknowledged_that_could_not_be_signed(home: Home) -> None:
 
 def test_every_flipped_byte_and_every_other_signer_is_refused(home: Home) -> None:
     entry = small.receive(home)
-    data, keyring = home.acknowledgement(entry.digest).read_bytes(), home.keyring()
+    data, keyring = home.acknowledgement_path(entry.digest).read_bytes(), home.keyring()
     for place in range(len(data)):
         spoilt = bytearray(data)
         spoilt[place] ^= 0x01
@@ -79,7 +81,7 @@ def test_a_date_that_is_put_off_is_signed_with_its_reason_and_is_in_the_ledger(
     stop_clock(monkeypatch, commands, NOW)
     for months in (1, 2):
         commands.extend(entry.id, home.path, "many at once", months, json=True)
-    path = home.acknowledgement(entry.digest)
+    path = home.acknowledgement_path(entry.digest)
     told = verify_acknowledgement(path.read_bytes(), home.keyring())
     assert (told.extended_to, told.reason) == ("2027-02-15T12:00:00Z", "many at once")
     with Ledger(home.ledger) as ledger:
@@ -112,7 +114,7 @@ def test_a_later_date_that_the_journal_does_not_know_is_found(home: Home) -> Non
         body = ExtendedBody(request=entry.digest, extended_to="2027-01-15T12:00:00Z")
         ledger.append("extended", body, NOW)
         journal.save_ledger_head(ledger.head())
-    with pytest.raises(TrustError, match="puts request 1 off, the journal does not"):
+    with pytest.raises(TrustError, match="extends request 1, the journal does not"):
         small.erase(home, entry.id)
 
 
@@ -120,7 +122,7 @@ def test_a_request_that_is_closed_ends_in_a_signed_notice(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entry = small.receive(home)
-    erase.close(
+    erase.close_request(
         home,
         SimulatedBackend(home),
         entry.id,
@@ -128,7 +130,7 @@ def test_a_request_that_is_closed_ends_in_a_signed_notice(
         key=home.server_key(),
         clock=lambda: NOW,
     )
-    path = home.acknowledgement(entry.digest)
+    path = home.acknowledgement_path(entry.digest)
     told = verify_acknowledgement(path.read_bytes(), home.keyring())
     assert told.ended is not None
     assert (told.ended.state, told.ended.reason) == ("refused", "withdrawn")
@@ -145,7 +147,7 @@ def test_a_roll_back_is_told_to_the_client_even_after_a_kill(
     ground = SimulatedBackend(home)
     monkeypatch.setattr(ground, "training", lambda: {"x" * 65: 1})  # no receipt can be made of it
     entry = small.receive(home)
-    path = home.acknowledgement(entry.digest)
+    path = home.acknowledgement_path(entry.digest)
     before = path.read_bytes()
 
     def killed(*_: object) -> None:
@@ -164,6 +166,6 @@ def test_a_roll_back_is_told_to_the_client_even_after_a_kill(
 
 def test_an_erasure_ends_in_a_receipt_and_no_notice(home: Home) -> None:
     entry = small.receive(home)
-    before = home.acknowledgement(entry.digest).read_bytes()
+    before = home.acknowledgement_path(entry.digest).read_bytes()
     small.erase(home, entry.id)
-    assert home.acknowledgement(entry.digest).read_bytes() == before
+    assert home.acknowledgement_path(entry.digest).read_bytes() == before

@@ -12,7 +12,7 @@ from secede.erasure.documents.data_commitment import (
     Proof,
     check_commitment,
     check_sample,
-    commit,
+    commit_to_samples,
     new_salt,
     prove_sample,
 )
@@ -32,17 +32,17 @@ def test_three_samples_match_the_tree_by_hand() -> None:
     left = hashlib.sha256(b"\1" + leaf(0, b"a") + leaf(1, b"b")).digest()
     top = hashlib.sha256(b"\1" + left + leaf(2, b"c")).digest()
     root = hashlib.sha256(b"\2sha256-merkle-v1" + (3).to_bytes(8, "big") + top).hexdigest()
-    assert commit(iter([b"a", b"b", b"c"]), SALT) == Commitment(root=root, samples=3)
+    assert commit_to_samples(iter([b"a", b"b", b"c"]), SALT) == Commitment(root=root, samples=3)
 
 
 @given(SETS)
 def test_the_same_set_opens_it(samples: list[bytes]) -> None:
-    check_commitment(commit(samples, SALT), iter(samples), SALT)
+    check_commitment(commit_to_samples(samples, SALT), iter(samples), SALT)
 
 
 @given(SETS, st.data())
 def test_another_set_order_or_salt_does_not(samples: list[bytes], data: st.DataObject) -> None:
-    found = commit(samples, SALT)
+    found = commit_to_samples(samples, SALT)
     other = data.draw(SETS.filter(lambda other: other != samples))
     with pytest.raises(TrustError):
         check_commitment(found, other, SALT)
@@ -54,8 +54,8 @@ def test_another_set_order_or_salt_does_not(samples: list[bytes], data: st.DataO
 def test_moving_bytes_between_samples_is_another_set(samples: list[bytes]) -> None:
     joined = [b"".join(samples)]
     if joined != samples:
-        assert commit(joined, SALT).root != commit(samples, SALT).root
-    assert commit([*samples, b""], SALT).root != commit(samples, SALT).root
+        assert commit_to_samples(joined, SALT).root != commit_to_samples(samples, SALT).root
+    assert commit_to_samples([*samples, b""], SALT).root != commit_to_samples(samples, SALT).root
 
 
 def test_equal_samples_have_different_leaves_so_that_none_can_be_guessed() -> None:
@@ -69,7 +69,7 @@ def test_equal_samples_have_different_leaves_so_that_none_can_be_guessed() -> No
 def test_a_proof_shows_its_own_sample_and_no_other(
     samples: list[bytes], data: st.DataObject
 ) -> None:
-    found = commit(samples, SALT)
+    found = commit_to_samples(samples, SALT)
     index = data.draw(st.integers(0, len(samples) - 1))
     proof = prove_sample(samples, SALT, index)
     check_sample(found, samples[index], proof)
@@ -92,9 +92,9 @@ def test_a_huge_claimed_count_costs_no_time() -> None:
 
 def test_no_samples_a_short_salt_and_a_place_outside_are_refused() -> None:
     with pytest.raises(ConfigError, match="no samples"):
-        commit([], SALT)
+        commit_to_samples([], SALT)
     with pytest.raises(ConfigError, match="4 bytes, expected 32"):
-        commit([b"a"], b"salt")
+        commit_to_samples([b"a"], b"salt")
     with pytest.raises(ConfigError, match="sample 1 does not exist"):
         prove_sample([b"a"], SALT, 1)
 

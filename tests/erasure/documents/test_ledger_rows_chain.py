@@ -231,7 +231,7 @@ def test_any_bytes_raise_nothing_but_our_errors(data: bytes) -> None:
 def test_a_ledger_that_is_no_file_is_named(tmp_path: Path, path: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RecordError, match="cannot read the ledger"):
-        ledgers.verify(tmp_path / path)
+        ledgers.verify_ledger(tmp_path / path)
 
 
 @pytest.mark.slow

@@ -1,3 +1,5 @@
+"""Tests `erasure/types.py` too."""
+
 from __future__ import annotations
 
 import json

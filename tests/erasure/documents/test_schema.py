@@ -1,3 +1,5 @@
+"""The receipt's schema as the docs describe it."""
+
 from __future__ import annotations
 
 import json

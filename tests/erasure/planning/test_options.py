@@ -11,7 +11,12 @@ from harness.erasure import small
 from harness.erasure.small import NOW, later
 from secede.erasure.documents.plan import Margins
 from secede.erasure.documents.request import unverified_request
-from secede.erasure.planning.options import EraseOptions, as_json, from_json, original_options
+from secede.erasure.planning.options import (
+    EraseOptions,
+    options_from_json,
+    options_to_json,
+    original_options,
+)
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
@@ -55,16 +60,18 @@ def planned(*kept: dict[str, Any]) -> Progress:
 
 @pytest.mark.parametrize("options", [EraseOptions(), OPTIONS], ids=["usual", "own"])
 def test_options_come_back_as_they_were_written(options: EraseOptions) -> None:
-    kept = json.loads(json.dumps(as_json(options)))
+    kept = json.loads(json.dumps(options_to_json(options)))
     assert kept.keys() == {f.name for f in fields(EraseOptions)}
     assert original_options(planned(kept), EraseOptions()) == options
 
 
 def test_options_that_a_journal_lacks_take_their_defaults() -> None:
-    kept = as_json(EraseOptions(max_rounds=3))
+    kept = options_to_json(EraseOptions(max_rounds=3))
     del kept["keep_unused_weights"]
     assert original_options(planned(kept), EraseOptions()) == EraseOptions(max_rounds=3)
-    assert from_json({"keep_unused_weights": True}) == EraseOptions(keep_unused_weights=True)
+    assert options_from_json({"keep_unused_weights": True}) == EraseOptions(
+        keep_unused_weights=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,11 +88,11 @@ def test_what_nobody_should_ask_for_is_refused_where_it_is_given(
     given: dict[str, object], told: str
 ) -> None:
     with pytest.raises(ConfigError, match=told):
-        from_json(given)
+        options_from_json(given)
     # A journal that an earlier version wrote is carried out as it is.
-    kept = {**as_json(EraseOptions()), **given}
+    kept = {**options_to_json(EraseOptions()), **given}
     asked = original_options(planned(kept), EraseOptions())
-    assert json.loads(json.dumps(as_json(asked))) == kept
+    assert json.loads(json.dumps(options_to_json(asked))) == kept
 
 
 def test_what_nobody_should_ask_for_is_refused_before_anything_is_planned(home: Home) -> None:
@@ -102,12 +109,12 @@ def test_what_nobody_should_ask_for_is_refused_before_anything_is_planned(home: 
 
 def test_no_rounds_may_be_wished_for_where_nothing_is_taken_from_the_leaver() -> None:
     given = {"max_rounds": 0, "untrusted_leaver": True}
-    assert from_json(given) == EraseOptions(max_rounds=0, untrusted_leaver=True)
-    assert from_json({"max_rounds": 0, "min_rounds": 0}).max_rounds == 0
+    assert options_from_json(given) == EraseOptions(max_rounds=0, untrusted_leaver=True)
+    assert options_from_json({"max_rounds": 0, "min_rounds": 0}).max_rounds == 0
 
 
 def test_the_first_options_count_and_others_only_before_them() -> None:
-    kept = [as_json(EraseOptions(max_rounds=rounds)) for rounds in (3, 4)]
+    kept = [options_to_json(EraseOptions(max_rounds=rounds)) for rounds in (3, 4)]
     assert original_options(planned(*kept), EraseOptions()).max_rounds == 3
     assert original_options(planned(), OPTIONS) is OPTIONS
 
@@ -166,6 +173,6 @@ def test_a_plan_for_as_many_clients_as_a_federation_may_have_can_be_read(home: H
     plan = erase.plan(home, SimulatedBackend(home), request, options=small.options(), now=NOW)
     names = tuple(f"hospital-of-the-northern-region-{n:06d}".ljust(64, "x") for n in range(100_000))
     large = plan.model_copy(update={"retained": names})
-    assert home.plan(home.keep_plan(large)) == large
+    assert home.load_plan(home.save_plan(large)) == large
     row = large.body(0)
     assert (len(row.clients), row.client_count, row.plan) == (4096, 100_000, large.digest())

@@ -1,3 +1,5 @@
+"""Tests `erasure/documents/plan.py` and `erasure/planning/plan_table.py` too."""
+
 from __future__ import annotations
 
 import subprocess
@@ -58,7 +60,7 @@ def test_the_ladder_is_local_step_server_side_retraining(home: Home) -> None:
 def test_bytes_are_predicted_by_hand_arithmetic(home: Home) -> None:
     size = 4 * (64 * 3 + 3)
     counts = 2 * 8 * 3
-    assert states.size_bytes(states.load(home.model(small.serving(home)))[0]) == size
+    assert states.size_bytes(states.load(home.model_path(small.serving(home)))[0]) == size
     local, negation, retrain = plan(home, max_rounds=2).ladder
     # One exchange with the leaver and two rounds of three; counted before, and after 0, 1, 2
     # rounds, by three clients.
@@ -79,7 +81,7 @@ def test_what_is_not_possible_is_left_out_and_said(home: Home) -> None:
     distrusted = plan(home, untrusted_leaver=True)
     assert [s.rung for s in distrusted.ladder] == ["server-side", "retraining"]
     with pytest.raises(
-        ConfigError, match=r"'projected-ascent' needs the leaver online.*would work"
+        ConfigError, match=r"'projected-ascent' needs the leaver online.*methods that work here"
     ):
         plan(home, gone=True, methods=("projected-ascent",))
     # What is there to compare with erases nobody, and retraining is a rung here.
@@ -167,7 +169,7 @@ def test_kept_history_makes_the_replay_the_server_side_rung_and_goes_with_the_le
     outcome = small.erase(home, small.receive(home).id, ground=ground, how=EraseOptions())
     assert outcome.method == "federaser"
     assert not (home.path / "history").exists()
-    assert any("kept while training" in d["what"] for d in small.told(home)["destroyed"])
+    assert any("kept during training" in d["what"] for d in small.told(home)["destroyed"])
     again = plan_for(home, "site-1")
     assert again.ladder[1].method == "weight-negation"
 
@@ -179,8 +181,8 @@ def plan_for(home: Home, client: str) -> Plan:
 
 def test_a_plan_is_kept_by_its_digest_and_shown_whole(home: Home) -> None:
     found = plan(home, wait=timedelta(hours=2), mean="trimmed")
-    digest = home.keep_plan(found)
-    assert home.plan(digest) == found
+    digest = home.save_plan(found)
+    assert home.load_plan(digest) == found
     assert Plan.model_validate_json(found.content()).digest() == digest
     assert found.wait_until == "2026-11-15T14:00:00Z"
     console = Console(width=100, record=True)
@@ -190,7 +192,7 @@ def test_a_plan_is_kept_by_its_digest_and_shown_whole(home: Home) -> None:
         "second-choice",
         "1 to 5",
         "Quorum: 50 % of the retained clients' samples",
-        "what the leaver returned is not what serves",
+        "the state that the leaver returned does not go into service",
         "Who takes part: site-1, site-2, site-3 (3)",
         "again until 2026-11-15T14:00:00Z",
         *MEAN_LIMITS["trimmed"],
@@ -199,10 +201,10 @@ def test_a_plan_is_kept_by_its_digest_and_shown_whole(home: Home) -> None:
     path = home.path / "plans" / f"{digest}.json"
     path.write_bytes(path.read_bytes().replace(b"site-3", b"site-4"))
     with pytest.raises(RecordError, match="not the plan that was written down"):
-        home.plan(digest)
+        home.load_plan(digest)
     path.unlink()
     with pytest.raises(RecordError, match="missing or damaged"):
-        home.plan(digest)
+        home.load_plan(digest)
 
 
 def shown(found: Plan) -> str:
@@ -235,7 +237,7 @@ def test_the_plan_says_whether_anything_fades(home: Home) -> None:
         plan(home, max_rounds=1)
     )
     for one in (found, kept):
-        assert home.plan(home.keep_plan(one)) == one
+        assert home.load_plan(home.save_plan(one)) == one
         assert Plan.of_line(one.line()) == one
 
 

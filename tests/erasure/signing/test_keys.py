@@ -21,8 +21,8 @@ from secede.erasure.signing.keys import (
     Keyring,
     generate_key_pair,
     key_id,
-    load_private,
-    load_public,
+    load_private_key,
+    load_public_key,
 )
 from secede.errors import ConfigError, StorageError
 
@@ -30,8 +30,8 @@ from secede.errors import ConfigError, StorageError
 def test_a_pair_is_written_and_belongs_together(tmp_path: Path) -> None:
     private, public = generate_key_pair(tmp_path / "new", "north")
     assert (private.name, public.name) == ("north.key", "north.pub")
-    assert load_private(private).public_key == load_public(public)
-    assert len(key_id(load_public(public))) == 64
+    assert load_private_key(private).public_key == load_public_key(public)
+    assert len(key_id(load_public_key(public))) == 64
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["north.key", "north.pub"]
 
 
@@ -67,13 +67,13 @@ def test_wider_permissions_are_refused_also_behind_a_link(tmp_path: Path, mode: 
     private, _ = generate_key_pair(tmp_path, "north")
     link = tmp_path / "link.key"
     link.symlink_to(private)
-    assert load_private(link).public_key == load_private(private).public_key
+    assert load_private_key(link).public_key == load_private_key(private).public_key
     private.chmod(mode)
     for path in (private, link):
         with pytest.raises(ConfigError, match=f"permissions {mode:04o}, expected 0600.*chmod 600"):
-            load_private(path)
+            load_private_key(path)
     private.chmod(0o400)
-    load_private(link)
+    load_private_key(link)
 
 
 def test_a_key_is_never_replaced(tmp_path: Path) -> None:
@@ -105,7 +105,9 @@ def test_two_processes_that_make_the_same_key_leave_one_pair(tmp_path: Path) -> 
     for process in both:
         process.communicate(b"x")
     assert sorted(process.returncode for process in both) == [0, 3]
-    assert load_private(tmp_path / "north.key").public_key == load_public(tmp_path / "north.pub")
+    assert load_private_key(tmp_path / "north.key").public_key == load_public_key(
+        tmp_path / "north.pub"
+    )
 
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "a/b", "a b", "ä", "a\n", "../up"])
@@ -136,17 +138,17 @@ def test_what_is_no_key_is_refused_without_quoting_it(tmp_path: Path) -> None:
         wrong.write_bytes(content)
         wrong.chmod(0o600)
         with pytest.raises(ConfigError) as caught:
-            load_private(wrong)
+            load_private_key(wrong)
         assert secret[10:40] not in str(caught.value)
     wrong.write_bytes(
         curve.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     )
     for path in (wrong, private, tmp_path, tmp_path / "absent"):
         with pytest.raises(ConfigError):
-            load_public(path)
+            load_public_key(path)
     os.mkfifo(tmp_path / "pipe", 0o600)
     with pytest.raises(ConfigError, match="not a regular file"):
-        load_private(tmp_path / "pipe")
+        load_private_key(tmp_path / "pipe")
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ def test_a_keyring_is_a_folder_of_public_keys(tmp_path: Path) -> None:
     ring = Keyring.load(tmp_path)
     assert list(ring) == ["north", "south:1"]
     assert len(ring) == 2
-    assert ring["north"] == load_public(tmp_path / "north.pub")
+    assert ring["north"] == load_public_key(tmp_path / "north.pub")
 
 
 def test_a_keyring_refuses_shared_damaged_and_misnamed_keys(tmp_path: Path) -> None:
@@ -196,12 +198,12 @@ def test_a_public_key_given_as_the_private_one_is_told_so(tmp_path: Path, mode: 
     _, public = generate_key_pair(tmp_path, "north")
     public.chmod(mode)
     with pytest.raises(ConfigError, match=r"is a public key, expected the private.*north\.key"):
-        load_private(public)
+        load_private_key(public)
 
 
 def test_the_two_keys_of_a_pair_may_lie_in_different_folders(tmp_path: Path) -> None:
     private, public = generate_key_pair(tmp_path / "own", "north", public_folder=tmp_path / "all")
     assert (private, public) == (tmp_path / "own" / "north.key", tmp_path / "all" / "north.pub")
-    assert key_id(load_private(private).public_key) == key_id(load_public(public))
+    assert key_id(load_private_key(private).public_key) == key_id(load_public_key(public))
     with pytest.raises(ConfigError, match="exists and is not replaced"):
         generate_key_pair(tmp_path / "other", "north", public_folder=tmp_path / "all")

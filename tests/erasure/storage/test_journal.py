@@ -1,3 +1,7 @@
+"""Tests `erasure/storage/journal_entries.py`, `erasure/storage/journal_rules.py` and
+`erasure/storage/progress.py` too.
+"""
+
 from __future__ import annotations
 
 import sqlite3
@@ -89,7 +93,7 @@ def test_refusals_say_why_and_leave_no_trace(two: People, journal: Journal) -> N
     cases: list[tuple[bytes, datetime, type[SecedeError], str]] = [
         (forged, NOW, TrustError, "not a DSSE envelope"),
         (stolen, NOW, TrustError, "signed with south.s key, expected north.s"),
-        (stranger, NOW, RequestError, "client 'west' is not known"),
+        (stranger, NOW, RequestError, "client 'west' is unknown"),
         (elsewhere, NOW, RequestError, "for federation 'banks'"),
         (replayed, NOW, RequestError, "repeats the nonce"),
         (genuine, later(days=7), RequestError, "expired"),
@@ -139,7 +143,7 @@ def test_a_client_may_have_a_quota_of_its_own(two: People, journal: Journal) -> 
     journal.set_quota("north", 5)
     for _ in range(5):
         close(journal, accepted(two, journal).id)
-    with pytest.raises(RequestError, match="at most 5"):
+    with pytest.raises(RequestError, match="the limit is 5"):
         two.send(journal, two.ask("north"))
     close(journal, two.send(journal, two.ask("south"), quota=1).entry.id)
     with pytest.raises(RequestError, match="the limit is 1"):

@@ -58,7 +58,7 @@ def test_rows_come_back_in_order_and_end_at_the_head(path: Path) -> None:
         assert head == ledger.head()
     made = ["request", "plan", "transition", "transition", "model", "model"]
     assert kinds == [*made, "delivered", "destroyed", "destroyed", "receipt"]
-    assert ledgers.verify(path, head) == head
+    assert ledgers.verify_ledger(path, head) == head
 
 
 def test_an_empty_ledger_is_whole(tmp_path: Path) -> None:
@@ -70,8 +70,10 @@ def test_the_export_verifies_to_the_same_head(path: Path, tmp_path: Path) -> Non
     with Ledger(path) as ledger:
         head = ledger.export(tmp_path / "ledger.jsonl")
         assert head == ledger.head()
-    assert ledgers.verify(tmp_path / "ledger.jsonl", head) == head
-    assert list(ledgers.rows_of(tmp_path / "ledger.jsonl")) == list(ledgers.rows_of(path))
+    assert ledgers.verify_ledger(tmp_path / "ledger.jsonl", head) == head
+    assert list(ledgers.rows_of_export(tmp_path / "ledger.jsonl")) == list(
+        ledgers.rows_of_export(path)
+    )
 
 
 def test_a_damaged_ledger_is_not_exported(path: Path, tmp_path: Path) -> None:
@@ -116,18 +118,18 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_every_row_altered_removed_doubled_or_cut_is_found(path: Path, change: str) -> None:
-    head, whole, before = ledgers.verify(path), path.read_bytes(), columns(path)
+    head, whole, before = ledgers.verify_ledger(path), path.read_bytes(), columns(path)
     for number in range(1, head.number + 1):
         path.write_bytes(whole)
         tamper(path, CHANGES[change].format(number))
         if columns(path) == before:  # such as a body without the digit that was to change
             continue
         with pytest.raises(TrustError):
-            ledgers.verify(path, head)
+            ledgers.verify_ledger(path, head)
 
 
 def test_every_pair_of_rows_swapped_is_found(path: Path) -> None:
-    head, whole = ledgers.verify(path), path.read_bytes()
+    head, whole = ledgers.verify_ledger(path), path.read_bytes()
     for number in range(1, head.number):
         path.write_bytes(whole)
         tamper(
@@ -137,22 +139,22 @@ def test_every_pair_of_rows_swapped_is_found(path: Path) -> None:
             f"UPDATE rows SET number = {number + 1} WHERE number = 1000",
         )
         with pytest.raises(TrustError, match=f"row {number} was altered"):
-            ledgers.verify(path, head)
+            ledgers.verify_ledger(path, head)
 
 
 def test_a_cut_tail_is_found_by_a_known_head_only(path: Path) -> None:
-    head = ledgers.verify(path)
+    head = ledgers.verify_ledger(path)
     tamper(path, "DELETE FROM rows WHERE number > 4")
-    assert ledgers.verify(path).number == 4
+    assert ledgers.verify_ledger(path).number == 4
     with pytest.raises(TrustError, match="ends at row 4 but had 10: its tail is missing"):
-        ledgers.verify(path, head)
+        ledgers.verify_ledger(path, head)
 
 
 def test_missing_triggers_and_foreign_tables_are_found(path: Path) -> None:
     whole = path.read_bytes()
     tamper(path, keep_triggers=False)
     with pytest.raises(TrustError, match="tables or triggers were changed"):
-        ledgers.verify(path)
+        ledgers.verify_ledger(path)
     path.write_bytes(whole)
     tamper(path, "CREATE VIEW further AS SELECT * FROM rows")
     with pytest.raises(TrustError, match="tables or triggers were changed"):
@@ -169,14 +171,14 @@ def test_a_view_that_never_ends_in_the_rows_place_is_not_asked(path: Path) -> No
     )
     begun = time.monotonic()
     with pytest.raises(TrustError):
-        ledgers.verify(path)
+        ledgers.verify_ledger(path)
     assert time.monotonic() - begun < 2
 
 
 def test_a_body_of_many_megabytes_is_not_read(path: Path) -> None:
     tamper(path, "UPDATE rows SET body = hex(zeroblob(4000000)) WHERE number = 2")
     with pytest.raises(TrustError):
-        ledgers.verify(path)
+        ledgers.verify_ledger(path)
 
 
 def test_nothing_is_appended_to_a_damaged_tail(path: Path) -> None:
@@ -208,7 +210,7 @@ def test_a_newer_ledger_and_one_of_something_else_are_told(path: Path, tmp_path:
         connection.execute("CREATE TABLE rows (a)")
     before = other.read_bytes()
     with pytest.raises(TrustError, match="not a ledger"):
-        ledgers.verify(other)
+        ledgers.verify_ledger(other)
     with pytest.raises(TrustError, match="not a ledger"):
         Ledger(other)
     assert other.read_bytes() == before
@@ -219,14 +221,14 @@ def test_a_newer_ledger_and_one_of_something_else_are_told(path: Path, tmp_path:
 
 
 def test_reading_leaves_no_files_behind(path: Path) -> None:
-    ledgers.verify(path)
+    ledgers.verify_ledger(path)
     assert [file.name for file in path.parent.iterdir()] == ["ledger.db"]
 
 
 def test_a_reader_sees_what_a_writer_has_just_written(path: Path) -> None:
     with Ledger(path) as ledger:
         row = ledger.append("transition", step(1), papers.NOW)
-        assert ledgers.verify(path) == row.head
+        assert ledgers.verify_ledger(path) == row.head
 
 
 def test_a_full_and_a_read_only_disk_are_told_and_lose_nothing(path: Path) -> None:
@@ -262,8 +264,8 @@ def test_processes_that_append_at_once_lose_and_double_nothing(tmp_path: Path) -
     for process in processes:
         process.join()
         assert process.exitcode == 0
-    assert ledgers.verify(path).number == 50
-    numbers = sorted(row.body["number"] for row in ledgers.rows_of(path))
+    assert ledgers.verify_ledger(path).number == 50
+    numbers = sorted(row.body["number"] for row in ledgers.rows_of_export(path))
     assert numbers == list(range(50))
 
 
@@ -295,8 +297,8 @@ def test_a_killed_writer_leaves_a_whole_ledger_and_every_row_it_reported(tmp_pat
             said = [
                 line for line in process.stdout.read().splitlines(keepends=True) if "\n" in line
             ]
-        head = ledgers.verify(path)
-        numbers = [row.body["number"] for row in ledgers.rows_of(path)]
+        head = ledgers.verify_ledger(path)
+        numbers = [row.body["number"] for row in ledgers.rows_of_export(path)]
         assert numbers == list(range(head.number))
         assert not said or int(said[-1]) < head.number
 
@@ -309,14 +311,16 @@ def test_a_file_with_spoilt_bytes_is_refused_or_unchanged_in_what_it_says(
     path: Path, data: st.DataObject
 ) -> None:
     whole = path.read_bytes()
-    rows, head = list(ledgers.rows_of(path)), ledgers.verify(path)
+    rows, head = list(ledgers.rows_of_export(path)), ledgers.verify_ledger(path)
     spoilt = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 8))):
         spoilt[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     end = data.draw(st.integers(0, len(whole)) | st.just(len(whole)))
     path.write_bytes(bytes(spoilt[:end]))
     try:
-        found = list(ledgers.rows_of(path)) if ledgers.verify(path, head) == head else []
+        found = (
+            list(ledgers.rows_of_export(path)) if ledgers.verify_ledger(path, head) == head else []
+        )
     except SecedeError:
         found = rows
     finally:
@@ -327,4 +331,4 @@ def test_a_file_with_spoilt_bytes_is_refused_or_unchanged_in_what_it_says(
 def test_an_expected_head_beyond_an_empty_ledger_is_missed(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(TrustError, match="ends at row 0 but had 1"):
-        ledgers.verify(tmp_path / "empty.jsonl", Head(number=1, hash="0" * 64))
+        ledgers.verify_ledger(tmp_path / "empty.jsonl", Head(number=1, hash="0" * 64))

@@ -42,7 +42,7 @@ def test_what_is_destroyed_is_gone_with_everything_half_written(tmp_path: Path) 
 
 
 def test_no_other_file_can_be_named(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="cannot be called"):
+    with pytest.raises(StateError, match="names no state file"):
         StateFiles(tmp_path).get("../../secret")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def test_a_leaver_that_answers_too_late_counts_as_silent(home: Home) -> None:
 
 
 def test_a_refused_state_is_not_used_and_the_next_rung_is_taken(home: Home) -> None:
-    before = states.load(home.model(small.serving(home)))[0]
+    before = states.load(home.model_path(small.serving(home)))[0]
     outcome = small.erase(
         home, small.receive(home).id, ground=Hostile(home, leaver=lambda _: before)
     )
@@ -136,8 +137,8 @@ def test_an_exhausted_ladder_leaves_the_old_model_serving(home: Home) -> None:
     assert outcome.state == "rolled-back"
     assert len(outcome.failures) == 3
     assert small.serving(home) == before
-    assert home.model(before).exists()
-    assert not home.work(1).exists()
+    assert home.model_path(before).exists()
+    assert not home.work_folder(1).exists()
     assert not list((home.path / "sites").glob("*.next*"))
     with Ledger(home.ledger, read_only=True) as ledger:
         gone = [row.body["what"] for row in ledger.rows() if row.kind == "destroyed"]
@@ -146,6 +147,7 @@ def test_an_exhausted_ladder_leaves_the_old_model_serving(home: Home) -> None:
     assert (again.request, again.state) == (2, "promoted")
 
 
+@dataclass(frozen=True)
 class Broken(Method):
     """A user's own method, whose code is at fault."""
 
@@ -153,6 +155,7 @@ class Broken(Method):
         return Start(state=dict[str, State]()["weight"])
 
 
+@dataclass(frozen=True)
 class Odd(Method):
     """A user's own method that returns no state."""
 

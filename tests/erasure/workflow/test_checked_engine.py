@@ -1,4 +1,7 @@
-"""What clients send through the whole workflow: one of them neither stops nor decides it."""
+"""What clients send through the whole workflow: one of them neither stops nor decides it.
+
+Tests `erasure/workflow/checked_engine.py`.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,7 @@ from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.transition_details import EscalationDetails, Exchange
 from secede.erasure.workflow.measurement import STALE
 from secede.errors import DataError, SilentError
-from secede.federation.cost import Cost
-from secede.federation.engine import Update
+from secede.federation.engine import Cost, Update
 from secede.federation.simulator import Simulator
 from secede.simulation.backend import SimulatedBackend
 from secede.simulation.sites import Sites

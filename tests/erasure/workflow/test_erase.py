@@ -1,3 +1,5 @@
+"""Tests `erasure/workflow/measurement.py` and `erasure/workflow/post_training.py` too."""
+
 from __future__ import annotations
 
 from dataclasses import fields
@@ -41,7 +43,7 @@ def test_a_request_ends_in_a_receipt_that_verifies_with_model_and_ledger(home: H
     way = small.way(home)
     rounds = way.count("post-training")
     assert way == [*HAPPY, *["post-training"] * rounds, "verified", "promoted"]
-    after = states.digest(states.load(home.model(outcome.model))[0])
+    after = states.digest(states.load(home.model_path(outcome.model))[0])
     checked = verify_receipt(
         outcome.receipt.read_bytes(), home.keyring(), model_digest=after, ledger=home.ledger
     )
@@ -64,8 +66,8 @@ def test_a_request_ends_in_a_receipt_that_verifies_with_model_and_ledger(home: H
 def test_the_old_model_is_retired_and_nothing_of_the_leaver_stays(home: Home) -> None:
     before = small.serving(home)
     outcome = small.erase(home, small.receive(home).id)
-    assert not home.model(before).exists()
-    assert not home.work(1).exists()
+    assert not home.model_path(before).exists()
+    assert not home.work_folder(1).exists()
     assert not (home.path / "sites" / "site-0.safetensors").exists()
     with ModelRegistry(home.registry, read_only=True) as registry:
         assert registry.carriers("site-0") == ()
@@ -132,7 +134,7 @@ def test_doing_it_again_changes_nothing(home: Home) -> None:
 
 
 def test_after_an_erasure_without_rounds_the_others_can_still_leave(home: Home) -> None:
-    before = states.load(home.model(small.serving(home)))[0]
+    before = states.load(home.model_path(small.serving(home)))[0]
     draw = torch.Generator().manual_seed(0)
     noise = {n: torch.randn(v.shape, generator=draw) for n, v in before.items()}
     start = states.shifted(before, noise, 0.05 / states.norm(noise))
@@ -144,7 +146,7 @@ def test_after_an_erasure_without_rounds_the_others_can_still_leave(home: Home) 
 
 def near(home: Home) -> State:
     """Return a state that is as good as the serving model, and not it."""
-    before = states.load(home.model(small.serving(home)))[0]
+    before = states.load(home.model_path(small.serving(home)))[0]
     draw = torch.Generator().manual_seed(0)
     noise = {n: torch.randn(v.shape, generator=draw) for n, v in before.items()}
     return states.shifted(before, noise, 0.05 / states.norm(noise))
@@ -174,7 +176,7 @@ def test_what_the_leaver_returned_does_not_serve_and_the_receipt_says_what_was_n
 
 
 def test_rounds_can_be_asked_for_however_good_the_start_is(home: Home) -> None:
-    before = states.load(home.model(small.serving(home)))[0]
+    before = states.load(home.model_path(small.serving(home)))[0]
     draw = torch.Generator().manual_seed(0)
     noise = {n: torch.randn(v.shape, generator=draw) for n, v in before.items()}
     start = states.shifted(before, noise, 0.05 / states.norm(noise))
@@ -259,7 +261,7 @@ def test_a_kept_state_that_is_damaged_is_computed_again(home: Home, how: str, wh
             seen.append(line)
             if not spoil or seen.count(when) != 1 or line != when:
                 return
-            for path in place.work(1).glob("*.safetensors"):
+            for path in place.work_folder(1).glob("*.safetensors"):
                 path.unlink() if how == "lost" else path.write_bytes(b"x" + path.read_bytes()[1:])
 
         small.erase(place, entry.id, tell=watch)
@@ -299,9 +301,9 @@ def test_backups_and_margins_are_stated(home: Home) -> None:
 
 def test_a_request_of_another_federation_is_refused_at_the_door(home: Home) -> None:
     asked = unverified_request(small.ask(home))
-    from secede.erasure.signing.keys import load_private
+    from secede.erasure.signing.keys import load_private_key
 
-    key = load_private(home.path / "sites" / "site-0.key")
+    key = load_private_key(home.path / "sites" / "site-0.key")
     stranger = sign_request(asked.model_copy(update={"federation": "south"}), key)
     with pytest.raises(RequestError, match="is for federation 'south'"):
         erase.receive(home, stranger, NOW)

@@ -14,7 +14,7 @@ from secede import state as states
 from secede.erasure.documents.request import new_request, sign_request
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.receipts.verify import verify_receipt
-from secede.erasure.signing.keys import generate_key_pair, load_private
+from secede.erasure.signing.keys import generate_key_pair, load_private_key
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Holder
@@ -61,9 +61,9 @@ def test_nothing_is_promoted_for_which_no_receipt_can_be_made(
     assert outcome.state == "rolled-back"
     assert "no receipt can be made out" in str(outcome.reason)
     assert small.serving(home) == before
-    assert home.model(before).exists()
+    assert home.model_path(before).exists()
     assert not home.receipts.exists()
-    assert not home.work(1).exists()
+    assert not home.work_folder(1).exists()
 
 
 def test_what_is_destroyed_late_is_stamped_late_and_not_in_time(
@@ -134,8 +134,8 @@ def test_a_holder_that_lost_its_lease_promotes_deletes_and_signs_nothing(
             options=small.options(),
         )
     assert small.serving(home) == before
-    assert home.model(before).exists()
-    assert home.work(1).exists()
+    assert home.model_path(before).exists()
+    assert home.work_folder(1).exists()
     assert not home.receipts.exists()
     assert rows(home, "destroyed") == rows(home, "receipt") == []
 
@@ -162,7 +162,7 @@ def test_a_lease_lost_in_the_middle_of_the_end_stops_it_there(
             clock=lambda: now[0],
             options=small.options(),
         )
-    assert home.model(before).exists() == (at == "_destroy")
+    assert home.model_path(before).exists() == (at == "_destroy")
     assert not home.receipts.exists()
     assert rows(home, "receipt") == []
 
@@ -195,7 +195,7 @@ def test_a_rung_without_the_leaver_has_no_guard_to_tell_of(home: Home) -> None:
 
 def test_a_key_that_is_not_the_server_s_is_refused_before_any_work(home: Home) -> None:
     entry = small.receive(home)
-    other = load_private(home.path / "sites" / "site-1.key")
+    other = load_private_key(home.path / "sites" / "site-1.key")
     with pytest.raises(ConfigError, match="does not belong to"):
         erase.erase(home, SimulatedBackend(home), entry.id, key=other, clock=lambda: NOW)
     assert small.way(home) == ["received"]
@@ -210,7 +210,7 @@ def test_all_that_lies_in_a_home_is_its_owner_s_alone(
 
         def watch(line: str) -> None:
             if line in ("guarded", "verified"):
-                assert list(home.work(1).iterdir())
+                assert list(home.work_folder(1).iterdir())
                 check()
 
         def check() -> None:
@@ -221,7 +221,7 @@ def test_all_that_lies_in_a_home_is_its_owner_s_alone(
 
         small.erase(home, small.receive(home).id, tell=watch)
         check()
-        assert states.load(home.model(small.serving(home)))
+        assert states.load(home.model_path(small.serving(home)))
     finally:
         os.umask(before)
 
@@ -238,11 +238,11 @@ def test_an_open_request_can_be_closed_with_a_reason(home: Home) -> None:
 
     def close(number: int) -> erase.Outcome:
         key, ground = home.server_key(), SimulatedBackend(home)
-        return erase.close(home, ground, number, "withdrawn", key=key, clock=lambda: NOW)
+        return erase.close_request(home, ground, number, "withdrawn", key=key, clock=lambda: NOW)
 
     outcome = close(entry.id)
     assert (outcome.state, outcome.reason) == ("refused", "withdrawn")
-    assert not home.work(1).exists()
+    assert not home.work_folder(1).exists()
     assert small.serving(home) == before
     assert "withdrawn" not in str(rows(home, "transition"))
     with pytest.raises(RequestError, match="has ended already"):
@@ -271,7 +271,7 @@ def test_a_model_whose_content_would_stay_is_not_called_destroyed(
     home: Home, tmp_path: Path, hard: bool
 ) -> None:
     before, entry = small.serving(home), small.receive(home)
-    path, other = home.model(before), tmp_path / "elsewhere"
+    path, other = home.model_path(before), tmp_path / "elsewhere"
     if hard:
         os.link(path, other)
     else:
@@ -291,7 +291,7 @@ def test_a_model_whose_content_would_stay_is_not_called_destroyed(
 
 @pytest.mark.parametrize("after", ["planned", "local step", "guarded", "post training"])
 def test_a_damaged_model_at_the_server_is_no_client_s_fault(home: Home, after: str) -> None:
-    entry, path = small.receive(home), home.model(small.serving(home))
+    entry, path = small.receive(home), home.model_path(small.serving(home))
     content = path.read_bytes()
 
     def tell(line: str) -> None:
@@ -318,7 +318,7 @@ def test_a_key_alone_makes_nobody_a_client(home: Home, name: str) -> None:
         model=small.serving(home),
         now=NOW,
     )
-    data = sign_request(made, load_private(key))
+    data = sign_request(made, load_private_key(key))
     with pytest.raises(RequestError, match="is unknown"):
         erase.receive(home, data, NOW)
     assert not list((home.path / "acknowledgements").glob("*"))

@@ -12,7 +12,7 @@ from harness.erasure.small import later, rows
 from secede import files
 from secede.erasure.documents.receipt import Software
 from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
-from secede.erasure.signing.keys import load_private
+from secede.erasure.signing.keys import load_private_key
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.transition_details import PromotionDetails, TransitionDetails
@@ -47,7 +47,7 @@ def test_resumed_elsewhere_the_receipt_is_the_same_and_there_is_one(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = cut_before_promoted(home, monkeypatch)
-    path = home.receipt(entry.digest)
+    path = home.receipt_path(entry.digest)
     first = path.read_bytes()
     small.erase(home, entry.id, ground=Elsewhere(home), now=later(days=3))
     assert path.read_bytes() == first
@@ -97,8 +97,8 @@ def test_a_countersigned_receipt_survives_a_resumed_end(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = cut_before_promoted(home, monkeypatch)
-    path = home.receipt(entry.digest)
-    leaver = load_private(home.path / "sites" / "site-0.key")
+    path = home.receipt_path(entry.digest)
+    leaver = load_private_key(home.path / "sites" / "site-0.key")
     path.write_bytes(countersign_receipt(path.read_bytes(), leaver))
     outcome = small.erase(home, entry.id)
     found = verify_receipt(path.read_bytes(), home.keyring(), countersigned_by=["site-0"])

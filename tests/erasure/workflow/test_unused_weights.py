@@ -117,7 +117,7 @@ def test_nothing_fades_if_the_leaver_is_trusted_and_the_receipt_says_so(
     assert "was kept as the leaver returned it, as asked" in KEPT
     assert UNFADED not in told["limits"]
     assert all(done.unused_weights is None for done in small.course(deep).rounds)
-    assert deep.plan(small.course(deep).plan).keep_unused_weights
+    assert deep.load_plan(small.course(deep).plan).keep_unused_weights
 
 
 def test_after_a_rung_without_the_leaver_values_that_nobody_moves_go_all_the_same(
@@ -140,7 +140,7 @@ def test_what_cannot_fade_is_told_and_named_in_the_receipt(
     normed = small.DEEP.replace("small:build_deep", "small:build_normed")
     home = small.make(tmp_path, normed if how == "kind" else small.DEEP)
     if how == "size":
-        monkeypatch.setattr(unused_weights, "_BYTES", 1000)
+        monkeypatch.setattr(unused_weights, "_MAX_BYTES", 1000)
     lines = list[str]()
     small.erase(home, small.receive(home).id, tell=lines.append)
     names = {

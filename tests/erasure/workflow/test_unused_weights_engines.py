@@ -95,7 +95,7 @@ def test_nvflare_ends_at_flowers_digest(
     job = inprocess.make(tmp_path / "flare", monkeypatch)
     job.run(rounds=3)
     job.erase(LEAVER, max_rounds=3, min_rounds=3, margins=WIDE.model_dump())
-    assert job.store.serving() == erased(small.Federation(tmp_path / "flower"))
+    assert job.store.serving_digest() == erased(small.Federation(tmp_path / "flower"))
     (mine, other) = ([states.digest(one[0]), states.digest(one[3])] for one in seen)
     assert mine == other
     assert mine[0] != mine[1]

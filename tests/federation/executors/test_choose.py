@@ -1,3 +1,5 @@
+"""Tests `federation/executors/trial.py` too."""
+
 from __future__ import annotations
 
 import pytest

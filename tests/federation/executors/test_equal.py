@@ -1,4 +1,9 @@
-"""Every executor against the plain loop: whole rounds, unequal clients, partial last batches."""
+"""Every executor against the plain loop: whole rounds, unequal clients, partial last batches.
+
+Tests `federation/executors/cpu.py`, `federation/executors/executor.py`,
+`federation/executors/graphs.py`, `federation/executors/loop.py`, `federation/executors/step.py`
+and `federation/precision.py` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The fused kernels against the plain loop: on a GPU if there is one, else in an interpreter."""
+"""The fused kernels against the plain loop: on a GPU if there is one, else in an interpreter.
+
+Tests `federation/executors/fused/` too.
+"""
 
 from __future__ import annotations
 

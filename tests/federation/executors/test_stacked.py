@@ -1,3 +1,5 @@
+"""Tests `federation/executors/chunks.py` and `federation/executors/memory.py` too."""
+
 from __future__ import annotations
 
 import pytest

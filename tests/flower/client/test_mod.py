@@ -1,3 +1,5 @@
+"""Tests `flower/protocol/messages.py` too."""
+
 from __future__ import annotations
 
 import json

@@ -11,7 +11,7 @@ import pytest
 from harness.flower.small import NOW, Federation
 from secede.erasure.documents.request import new_request, sign_request
 from secede.erasure.receipts.verify import countersign_receipt
-from secede.erasure.signing.keys import generate_key_pair, load_private
+from secede.erasure.signing.keys import generate_key_pair, load_private_key
 from secede.erasure.storage.home import Home
 from secede.errors import ConfigError, RecordError, RolledBackError
 from secede.flower.deploy import results
@@ -44,7 +44,7 @@ def test_what_an_auditor_signed_too_still_holds(tmp_path: Path) -> None:
     key, _ = generate_key_pair(home.keys / "auditors", "office")
     before = results.verified_result(home.path, "name:site-1")
     path = Path(before.receipt)
-    path.write_bytes(countersign_receipt(path.read_bytes(), load_private(key)))
+    path.write_bytes(countersign_receipt(path.read_bytes(), load_private_key(key)))
     assert results.earlier_result(home.path, "name:site-1") == before
     assert results.verified_result(home.path, "name:site-1") == before
 
@@ -62,7 +62,7 @@ def test_a_request_that_was_refused_later_hides_no_erasure(tmp_path: Path) -> No
         model=str(federation.store.serving_digest()),
         now=NOW,
     )
-    signed = sign_request(made, load_private(key))
+    signed = sign_request(made, load_private_key(key))
     assert federation.erase("name:site-1", request=signed).state == "refused"
     with pytest.raises(RolledBackError, match="was not erased: refused"):
         results.verified_result(home.path, "name:site-1")

@@ -1,4 +1,7 @@
-"""Following a run, with a small program in the place of `flwr`."""
+"""Following a run, with a small program in the place of `flwr`.
+
+Tests `flower/deploy/flwr_cli.py` too.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,7 @@ def project(tmp_path: Path) -> Project:
 def test_a_run_is_started_followed_and_its_lines_passed_on(fake: Fake, project: Project) -> None:
     shown, logged = list[str](), Lines()
     config: runs.Config = {"home": 'a "quoted" \\ path', "rounds": 3, "fast": True, "rate": 0.5}
-    assert runs.run(project, config, seconds=60, show=shown.append) == "7"
+    assert runs.run(project, config, timeout=60, show=shown.append) == "7"
     assert shown == ["[ROUND 1]", "planned"]
     assert logged == ["run 7 started; waiting at most 60 seconds for its end"]
     first = fake.calls()[0]
@@ -93,13 +96,13 @@ def test_a_run_is_started_followed_and_its_lines_passed_on(fake: Fake, project: 
 def test_a_run_that_fails_is_an_error_that_says_how_to_go_on(fake: Fake, project: Project) -> None:
     fake.tell(status="finished:failed")
     with pytest.raises(SecedeError, match=r"ended as finished:failed.*the same command goes on"):
-        runs.run(project, {}, seconds=60, show=print)
+        runs.run(project, {}, timeout=60, show=print)
 
 
 def test_a_run_that_does_not_end_is_not_waited_for_for_ever(fake: Fake, project: Project) -> None:
     fake.tell(status="running", **{"log-seconds": 60})
     with pytest.raises(SilentError, match="has not finished within 3 seconds"):
-        runs.run(project, {}, seconds=3, show=print)
+        runs.run(project, {}, timeout=3, show=print)
 
 
 def interrupt(line: str) -> None:
@@ -112,7 +115,7 @@ def test_ctrl_c_stops_the_run_at_the_superlink_and_says_so(fake: Fake, project: 
     logged = Lines()
     fake.tell(status="running", **{"log-seconds": 60})
     with pytest.raises(StoppedError, match="run 7 is stopped; the same command goes on") as caught:
-        runs.run(project, {}, seconds=60, show=interrupt)
+        runs.run(project, {}, timeout=60, show=interrupt)
     assert caught.value.exit_code == 130
     assert logged[-1] == "interrupted: stopping run 7 at the SuperLink"
     assert fake.calls()[-1] == ["stop", "7", "secede", "--format", "json"]
@@ -124,12 +127,12 @@ def test_ctrl_c_says_what_became_of_a_run_that_cannot_be_stopped(
     refusal = {"success": False, "error-message": "not now"}
     fake.tell(stop=refusal, status="running", **{"log-seconds": 60})
     with pytest.raises(StoppedError, match="had ended already as finished:stopped"):
-        runs.run(project, {}, seconds=60, show=interrupt)
+        runs.run(project, {}, timeout=60, show=interrupt)
     text = FLWR.replace('told["status"] = "finished:stopped"', "pass")
     (fake.folder / "flwr").write_text(text.format(python=sys.executable, folder=str(fake.folder)))
     fake.tell(status="running")
     with pytest.raises(StoppedError, match=r"goes on \(flwr stop 7: not now\).*flower stop"):
-        runs.run(project, {}, seconds=60, show=interrupt)
+        runs.run(project, {}, timeout=60, show=interrupt)
 
 
 def test_ctrl_c_while_a_run_is_being_started_says_where_to_look(
@@ -140,7 +143,7 @@ def test_ctrl_c_while_a_run_is_being_started_says_where_to_look(
 
     monkeypatch.setattr(runs, "start", interrupted)
     with pytest.raises(StoppedError, match="being started: `secede flower status"):
-        runs.run(project, {}, seconds=60, show=print)
+        runs.run(project, {}, timeout=60, show=print)
 
 
 def test_runs_that_have_not_ended_are_listed(fake: Fake, project: Project) -> None:

@@ -21,7 +21,7 @@ SITES = ("site-1", "site-2")
 def test_a_project_is_read_as_it_was_written(tmp_path: Path) -> None:
     project = write_project(tmp_path / "p", sites=SITES, hosts=["fl.example.org"], port=9092)
     assert Project.load(tmp_path / "p") == project
-    assert project.reached == "fl.example.org:9092"
+    assert project.superlink_address == "fl.example.org:9092"
     assert project.listen == "127.0.0.1"
     config = tomllib.loads((tmp_path / "p/flower/operator/config.toml").read_text())
     link = config["superlink"][config["superlink"]["default"]]

@@ -1,4 +1,7 @@
-"""Putting up and taking down, with small programs in the place of Flower's."""
+"""Putting up and taking down, with small programs in the place of Flower's.
+
+Tests `flower/deploy/project.py` and `flower/deploy/launch.py` too.
+"""
 
 from __future__ import annotations
 
@@ -215,7 +218,7 @@ def test_a_site_that_ends_at_once_is_named_with_its_last_words(
 def test_a_killed_site_that_is_refused_for_a_while_is_started_again(
     project: Project, flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "_AGAIN", 0.1)
+    monkeypatch.setattr(supervisor, "_RESTART_PAUSE", 0.1)
     mark = tmp_path / "tried"
     flower.node = (
         f"import pathlib, sys, time\nmark = pathlib.Path({str(mark)!r} + sys.argv[2])\n"
@@ -223,7 +226,7 @@ def test_a_killed_site_that_is_refused_for_a_while_is_started_again(
         "    sys.exit('[code: 2004] Failed to activate SuperNode.')\n" + NODE
     )
     logged = Lines()
-    supervisor.up(project, seconds=30)
+    supervisor.up(project, timeout=30)
     assert sum("once more" in line for line in logged) == 2
     assert all(row.pid for row in supervisor.status(project))
 
@@ -233,7 +236,7 @@ def test_a_site_that_never_comes_online_is_not_waited_for_for_ever(
 ) -> None:
     flower.offline = {"site-2"}
     with pytest.raises(SilentError, match=r"site-2 not online within 0\.5 seconds"):
-        supervisor.up(project, seconds=0.5)
+        supervisor.up(project, timeout=0.5)
     assert of(project) == []
 
 
@@ -242,7 +245,7 @@ def test_a_superlink_that_is_online_before_the_site_says_so_is_not_believed(
 ) -> None:
     flower.node = "import time; time.sleep(600)"  # killed before: still called online
     with pytest.raises(SilentError, match="site-1, site-2 not online"):
-        supervisor.up(project, seconds=0.5)
+        supervisor.up(project, timeout=0.5)
 
 
 def test_a_taken_port_is_replaced_and_the_new_one_written_down(project: Project) -> None:
@@ -251,7 +254,10 @@ def test_a_taken_port_is_replaced_and_the_new_one_written_down(project: Project)
         assert up.port != project.port
         assert Project.load(project.folder) == up
         assert str(up.port) in (project.folder / "environment.sh").read_text()
-        assert f"{up.reached}" in (project.folder / "flower/operator/config.toml").read_text()
+        assert (
+            f"{up.superlink_address}"
+            in (project.folder / "flower/operator/config.toml").read_text()
+        )
         site = pids(up)["superlink"]
         assert site is not None
         os.kill(site, signal.SIGKILL)
@@ -302,7 +308,7 @@ def test_sweeping_ends_even_if_something_is_started_again_and_again(
 ) -> None:
     stray = processes.Process(pid=1 << 30, parent=1, started="0", command="again")
     with monkeypatch.context() as patch:
-        patch.setattr(supervisor, "SWEEP_SECONDS", 0.5)
+        patch.setattr(supervisor, "SWEEP_TIMEOUT", 0.5)
         patch.setattr(processes, "with_environment", lambda name, value: [stray])
         begun = time.monotonic()
         with pytest.raises(SecedeError, match=r"was started anew, 0\.5 seconds after"):

@@ -43,7 +43,7 @@ def updates(project: Project) -> dict[str, bytes]:
     """Return some of what each site keeps of itself, and never showed."""
     found: dict[str, bytes] = {}
     for site in project.sites:
-        for path in project.kept(site).rglob("*.safetensors"):
+        for path in project.updates_folder(site).rglob("*.safetensors"):
             state, _ = states.load(path)
             for name, value in state.items():
                 found[f"{site} {path.name} {name}"] = value.numpy().tobytes()
@@ -78,5 +78,5 @@ def test_a_hidden_federation_erases_in_a_second_run(project: Project) -> None:
         assert ledger.verify().number > 0
 
     assert seen(project, updates(project) | secret) == []
-    model, _ = states.load(Home(project.home).model(erased.model))
+    model, _ = states.load(Home(project.home).model_path(erased.model))
     assert seen(project, {name: value.numpy().tobytes() for name, value in model.items()})

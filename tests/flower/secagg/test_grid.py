@@ -1,4 +1,7 @@
-"""What nobody may work out under SecAgg+, and sums that clients spoil."""
+"""What nobody may work out under SecAgg+, and sums that clients spoil.
+
+Tests `flower/secagg/legacy_api.py` and `flower/secagg/opened_sums.py` too.
+"""
 
 from __future__ import annotations
 
@@ -86,11 +89,11 @@ def test_after_a_mean_of_two_the_leaver_is_not_asked_for_a_step(
     given = (federation.grid(), strategy(), federation.store)
     with pytest.raises(ConfigError) as error:
         federation.erase("name:site-1")
-    one_line(error, "and one other", "train a round with three clients", "gone=True")
+    one_line(error, "and one other", "train a round with three clients", "leaver_gone=True")
     with pytest.raises(ConfigError, match="and one other"):
         plan(*given, **how)
     assert "train.unlearn" not in federation.site("site-1").seen
-    ladder = plan(*given, gone=True, **how).ladder
+    ladder = plan(*given, leaver_gone=True, **how).ladder
     assert "local-step" not in {step.rung for step in ladder}
     federation.train(1)
     assert plan(*given, **how).ladder[0].rung == "local-step"
@@ -224,11 +227,11 @@ def test_a_line_that_a_kill_cut_off_was_never_opened(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole + whole[:30])
     log.add("b" * 64, ["a", "c"])
-    assert log.before(start) == frozenset("ab")
-    assert log.before("b" * 64) == frozenset("ac")
+    assert log.opened_with(start) == frozenset("ab")
+    assert log.opened_with("b" * 64) == frozenset("ac")
     path.write_bytes(whole[:30] + b"\n")
     with pytest.raises(RecordError, match="damaged"):
-        log.before(start)
+        log.opened_with(start)
 
 
 # Sums that clients spoil

@@ -1,4 +1,7 @@
-"""Erasing under SecAgg+: the server sees updates in sums alone; all else is as in the open."""
+"""Erasing under SecAgg+: the server sees updates in sums alone; all else is as in the open.
+
+Tests `flower/secagg/strategy.py` too.
+"""
 
 from __future__ import annotations
 
@@ -175,7 +178,7 @@ def test_a_client_that_is_gone_is_erased_by_the_server_under_secagg(
     federation.train(2)
     federation.site("site-1").online = False
     options = replace(OPTIONS, methods=("weight-negation",), settings={}, max_server_rounds=4)
-    outcome = federation.erase("name:site-1", gone=True, options=options)
+    outcome = federation.erase("name:site-1", leaver_gone=True, options=options)
     assert (outcome.state, outcome.rung) == ("promoted", "server-side")
     assert (outcome.client, outcome.method) == ("site-1", "weight-negation")
     assert federation.leaked() == set()

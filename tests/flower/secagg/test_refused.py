@@ -1,4 +1,7 @@
-"""What does not fit SecAgg+ is refused before anybody trains: mods, workflows, strategies."""
+"""What does not fit SecAgg+ is refused before anybody trains: mods, workflows, strategies.
+
+Tests `flower/client/secagg_checks.py` too.
+"""
 
 from __future__ import annotations
 

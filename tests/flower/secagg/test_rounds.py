@@ -1,4 +1,7 @@
-"""Rounds under SecAgg+ that are cut short, that clients drop out of, or that they spoil."""
+"""Rounds under SecAgg+ that are cut short, that clients drop out of, or that they spoil.
+
+Tests `flower/secagg/engine.py` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whose a folder is, where a training may start and go on, and what becomes of other models."""
+"""Whose a folder is, where a training may start and go on, and what becomes of other models.
+
+Tests `flower/storage/register.py` and `flower/storage/round_log.py` too.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from secede.flower.storage import register
 
 def model_of(federation: Federation, place: int) -> ArrayRecord:
     digest = federation.store.log.rounds()[place].model
-    state, _ = states.load(federation.store.home.model(digest))
+    state, _ = states.load(federation.store.home.model_path(digest))
     return ArrayRecord({name: state[name] for name in federation.store.template})
 
 

@@ -119,7 +119,7 @@ def test_a_model_from_scratch_has_no_parent_and_its_receipt_counts_its_own_round
         Ledger(home(federation) / "ledger.sqlite", read_only=True) as ledger,
         ModelRegistry(home(federation) / "models.sqlite", read_only=True) as registry,
     ):
-        consistency.check(federation.store.home, journal, ledger, registry)
+        consistency.check_home(federation.store.home, journal, ledger, registry)
         bodies = [row.body for row in ledger.rows() if row.kind == "model"]
     assert {body["parent"] for body in bodies if body["model"] == fresh.digest} == {None}
 
@@ -162,7 +162,7 @@ def test_what_was_cut_short_is_never_taken_without_a_word(federation: Federation
     ):
         federation.erase("name:site-1")
     assert not (home(federation) / "models.sqlite").exists()
-    federation.store.take_as_it_is()
+    federation.store.accept_unfinished()
     assert federation.erase("name:site-1").state == "promoted"
 
 
@@ -184,7 +184,7 @@ def test_one_from_scratch_without_a_round_hides_no_training_that_was_cut(
     with pytest.raises(ConfigError, match="4 rounds was cut short after round 2"):
         found(federation)
     if asked:
-        trainings.take_as_it_is()
+        trainings.accept_unfinished()
         found(federation)
         start(federation, 1)  # as it was asked for
         assert [r.training for r in federation.store.log.lineage()] == [1]
@@ -204,7 +204,7 @@ def test_what_was_cut_short_is_finished_by_starting_it_again(federation: Federat
 
 def test_what_was_asked_for_from_scratch_begins_so_and_goes_on_so(federation: Federation) -> None:
     start(federation, 2)
-    TrainingState(home(federation)).ask_anew(3)
+    TrainingState(home(federation)).request_from_scratch(3)
     federation.site("site-0").online = False
     for number in (1, 2):  # after the first kill it has no round, and still is to begin
         with pytest.raises(KeyboardInterrupt):

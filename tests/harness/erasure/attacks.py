@@ -27,7 +27,7 @@ from harness.erasure.lab import (
 from secede import state as states
 from secede.data.samples import Samples
 from secede.erasure.defences.gate import Counts, count
-from secede.erasure.defences.state_message import limit_bytes, pack, unpack
+from secede.erasure.defences.state_message import limit_bytes, pack_state, unpack_state
 from secede.errors import GuardError
 from secede.federation.engine import Update
 from secede.federation.robust import by_name
@@ -308,10 +308,10 @@ def leakage(lab: Lab) -> Iterable[Row]:
 def oversized(lab: Lab, mebibytes: int = 64) -> tuple[int, int]:
     """Return the bytes that a plain reader and ours make of a message with a large stowaway."""
     stowaway = {"stowaway": torch.zeros(mebibytes << 18)}
-    data = pack({**lab.honest, **stowaway})
+    data = pack_state({**lab.honest, **stowaway})
     plain = states.size_bytes(safetensors.torch.load(data))
     try:
-        ours = states.size_bytes(unpack(data, lab.global_state))
+        ours = states.size_bytes(unpack_state(data, lab.global_state))
     except GuardError:
         ours = 0
     return plain, ours

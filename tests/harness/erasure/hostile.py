@@ -76,7 +76,7 @@ class HomeLab(Lab):
         self.honest_samples = dataset.train.take(parts[LEAVER])
         self.test = dataset.test.take(torch.arange(0, len(dataset.test), 2))
         self.engine = ground._simulator
-        self.global_state = states.load(self.home.model(small.serving(self.home)))[0]
+        self.global_state = states.load(self.home.model_path(small.serving(self.home)))[0]
         self.last = self.engine.own[LEAVER]
         self.reference = states.reference(
             self.global_state, self.last.state, weight=self.last.weight
@@ -92,7 +92,7 @@ class HomeLab(Lab):
         leaver = None if returned is None else lambda _: returned
         ground = small.Hostile(home, leaver=leaver, rounds=self._rounds)
         outcome = small.erase(home, 1, ground=ground, how=options)
-        return outcome, states.load(home.model(small.serving(home)))[0]
+        return outcome, states.load(home.model_path(small.serving(home)))[0]
 
 
 def row(

@@ -66,7 +66,7 @@ def hopeless(home: Home) -> None:
 
 
 def _model(home: Home) -> dict[str, torch.Tensor]:
-    return states.load(home.model(small.serving(home)))[0]
+    return states.load(home.model_path(small.serving(home)))[0]
 
 
 WORK: dict[str, Callable[[Home], None]] = {"honest": honest, "lazy": lazy, "hopeless": hopeless}

@@ -9,8 +9,7 @@ from typing import Any
 from harness.erasure.small import Hostile
 from secede.erasure.defences import gate
 from secede.erasure.defences.gate import Tally
-from secede.federation.cost import Cost
-from secede.federation.engine import ClientSide, ReplyT, RoundReply, Update
+from secede.federation.engine import ClientSide, Cost, ReplyT, RoundReply, Update
 from secede.state import State
 from secede.unlearning.local_step import LocalReport, LocalResult
 from secede.unlearning.method import Reply, Server

@@ -14,8 +14,7 @@ from torch.optim import Optimizer
 from harness.erasure.attacks import between
 from harness.erasure.lab import AFTERWARDS, PLANTED, SEEDS, SMUGGLED, SMUGGLED_INSIDE, Lab, network
 from secede import state as states
-from secede.federation.cost import Cost
-from secede.federation.engine import RoundReply, Update
+from secede.federation.engine import Cost, RoundReply, Update
 from secede.federation.robust import by_name
 from secede.federation.simulator import Simulator
 from secede.federation.training import batches

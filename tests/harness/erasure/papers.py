@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from secede.erasure.documents.data_commitment import commit
+from secede.erasure.documents.data_commitment import commit_to_samples
 from secede.erasure.documents.ledger_rows import (
     START,
     DeliveredBody,
@@ -42,8 +42,8 @@ from secede.erasure.signing.keys import (
     PrivateKey,
     PublicKey,
     generate_key_pair,
-    load_private,
-    load_public,
+    load_private_key,
+    load_public_key,
 )
 from secede.erasure.storage.ledger import Ledger
 
@@ -58,7 +58,7 @@ LEAVER, OTHERS = "clinic-north", ("clinic-south", "clinic-west")
 def key_pair(name: str) -> tuple[PrivateKey, PublicKey]:
     with TemporaryDirectory() as folder:
         private, public = generate_key_pair(Path(folder), name)
-        return load_private(private), load_public(public)
+        return load_private_key(private), load_public_key(public)
 
 
 def private(name: str) -> PrivateKey:
@@ -139,7 +139,7 @@ SCOPE = Scope(
     last_round=40,
     rounds=38,
     weight=0.2,
-    commitment=commit([b"one", b"two", b"three"], bytes(32)),
+    commitment=commit_to_samples([b"one", b"two", b"three"], bytes(32)),
 )
 METHOD = MethodPart(
     rung="local-step",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from secede.erasure.documents.request import Request, new_request, sign_request
-from secede.erasure.signing.keys import Keyring, PrivateKey, generate_key_pair, load_private
+from secede.erasure.signing.keys import Keyring, PrivateKey, generate_key_pair, load_private_key
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Accepted, AlreadyAccepted
 
@@ -55,7 +55,7 @@ def people(folder: Path, *names: str) -> People:
     """Make keys for some clients."""
     for name in names:
         generate_key_pair(folder, name)
-    private = {name: load_private(folder / f"{name}.key") for name in names}
+    private = {name: load_private_key(folder / f"{name}.key") for name in names}
     return People(folder, private, Keyring.load(folder))
 
 

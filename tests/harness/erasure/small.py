@@ -21,7 +21,7 @@ from secede import state as states
 from secede.erasure.documents.receipt import RECEIPT_TYPE
 from secede.erasure.documents.request import new_request, sign_request
 from secede.erasure.planning.options import EraseOptions
-from secede.erasure.signing.keys import load_private
+from secede.erasure.signing.keys import load_private_key
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
@@ -32,8 +32,7 @@ from secede.erasure.storage.transition_details import Exchange
 from secede.erasure.workflow import erase as workflow
 from secede.erasure.workflow.erase import Outcome
 from secede.experiments import presets
-from secede.federation.cost import Cost
-from secede.federation.engine import ClientSide, ReplyT, RoundReply, Update
+from secede.federation.engine import ClientSide, Cost, ReplyT, RoundReply, Update
 from secede.simulation.backend import SimulatedBackend
 from secede.simulation.new_federation import create_federation as found
 from secede.state import State
@@ -130,7 +129,7 @@ def ask(home: Home, client: str = "site-0", *, model: str | None = None) -> byte
         model=model or serving(home),
         now=NOW,
     )
-    return sign_request(made, load_private(home.path / "sites" / f"{client}.key"))
+    return sign_request(made, load_private_key(home.path / "sites" / f"{client}.key"))
 
 
 def receive(home: Home, client: str = "site-0") -> Entry:
@@ -173,7 +172,7 @@ def told(home: Home, number: int = 1) -> dict[str, Any]:
     from secede.erasure.signing import dsse
 
     with Journal(home.journal, read_only=True) as journal:
-        path = home.receipt(journal.entry(number).digest)
+        path = home.receipt_path(journal.entry(number).digest)
     payload = dsse.unverified_payload(path.read_bytes(), RECEIPT_TYPE, limit=MAX_RECEIPT_BYTES)
     found: dict[str, Any] = json.loads(payload)["predicate"]
     return found
@@ -296,7 +295,7 @@ def left_out(home: Home, number: int = 1) -> set[tuple[str, str]]:
 
 
 def model(home: Home) -> dict[str, Any]:
-    return states.load(home.model(serving(home)))[0]
+    return states.load(home.model_path(serving(home)))[0]
 
 
 def rows(home: Home, kind: str) -> list[Any]:

@@ -49,12 +49,12 @@ def forked(project: Project) -> Iterator[None]:
 
 def train(project: Project, *, rounds: int, seconds: float = 240.0) -> None:
     config: runs.Config = {"num-server-rounds": rounds, "erasure.home": str(project.home)}
-    runs.run(project, config, seconds=seconds, show=print)
+    runs.run(project, config, timeout=seconds, show=print)
 
 
 def erase(project: Project, leaver: str, *, seconds: float = 300.0) -> ErasureResult:
     config: runs.Config = {"erasure.home": str(project.home), "erasure.leaver": leaver}
-    runs.run(project, config, seconds=seconds, show=print)
+    runs.run(project, config, timeout=seconds, show=print)
     return results.verified_result(project.home, leaver)
 
 

@@ -129,7 +129,7 @@ class Trial:
     def _run(self) -> None:
         self.runs += 1
         try:
-            runs.run(self.project, self.config, seconds=RUN_SECONDS, show=print)
+            runs.run(self.project, self.config, timeout=RUN_SECONDS, show=print)
         except SecedeError as error:
             print(f"run {self.runs}: {error}")
 
@@ -157,7 +157,7 @@ def check_rounds(home: Path) -> None:
     assert all(a.number < b.number for a, b in itertools.pairwise(found))  # an erasure takes some
     for before, after in itertools.pairwise(trained):
         assert after.start == before.model, f"round {after.number} does not go on from the last"
-    loaded, _ = states.load(Home(home).model(found[-1].model))
+    loaded, _ = states.load(Home(home).model_path(found[-1].model))
     assert states.digest(loaded) == found[-1].model
     assert states.is_finite(loaded)
 

@@ -41,7 +41,7 @@ HEARTBEATS = {  # seconds; where Flower takes 30, so that a killed process count
     "HEARTBEAT_CALL_TIMEOUT": 2,
 }
 HURRY = 5  # times as often a SuperNode looks for messages
-START_SECONDS, STOP_SECONDS = 180.0, 10.0
+START_SECONDS, STOP_TIMEOUT = 180.0, 10.0
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def serving(
         finally:
             server.terminate()
             try:
-                server.wait(STOP_SECONDS)
+                server.wait(STOP_TIMEOUT)
             except subprocess.TimeoutExpired:
                 server.kill()
                 raise

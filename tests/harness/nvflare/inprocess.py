@@ -23,8 +23,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from harness.flower.small import SEED
 from harness.lines import Lines
 from harness.nvflare.small import MODEL, OPTIONS, SITES, erasing, serve
-from secede.nvflare.controller import FederationController
-from secede.nvflare.store import Store
+from secede.nvflare.controller import FederationController, Store
 from secede.nvflare.tasks import TaskGrid
 
 Change = Callable[[FLModel], FLModel]

@@ -16,8 +16,7 @@ from typing import Any, cast
 
 from harness.nvflare.small import start, stop
 from harness.paths import TESTS
-from secede.federation.cost import Cost
-from secede.federation.engine import ClientSide, ReplyT, RoundReply
+from secede.federation.engine import ClientSide, Cost, ReplyT, RoundReply
 from secede.state import State
 
 SECONDS = 300.0

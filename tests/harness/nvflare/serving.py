@@ -50,7 +50,7 @@ def _engine(grid: Grid) -> FlowerEngine:
         transport=Transport(grid=grid, pause=0.05),
         strategy=strategy(),
         clients=dict(enumerate(online_nodes(grid))),
-        like=template_of(load_model()),
+        template=template_of(load_model()),
         round_timeout=240.0,
-        erasure_online_timeout=10.0,
+        online_timeout=10.0,
     )

@@ -1,3 +1,5 @@
+"""Tests `unlearning/steps/fisher.py` too."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

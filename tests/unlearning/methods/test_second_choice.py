@@ -1,3 +1,5 @@
+"""Tests `unlearning/local_step.py` too."""
+
 from __future__ import annotations
 
 import math

@@ -13,8 +13,7 @@ from secede.cli.output import naming, print_json
 from secede.errors import ConfigError, SecedeError
 
 if TYPE_CHECKING:
-    from secede.erasure.documents.data_commitment import Commitment
-    from secede.erasure.signing.keys import Signers
+    from secede.erasure import Commitment, Signers
 
 HomeArgument = Annotated[Path, typer.Argument(metavar="HOME", help="Home folder.")]
 Client = Annotated[str, typer.Argument(help="Name of the client.")]
@@ -50,7 +49,7 @@ def verify(
 
     Example: secede commitment verify home site-0 --receipt home/receipts
     """
-    from secede.erasure.storage.home import Home
+    from secede.erasure import Home
     from secede.simulation.new_federation import check_commitment
 
     home = Home(folder)
@@ -86,8 +85,7 @@ def prove(
     Example: secede commitment prove home site-0 17
     """
     from secede import files
-    from secede.erasure.documents.data_commitment import SampleProof, check_sample
-    from secede.erasure.storage.home import Home
+    from secede.erasure import Home, SampleProof, check_sample
     from secede.simulation.new_federation import prove_sample
 
     home = Home(folder)
@@ -126,21 +124,21 @@ def verify_proof(
 
     Example: secede commitment verify-proof proof.json sample.bin --receipt receipt.json --keys keys
     """
-    from secede.erasure.canonical_json import read_file
-    from secede.erasure.documents.data_commitment import (
+    from secede.erasure import (
         MAX_PROOF_BYTES,
         MAX_SAMPLE_BYTES,
         SampleProof,
+        Signers,
         check_sample,
+        read_bounded,
     )
-    from secede.erasure.signing.keys import Signers
 
     with naming(proof):
-        shown = SampleProof.read(read_file(proof, MAX_PROOF_BYTES))
+        shown = SampleProof.read(read_bounded(proof, MAX_PROOF_BYTES))
     signers = Signers.load(keys, auditor or ())
     commitment = _read_commitment(receipt, shown.client, signers, server)
     with naming(proof):
-        check_sample(commitment, read_file(sample, MAX_SAMPLE_BYTES), shown.proof)
+        check_sample(commitment, read_bounded(sample, MAX_SAMPLE_BYTES), shown.proof)
     if json:
         row = {"valid": True, "client": shown.client, "index": shown.proof.index}
         print_json({**row, **commitment.model_dump()})
@@ -153,14 +151,12 @@ def _read_commitment(
     path: Path, client: str, signers: Signers, server: str = "server"
 ) -> Commitment:
     """Return the commitment in a valid receipt about `client`, or in that of a folder."""
-    from secede.erasure.canonical_json import read_file
-    from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
-    from secede.erasure.receipts.verify import verify_receipt
+    from secede.erasure import MAX_RECEIPT_BYTES, read_bounded, verify_receipt
 
     path = _last_receipt(path, client) if path.is_dir() else path
     with naming(path):
         verified = verify_receipt(
-            read_file(path, MAX_RECEIPT_BYTES),
+            read_bounded(path, MAX_RECEIPT_BYTES),
             signers.keys,
             auditors=signers.auditors,
             server=server,
@@ -175,14 +171,12 @@ def _read_commitment(
 
 def _last_receipt(folder: Path, client: str) -> Path:
     """Return the receipt that says it is about `client`, the last if there are more."""
-    from secede.erasure.canonical_json import read_file
-    from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
-    from secede.erasure.receipts.verify import unverified_statement
+    from secede.erasure import MAX_RECEIPT_BYTES, read_bounded, unverified_statement
 
     candidates = list[tuple[str, Path]]()
     for path in sorted(folder.glob("*.json")):
         with suppress(SecedeError):  # another file
-            receipt = unverified_statement(read_file(path, MAX_RECEIPT_BYTES))
+            receipt = unverified_statement(read_bounded(path, MAX_RECEIPT_BYTES))
             request = receipt.predicate.request
             if request.client == client:
                 candidates.append((request.received, path))

@@ -21,7 +21,7 @@ from secede.cli.progress import repeating_when_quiet
 from secede.errors import ConfigError, RequestError, RolledBackError, StoppedError
 
 if TYPE_CHECKING:
-    from secede.erasure.workflow.erase import Outcome
+    from secede.erasure import Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +46,9 @@ def erase(
 
     Another: secede erase request.json --home home --aggregation median
     """
-    from secede.erasure.documents.request import verify_request
-    from secede.erasure.planning.plan_table import plan_table
-    from secede.erasure.storage.home import Home
-    from secede.erasure.workflow import erase as workflow
+    from secede.erasure import Home, plan_table, receive, verify_request
+    from secede.erasure import erase as run_erasure
+    from secede.erasure import plan as make_plan
     from secede.simulation.backend import Recipe, SimulatedBackend
 
     check_simulated(folder)
@@ -60,7 +59,7 @@ def erase(
     gone = (document.client,) if arguments.leaver_gone else ()
     if arguments.dry_run:
         backend = SimulatedBackend(home, gone=gone)
-        plan = workflow.plan(home, backend, document, options=options, now=now)
+        plan = make_plan(home, backend, document, options=options, now=now)
         if json:
             print(plan.model_dump_json(indent=2))
         else:
@@ -68,12 +67,12 @@ def erase(
         return
     key = home.server_key()  # before any work is done
     Recipe.load(home)
-    entry = workflow.receive(home, data, now)
+    entry = receive(home, data, now)
     logger.info(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
-    logger.info(f"acknowledgement for {entry.client}: {home.acknowledgement(entry.digest)}")
+    logger.info(f"acknowledgement for {entry.client}: {home.acknowledgement_path(entry.digest)}")
     try:
         with repeating_when_quiet():
-            outcome = workflow.erase(
+            outcome = run_erasure(
                 home,
                 SimulatedBackend(home, gone=gone),
                 entry.id,

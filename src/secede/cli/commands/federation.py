@@ -45,7 +45,7 @@ def init(
 
     Example: secede federation init home demo --name north
     """
-    from secede.erasure.storage.model_registry import ModelRegistry
+    from secede.erasure import ModelRegistry
     from secede.experiments import presets
     from secede.experiments.config import override
     from secede.simulation.new_federation import create_federation

@@ -94,10 +94,17 @@ def init(
             "runs, and their code runs at the sites; open it to the sites' networks only"
         )
     if json:
-        row = {"folder": str(folder), "superlink": project.reached, "sites": list(project.sites)}
+        row = {
+            "folder": str(folder),
+            "superlink": project.superlink_address,
+            "sites": list(project.sites),
+        }
         print_json(row)
         return
-    print(f"{folder}  Flower project of {', '.join(project.sites)}; SuperLink at {project.reached}")
+    print(
+        f"{folder}  Flower project of {', '.join(project.sites)}; "
+        f"SuperLink at {project.superlink_address}"
+    )
     print(f"{folder / 'certificates'}  private authority and the server's certificate")
     print(f"{folder / 'nodes'}  the sites' keys: give each site its own and keep none")
     print(f"{folder / 'app'}  the Flower app")
@@ -122,7 +129,7 @@ def up(
     from secede.flower.deploy import supervisor
     from secede.flower.deploy.project import Project
 
-    supervisor.up(Project.load(folder), seconds=timeout)
+    supervisor.up(Project.load(folder), timeout=timeout)
     _print_status(folder, as_json=json)
 
 
@@ -156,7 +163,7 @@ def down(
     project, active = Project.load(folder), list[runs.ActiveRun]()
     if (only is None or SUPERLINK in only) and processes.running(project, SUPERLINK) is not None:
         with suppress(SecedeError):  # one that does not answer is stopped all the same
-            active = runs.active(project, seconds=_STATUS_SECONDS)
+            active = runs.active(project, timeout=_STATUS_SECONDS)
     supervisor.down(project, only)
     for run in active:
         logger.info(f"run {run.run} is cut short; {_AGAIN}")
@@ -202,12 +209,12 @@ def train(
     runs.check_running(project)
     preflight.check_config(project.app, {"num-server-rounds": preflight.ROUNDS, "erasure.home": ""})
     training = preflight.plan_training(
-        project.home, rounds, from_scratch=bool(from_scratch), go_on=from_scratch is False
+        project.home, rounds, from_scratch=bool(from_scratch), resume=from_scratch is False
     )
-    logger.info(training.words)
+    logger.info(training.description)
     config: Config = {"num-server-rounds": training.rounds, "erasure.home": str(project.home)}
     before = _count_rounds(project)
-    number = runs.run(project, config, seconds=timeout, show=logger.info)
+    number = runs.run(project, config, timeout=timeout, show=logger.info)
     after = _count_rounds(project)
     if after == before:
         raise SecedeError(f"run {number} completed no round: no site sent an update, see above")
@@ -249,8 +256,8 @@ def erase(
 
     Another: secede flower erase north name:site-3 --dry-run --leaver-gone
     """
-    from secede.erasure.documents.request import TRIGGERS, check_trigger
-    from secede.erasure.planning.options import EraseOptions, as_json
+    from secede.erasure import TRIGGERS, EraseOptions, check_trigger
+    from secede.erasure import options_to_json as as_json
     from secede.flower.deploy import preflight, results, runs
     from secede.flower.deploy.project import Project
 
@@ -268,7 +275,7 @@ def erase(
     earlier = None if dry_run else results.earlier_result(home, leaver)
     sent = {
         "options": {} if options == EraseOptions() else as_json(options),
-        "gone": arguments.leaver_gone,
+        "leaver_gone": arguments.leaver_gone,
         "request": str(request.absolute()) if request and earlier is None else "",
         "dry_run": dry_run,
     }
@@ -285,7 +292,9 @@ def erase(
         logger.info(f"{_erased_at(earlier)}; receipt {earlier.receipt}; nothing is erased again")
     try:
         runs.check_running(project)
-        preflight.prepare_erasure(home, leaver, as_it_is=accept_unfinished and earlier is None)
+        preflight.prepare_erasure(
+            home, leaver, accept_unfinished=accept_unfinished and earlier is None
+        )
     except SecedeError as error:
         if earlier is None:
             raise
@@ -296,7 +305,7 @@ def erase(
         _print_plan(project, config, timeout, as_json=json)
         return
     try:
-        number = runs.run(project, config, seconds=timeout, show=logger.info)
+        number = runs.run(project, config, timeout=timeout, show=logger.info)
     except SecedeError:
         after = results.last_request(home, leaver)
         if after != before and after is not None and not after.open:
@@ -382,8 +391,7 @@ def _erased_at(result: ErasureResult) -> str:
 
 def _print_plan(project: Project, config: Config, timeout: float, *, as_json: bool) -> None:
     """Let the app plan, and print the plan that it logs."""
-    from secede.erasure.documents.plan import Plan
-    from secede.erasure.planning.plan_table import plan_table
+    from secede.erasure import Plan, plan_table
     from secede.flower.deploy import runs
     from secede.flower.deploy.project import SUPERLINK
 
@@ -395,7 +403,7 @@ def _print_plan(project: Project, config: Config, timeout: float, *, as_json: bo
         else:
             plans.append(plan)
 
-    number = runs.run(project, config, seconds=timeout, show=show)
+    number = runs.run(project, config, timeout=timeout, show=show)
     if not plans:
         raise SecedeError(f"run {number} printed no plan: see {project.log(SUPERLINK)}")
     if as_json:

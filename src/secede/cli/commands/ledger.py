@@ -13,7 +13,7 @@ from secede.cli.output import print_json
 from secede.errors import ConfigError
 
 if TYPE_CHECKING:
-    from secede.erasure.documents.ledger_rows import Head
+    from secede.erasure import Head
 
 group = typer.Typer(
     name="ledger", help="Verify or export the ledger of erasures.", no_args_is_help=True
@@ -39,11 +39,11 @@ def verify(
 
     Example: secede ledger verify home
     """
-    from secede.erasure.storage import ledger as ledgers
+    from secede.erasure import verify_ledger
 
     file, heads, invalid = _heads(ledger)
     required = [] if expected is None else [_parse_head(expected)]
-    head = ledgers.verify(file, *heads, *required)
+    head = verify_ledger(file, *heads, *required)
     consistent = _is_consistent(file)
     if json:
         row = {"valid": True, **head.model_dump(), "heads_compared": len(heads) + len(required)}
@@ -73,12 +73,12 @@ def export(
 
     Example: secede ledger export home ledger.jsonl
     """
-    from secede.erasure.storage import ledger as ledgers
+    from secede.erasure import export_ledger, rows_of_export
 
     file, heads, _ = _heads(ledger)
     if out.exists():
         raise ConfigError(f"{out} exists and is not replaced: name another file")
-    head = ledgers.export(ledgers.rows_of(file), out, *heads)
+    head = export_ledger(rows_of_export(file), out, *heads)
     if json:
         print_json({"file": str(out), **head.model_dump()})
         return
@@ -88,9 +88,7 @@ def export(
 
 def _heads(path: Path) -> tuple[Path, list[Head], list[Path]]:
     """Return a ledger's file, the heads that its home names, and receipts that are not valid."""
-    from secede.erasure.storage.home import Home
-    from secede.erasure.storage.journal import Journal
-    from secede.erasure.workflow.consistency import receipt_heads
+    from secede.erasure import Home, Journal, receipt_heads
 
     folder = path if path.is_dir() else path.parent
     file, journal = (folder / "ledger.sqlite" if path.is_dir() else path), folder / "journal.sqlite"
@@ -108,11 +106,7 @@ def _heads(path: Path) -> tuple[Path, list[Head], list[Path]]:
 
 def _is_consistent(file: Path) -> bool:
     """Raise if a ledger contradicts the rest of its home; False if it is in none."""
-    from secede.erasure.storage.home import Home
-    from secede.erasure.storage.journal import Journal
-    from secede.erasure.storage.ledger import Ledger
-    from secede.erasure.storage.model_registry import ModelRegistry
-    from secede.erasure.workflow import consistency
+    from secede.erasure import Home, Journal, Ledger, ModelRegistry, check_home
 
     home = Home(file.parent)
     if file != home.ledger or not (home.path / "federation.json").is_file():
@@ -123,12 +117,12 @@ def _is_consistent(file: Path) -> bool:
         Ledger(file, read_only=True) as ledger,
         ModelRegistry(home.registry, read_only=True) as registry,
     ):
-        consistency.check(home, journal, ledger, registry)
+        check_home(home, journal, ledger, registry)
     return True
 
 
 def _parse_head(text: str) -> Head:
-    from secede.erasure.documents.ledger_rows import Head
+    from secede.erasure import Head
 
     if not re.fullmatch(r"[0-9]{1,15}:[0-9a-f]{64}", text):
         raise ConfigError(

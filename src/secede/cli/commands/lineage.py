@@ -14,7 +14,7 @@ from secede.cli.output import print_json
 from secede.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from secede.erasure.storage.model_registry import Model
+    from secede.erasure import Model
 
 
 def lineage(
@@ -28,8 +28,7 @@ def lineage(
 
     Example: secede lineage home --client site-3
     """
-    from secede.erasure.storage.home import Home
-    from secede.erasure.storage.model_registry import ModelRegistry
+    from secede.erasure import Home, ModelRegistry
 
     path = Home(home).registry if home.is_dir() else home
     with ModelRegistry(path, read_only=True) as registry:

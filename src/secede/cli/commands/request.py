@@ -41,8 +41,7 @@ def request(
     Example: secede request site-3 --home home --key keys/site-3.key --trigger contract-ended
     """
     from secede import files
-    from secede.erasure.documents.request import new_request, sign_request
-    from secede.erasure.signing.keys import load_private
+    from secede.erasure import load_private_key, new_request, sign_request
 
     if home is not None:
         federation, model = _from_home(home, federation, model)
@@ -58,7 +57,7 @@ def request(
         lifetime=timedelta(days=days),
     )
     try:
-        files.create(out, sign_request(document, load_private(key)), 0o644)
+        files.create(out, sign_request(document, load_private_key(key)), 0o644)
     except FileExistsError:
         raise ConfigError(f"{out} exists and is not replaced: name another file") from None
     if json:
@@ -74,9 +73,7 @@ def read_request_file(path: Path) -> bytes:
 
     A damaged request is returned: verifying it says what is wrong.
     """
-    from secede.erasure.canonical_json import parse, read_file
-    from secede.erasure.documents.request import MAX_REQUEST_BYTES
-    from secede.erasure.signing import dsse
+    from secede.erasure import ENVELOPE_FIELDS, MAX_REQUEST_BYTES, parse_json, read_bounded
 
     kind = "is a folder and" if path.is_dir() else "is"
     other = ConfigError(
@@ -86,21 +83,20 @@ def read_request_file(path: Path) -> bytes:
     if path.is_dir():
         raise other
     try:
-        data = read_file(path, MAX_REQUEST_BYTES)
+        data = read_bounded(path, MAX_REQUEST_BYTES)
     except TrustError as error:  # longer than any request
         raise other from error
     if not data.startswith(b"{"):
         raise other
     with suppress(TrustError):
-        if not dsse.FIELDS & parse(data, MAX_REQUEST_BYTES).keys():
+        if not ENVELOPE_FIELDS & parse_json(data, MAX_REQUEST_BYTES).keys():
             raise other
     return data
 
 
 def _from_home(folder: Path, federation: str | None, model: str | None) -> tuple[str, str]:
     """Return federation and model, those of a home unless they are given."""
-    from secede.erasure.storage.home import Home
-    from secede.erasure.storage.model_registry import ModelRegistry
+    from secede.erasure import Home, ModelRegistry
 
     home = Home(folder)
     record = home.federation
@@ -113,16 +109,14 @@ def _from_home(folder: Path, federation: str | None, model: str | None) -> tuple
 
 def _check_accepted(folder: Path, client: str, key: Path) -> None:
     """Raise if the home would refuse a request of `client` signed with `key`."""
-    from secede.erasure.signing.keys import key_id, load_private
-    from secede.erasure.storage.home import Home
-    from secede.erasure.storage.model_registry import ModelRegistry
+    from secede.erasure import Home, ModelRegistry, key_id, load_private_key
 
     home = Home(folder)
     home.federation.client(client)
     with ModelRegistry(home.registry, read_only=True) as registry:
         if client in registry.erased_clients():
             raise RequestError(f"{client!r} was erased already: there is nothing to ask for")
-    ring, identity = home.keyring(), key_id(load_private(key).public_key)
+    ring, identity = home.keyring(), key_id(load_private_key(key).public_key)
     if client not in ring or key_id(ring[client]) == identity:
         return
     owners = [f"{name}'s key" for name, public in ring.items() if key_id(public) == identity]

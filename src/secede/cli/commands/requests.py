@@ -18,7 +18,7 @@ from secede.cli.output import print_json
 from secede.errors import ConfigError
 
 if TYPE_CHECKING:
-    from secede.erasure.storage.journal_entries import Entry
+    from secede.erasure import Entry
 
 Number = Annotated[int, typer.Argument(help="Number of the request, from `secede requests`.")]
 
@@ -48,7 +48,7 @@ def list_requests(
 
     Example: secede requests home
     """
-    from secede.erasure.storage.journal import Journal
+    from secede.erasure import Journal
 
     path = home / "journal.sqlite" if home.is_dir() else home
     if not path.is_file():
@@ -79,10 +79,7 @@ def extend(
 
     Example: secede requests extend 3 --home home --months 1 --reason "many requests at once"
     """
-    from secede.erasure.storage.home import Home
-    from secede.erasure.storage.journal import Journal
-    from secede.erasure.types import format_time
-    from secede.erasure.workflow.intake import enter_into_ledger, write_acknowledgement
+    from secede.erasure import Home, Journal, enter_into_ledger, format_time, write_acknowledgement
 
     home, now = Home(folder), datetime.now(UTC)
     home.server_key()  # before anything is changed
@@ -91,7 +88,7 @@ def extend(
         extended = journal.extend(number, months, reason, now)
         entry = write_acknowledgement(home, journal, extended, now)
         enter_into_ledger(home, journal, entry, now)
-    path = home.acknowledgement(entry.digest)
+    path = home.acknowledgement_path(entry.digest)
     if json:
         print_json({**_row(entry, now), "acknowledgement": str(path)})
         return
@@ -112,13 +109,12 @@ def close(
 
     Example: secede requests close 3 --home home --reason "withdrawn by the client"
     """
-    from secede.erasure.storage.home import Home
-    from secede.erasure.workflow import erase as workflow
+    from secede.erasure import Home, close_request
     from secede.simulation.backend import SimulatedBackend
 
     check_simulated(folder)
     home = Home(folder)
-    outcome = workflow.close(
+    outcome = close_request(
         home,
         SimulatedBackend(home),
         number,
@@ -144,8 +140,7 @@ def quota(
 
     Example: secede requests quota site-3 10 --home home
     """
-    from secede.erasure.storage.home import Home
-    from secede.erasure.storage.journal import Journal
+    from secede.erasure import Home, Journal
 
     home = Home(folder)
     home.federation.client(client)
@@ -158,7 +153,7 @@ def quota(
 
 
 def _row(entry: Entry, now: datetime) -> dict[str, object]:
-    from secede.erasure.types import format_time
+    from secede.erasure import format_time
 
     return {
         "request": entry.id,
@@ -177,7 +172,7 @@ def _row(entry: Entry, now: datetime) -> dict[str, object]:
 
 def _table(entries: list[Entry], now: datetime) -> Table:
     """Return columns that fit 80 characters, dates in one piece."""
-    from secede.erasure.types import format_time
+    from secede.erasure import format_time
 
     extended = any(entry.extended for entry in entries)
     table = Table(

@@ -12,10 +12,7 @@ from secede.cli.output import naming, print_json
 from secede.errors import ConfigError, TrustError
 
 if TYPE_CHECKING:
-    from secede.erasure.documents.acknowledgement import Acknowledgement
-    from secede.erasure.documents.receipt import MethodPart, Verification
-    from secede.erasure.receipts.verify import Verified
-    from secede.erasure.signing.keys import Signers
+    from secede.erasure import Acknowledgement, MethodPart, Signers, Verification, Verified
 
 
 def verify(
@@ -47,24 +44,25 @@ def verify(
 
     Example: secede verify receipt.json --keys keys --ledger ledger.sqlite
     """
-    from secede.erasure.canonical_json import read_file
-    from secede.erasure.documents.acknowledgement import (
+    from secede.erasure import (
         ACKNOWLEDGEMENT_TYPE,
+        MAX_RECEIPT_BYTES,
+        Signers,
+        key_id,
+        payload_type,
+        read_bounded,
         verify_acknowledgement,
+        verify_receipt,
+        write_page,
     )
-    from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
-    from secede.erasure.receipts import page as pages
-    from secede.erasure.receipts.verify import verify_receipt
-    from secede.erasure.signing import dsse
-    from secede.erasure.signing.keys import Signers, key_id
 
     if len(receipts) > 1 and (json or model is not None):
         raise ConfigError("--json and --model are for one receipt at a time")
     signers = Signers.load(keys, auditor or ())
     for path in receipts:
-        data = read_file(path, MAX_RECEIPT_BYTES)
+        data = read_bounded(path, MAX_RECEIPT_BYTES)
         with naming(path):
-            if dsse.payload_type(data, limit=MAX_RECEIPT_BYTES) == ACKNOWLEDGEMENT_TYPE:
+            if payload_type(data, limit=MAX_RECEIPT_BYTES) == ACKNOWLEDGEMENT_TYPE:
                 if model or ledger or countersigned_by or page:
                     raise ConfigError(f"{path} is an acknowledgement: only receipts are compared")
                 acknowledged = verify_acknowledgement(data, signers.keys, server=server)
@@ -79,7 +77,7 @@ def verify(
                 server=server,
                 countersigned_by=countersigned_by or (),
             )
-        written = pages.write_page(verified, path) if page else None
+        written = write_page(verified, path) if page else None
         if json:
             print_json(_as_json(verified, written))
             continue
@@ -104,19 +102,24 @@ def countersign(
     Example: secede countersign receipt.json --key auditor.key --keys keys
     """
     from secede import files
-    from secede.erasure.canonical_json import read_file
-    from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
-    from secede.erasure.receipts import page as pages
-    from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
-    from secede.erasure.signing.keys import Signers, key_id, load_private
+    from secede.erasure import (
+        MAX_RECEIPT_BYTES,
+        Signers,
+        countersign_receipt,
+        key_id,
+        load_private_key,
+        read_bounded,
+        verify_receipt,
+        write_page,
+    )
 
-    signers, private = Signers.load(keys, auditor or ()), load_private(key)
+    signers, private = Signers.load(keys, auditor or ()), load_private_key(key)
     for path in receipts:
         with (
             files.lock_folder(path.parent),
             files.private(),
         ):  # another may be countersigning it too
-            data = read_file(path, MAX_RECEIPT_BYTES)
+            data = read_bounded(path, MAX_RECEIPT_BYTES)
             with naming(path):
                 verified = verify_receipt(
                     data, signers.keys, auditors=signers.auditors, server=server
@@ -127,7 +130,7 @@ def countersign(
                     signed, signers.keys, auditors=signers.auditors, server=server
                 )
             files.write_bytes(path, signed)
-            page = pages.write_page(verified, path)
+            page = write_page(verified, path)
         names = list(verified.countersigned_by)
         if json:
             print_json({"receipt": str(path), "page": str(page), "countersigned_by": names})
@@ -147,7 +150,7 @@ def model_digest(path: Path) -> str:
 
 def _check_entitled(path: Path, identity: str, signers: Signers, verified: Verified) -> None:
     """Raise if this key is somebody's whose signature on this receipt counts for nothing."""
-    from secede.erasure.signing.keys import key_id
+    from secede.erasure import key_id
 
     client = verified.statement.predicate.request.client
     for name, public in signers.keys.items():
@@ -176,8 +179,7 @@ def _print_acknowledgement(path: Path, document: Acknowledgement, *, as_json: bo
 
 
 def _print_receipt(path: Path, verified: Verified, key_id: str) -> None:
-    from secede.erasure.documents.receipt import STANDING_LIMITS
-    from secede.erasure.receipts.page import describe_duration
+    from secede.erasure import STANDING_LIMITS, describe_duration
 
     receipt = verified.statement.predicate
     countersigned = ", ".join(verified.countersigned_by)

@@ -18,8 +18,7 @@ import torch
 from secede.erasure.defences.reply_checks import MALFORMED, SILENT, cap_gradients, is_plain
 from secede.erasure.types import MAX_SAFE_INTEGER
 from secede.errors import ConfigError, DataError, GuardError, SilentError
-from secede.federation.cost import Cost
-from secede.federation.engine import Engine
+from secede.federation.engine import Cost, Engine
 from secede.state import State
 from secede.unlearning.client_tasks import CountRight
 from secede.unlearning.method import Reply

@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 
 from secede import state as states
-from secede.erasure.defences.state_message import pack, unpack
+from secede.erasure.defences.state_message import pack_state, unpack_state
 from secede.erasure.types import MAX_SAFE_INTEGER
 from secede.errors import GuardError, SecedeError, StateError
-from secede.federation.cost import Cost
-from secede.federation.engine import Update
+from secede.federation.engine import Cost, Update
 from secede.state import State
 from secede.unlearning.local_step import LocalReport, LocalResult
 
 SILENT, MALFORMED, NOT_FINITE = "silent", "malformed", "not-finite"
-SAMPLES, REFUSED = "wrong-samples", "refused"
+WRONG_SAMPLES, REFUSED = "wrong-samples", "refused"
 MAX_PASSES = 10_000  # over its samples that a client can have made for one reply
 MAX_UNPINNED_SAMPLES = 100_000_000  # of a client whose count is not pinned
 _MAX_NAME_LENGTH = 1024  # of an entry
@@ -62,8 +61,8 @@ def fault_of_state(state: object, template: State) -> str | None:
 def fault_of_samples(samples: object, pinned: int | None) -> str | None:
     """Return the fault of a sample count: not the pinned one, or no count; None if sound."""
     if type(samples) is not int or not 1 <= samples <= MAX_SAFE_INTEGER:
-        return SAMPLES
-    return SAMPLES if pinned is not None and samples != pinned else None
+        return WRONG_SAMPLES
+    return WRONG_SAMPLES if pinned is not None and samples != pinned else None
 
 
 def max_gradients(pinned: int | None) -> int:
@@ -112,7 +111,7 @@ def checked_result(result: LocalResult, template: State, pinned: int | None = No
     if not is_plain(result.state):
         raise GuardError("the returned state is not made of plain dense tensors")
     try:
-        state = unpack(pack(result.state), template)
+        state = unpack_state(pack_state(result.state), template)
     except GuardError:
         raise
     except SecedeError as error:

@@ -40,7 +40,7 @@ _ENTRY_BYTES = 256  # in a header for each entry beside its name: dtype, shape, 
 _SLACK = 1.02  # times what the values themselves take
 
 
-def pack(state: State) -> bytes:
+def pack_state(state: State) -> bytes:
     """Return `state` as safetensors bytes, without metadata."""
     for name, value in state.items():
         _dtype(name, value)
@@ -55,7 +55,7 @@ def limit_bytes(template: State) -> int:
     return _LENGTH_BYTES + _header_limit(template) + values
 
 
-def unpack(data: bytes, template: State, *, limit: int | None = None) -> dict[str, Tensor]:
+def unpack_state(data: bytes, template: State, *, limit: int | None = None) -> dict[str, Tensor]:
     """Return the state in `data`, on the CPU; raise unless it fits the template and is finite.
 
     `limit` is in bytes and by default `limit_bytes(template)`: longer messages are not parsed.
@@ -87,7 +87,7 @@ def _split(data: bytes, limit: int) -> tuple[dict[str, Any], int]:
         raise GuardError(f"the message's header has {length:,} bytes, expected at most {limit:,}")
     text = data[_LENGTH_BYTES : _LENGTH_BYTES + length].rstrip(b" ")
     try:
-        return canonical_json.parse(text, limit), rest
+        return canonical_json.parse_json(text, limit), rest
     except SecedeError as error:
         raise GuardError(f"the message has no safetensors header: {error}") from error
 

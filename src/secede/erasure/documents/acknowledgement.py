@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from secede.erasure.canonical_json import parse, to_canonical
+from secede.erasure.canonical_json import parse_json, to_canonical
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import SERVER, PrivateKey, PublicKey
 from secede.erasure.types import Digest, Document, Name, Text, Timestamp, describe_errors
@@ -63,6 +63,6 @@ def verify_acknowledgement(
     key = {server: keys[server]}
     payload, _ = dsse.verify(data, ACKNOWLEDGEMENT_TYPE, key, limit=MAX_ACKNOWLEDGEMENT_BYTES)
     try:
-        return Acknowledgement.model_validate(parse(payload, MAX_ACKNOWLEDGEMENT_BYTES))
+        return Acknowledgement.model_validate(parse_json(payload, MAX_ACKNOWLEDGEMENT_BYTES))
     except ValidationError as error:
         raise TrustError(f"not an acknowledgement: {describe_errors(error)}") from None

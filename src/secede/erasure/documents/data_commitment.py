@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from secede.erasure.canonical_json import parse, to_canonical
+from secede.erasure.canonical_json import parse_json, to_canonical
 from secede.erasure.types import MAX_SAFE_INTEGER, Count, Digest, Document, Name, describe_errors
 from secede.errors import ConfigError, TrustError
 
@@ -58,7 +58,7 @@ class SampleProof(Document):
     def read(cls, data: bytes) -> SampleProof:
         """Return the proof in a file; TrustError if it is none, or not canonical."""
         try:
-            proof = cls.model_validate_json(to_canonical(parse(data, MAX_PROOF_BYTES)))
+            proof = cls.model_validate_json(to_canonical(parse_json(data, MAX_PROOF_BYTES)))
         except ValidationError as error:
             raise TrustError(f"not a proof of a sample: {describe_errors(error)}") from None
         if proof.content() != data:
@@ -71,7 +71,7 @@ def new_salt() -> bytes:
     return secrets.token_bytes(SALT_BYTES)
 
 
-def commit(samples: Iterable[bytes], salt: bytes) -> Commitment:
+def commit_to_samples(samples: Iterable[bytes], salt: bytes) -> Commitment:
     """Return the commitment to `samples` in this order; they are read once and not kept."""
     _check_salt(salt)
     count = 0
@@ -91,7 +91,7 @@ def commit(samples: Iterable[bytes], salt: bytes) -> Commitment:
 
 def check_commitment(commitment: Commitment, samples: Iterable[bytes], salt: bytes) -> None:
     """Raise TrustError unless `commitment` is to these samples in this order, with this salt."""
-    computed = commit(samples, salt)
+    computed = commit_to_samples(samples, salt)
     if computed.samples != commitment.samples:
         raise TrustError(
             f"the data set has {computed.samples} samples, the commitment {commitment.samples}; "

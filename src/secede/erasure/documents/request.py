@@ -14,7 +14,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from secede.erasure.canonical_json import digest, parse, to_canonical
+from secede.erasure.canonical_json import digest, parse_json, to_canonical
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import PrivateKey, PublicKey, key_id
 from secede.erasure.types import (
@@ -155,7 +155,7 @@ def unverified_request(data: bytes) -> Request:
     """Return a signed request without verifying it."""
     payload = dsse.unverified_payload(data, REQUEST_TYPE, limit=MAX_REQUEST_BYTES)
     try:
-        request = Request.model_validate(parse(payload, MAX_REQUEST_BYTES))
+        request = Request.model_validate(parse_json(payload, MAX_REQUEST_BYTES))
     except ValidationError as error:
         raise TrustError(f"not a request for erasure: {describe_errors(error)}") from None
     if request.payload() != payload:

@@ -45,7 +45,7 @@ class EraseOptions:
 _OPTIONS = TypeAdapter(EraseOptions)
 
 
-def as_json(options: EraseOptions) -> dict[str, Any]:
+def options_to_json(options: EraseOptions) -> dict[str, Any]:
     """Return options by name, fit for JSON."""
     try:
         fields: dict[str, Any] = _OPTIONS.dump_python(options, mode="json", warnings="error")
@@ -71,7 +71,7 @@ def check_options(options: EraseOptions) -> None:
         )
 
 
-def from_json(values: Mapping[str, Any]) -> EraseOptions:
+def options_from_json(values: Mapping[str, Any]) -> EraseOptions:
     """Return options from some of their fields, as JSON has them; the others take defaults."""
     if unknown := values.keys() - {option.name for option in fields(EraseOptions)}:
         raise ConfigError(f"options: unknown {str(min(unknown))[:40]!r}")
@@ -99,5 +99,5 @@ def original_options(progress: Progress, otherwise: EraseOptions) -> EraseOption
 
 def differ_from_plan(progress: Progress, options: EraseOptions) -> bool:
     """Return whether a request was planned already, with other options than these."""
-    original = as_json(original_options(progress, options))
-    return options != EraseOptions() and as_json(options) != original
+    original = options_to_json(original_options(progress, options))
+    return options != EraseOptions() and options_to_json(options) != original

@@ -61,7 +61,7 @@ def plan_for(
     retained = tuple(name for name in serving.clients if name != request.client)
     if not retained:
         raise RequestError(f"{request.client!r} is the only client that the model carries")
-    model, _ = states.load(home.model(serving.digest))
+    model, _ = states.load(home.model_path(serving.digest))
     options = replace(options, wait=max(timedelta(0), min(options.wait, due - now)))
     try:
         return _plan(backend, request, model=model, retained=retained, options=options, now=now)

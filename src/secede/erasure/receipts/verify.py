@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from secede.erasure.canonical_json import parse
+from secede.erasure.canonical_json import parse_json
 from secede.erasure.documents.ledger_rows import START, Head, Kind, Row
 from secede.erasure.documents.receipt import (
     MAX_ATTEMPTS,
@@ -29,7 +29,7 @@ from secede.erasure.documents.receipt import (
 )
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import SERVER, PrivateKey, PublicKey
-from secede.erasure.storage.ledger import rows_of, walk_chain
+from secede.erasure.storage.ledger import rows_of_export, walk_chain
 from secede.erasure.types import describe_errors
 from secede.errors import TrustError
 from secede.text import short_digest
@@ -118,7 +118,7 @@ def unverified_statement(data: bytes) -> Statement:
 
 
 def _parse(payload: bytes) -> Statement:
-    parse(payload, MAX_RECEIPT_BYTES)
+    parse_json(payload, MAX_RECEIPT_BYTES)
     try:
         statement = Statement.model_validate_json(payload)
     except ValidationError as error:
@@ -141,7 +141,7 @@ def _check_model(models: Models, digest: str) -> None:
 def _check_ledger(predicate: Predicate, digest: str, path: Path) -> Head:
     """Return the head of the ledger at `path`; TrustError unless it agrees with the receipt."""
     head, related = START, list[Row]()
-    for row in walk_chain(rows_of(path), predicate.ledger):
+    for row in walk_chain(rows_of_export(path), predicate.ledger):
         head = row.head
         if row.body.get("request") == predicate.request.digest or row.kind == "model":
             related.append(row)

@@ -15,7 +15,7 @@ from pydantic import Field, StringConstraints, ValidationError
 from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import UnverifiedSignatureError, VerificationError
 
-from secede.erasure.canonical_json import parse, to_canonical
+from secede.erasure.canonical_json import parse_json, to_canonical
 from secede.erasure.signing.keys import PrivateKey, PublicKey, key_id
 from secede.erasure.types import Digest, Document, describe_errors
 from secede.errors import TrustError
@@ -45,7 +45,7 @@ class _Fields(Document):
     signatures: Annotated[list[_Signature], Field(min_length=1, max_length=_MAX_SIGNATURES)]
 
 
-FIELDS = frozenset(_Fields.model_fields)
+ENVELOPE_FIELDS = frozenset(_Fields.model_fields)
 
 
 def sign(payload: bytes, payload_type: str, *keys: PrivateKey) -> bytes:
@@ -111,8 +111,8 @@ def key_ids(data: bytes, *, limit: int = MAX_ENVELOPE_BYTES) -> frozenset[str]:
 def _read_type(data: bytes, payload_type: str, limit: int) -> Envelope:
     envelope = _read(data, limit)
     if envelope.payload_type != payload_type:
-        found, expected = _type_name(envelope.payload_type), _type_name(payload_type)
-        raise TrustError(f"this is {found}, not {expected}")
+        actual, expected = _type_name(envelope.payload_type), _type_name(payload_type)
+        raise TrustError(f"this is {actual}, not {expected}")
     return envelope
 
 
@@ -146,7 +146,7 @@ def _signers(envelope: Envelope, keys: Mapping[str, PublicKey]) -> list[str]:
 
 
 def _read(data: bytes, limit: int) -> Envelope:
-    content = parse(data, limit)
+    content = parse_json(data, limit)
     try:
         fields = _Fields.model_validate(content)
     except ValidationError as error:

@@ -65,7 +65,7 @@ class Keyring(Mapping[str, PublicKey]):
             raise ConfigError(f"cannot read the keys in {folder}: {error.strerror}") from error
         if len(names) > _MAX_KEYS:
             raise ConfigError(f"{folder} holds {len(names):,} keys, the limit is {_MAX_KEYS:,}")
-        return cls({name[:-4]: load_public(folder / name) for name in sorted(names)})
+        return cls({name[:-4]: load_public_key(folder / name) for name in sorted(names)})
 
     def __getitem__(self, name: str) -> PublicKey:
         """Return the key of `name`."""
@@ -100,7 +100,7 @@ class Signers:
         for path in more_auditors:
             if path.suffix != ".pub" or path.stem in auditors:
                 raise ConfigError(f"{path} cannot be used: expected the NAME.pub of a new auditor")
-            auditors[path.stem] = load_public(path)
+            auditors[path.stem] = load_public_key(path)
         return cls(Keyring.load(folder), Keyring(auditors))
 
 
@@ -143,12 +143,12 @@ def ensure_key_pair(
     return private, public
 
 
-def load_private(path: Path) -> PrivateKey:
+def load_private_key(path: Path) -> PrivateKey:
     """Read a private key; ConfigError if others than its owner may read the file."""
     return CryptoSigner(_load_ed25519(path))
 
 
-def load_public(path: Path) -> PublicKey:
+def load_public_key(path: Path) -> PublicKey:
     """Read a public key."""
     try:
         key = load_pem_public_key(_read(path, private=False))

@@ -29,7 +29,7 @@ from secede.erasure.signing.keys import (
     PublicKey,
     Signers,
     ensure_key_pair,
-    load_private,
+    load_private_key,
 )
 from secede.erasure.storage.json_files import load_document, save_document
 from secede.erasure.types import Count, Digest, Document, Name
@@ -94,7 +94,7 @@ class Home:
             )
         return load_document(Federation, path, _MAX_FEDERATION_BYTES)
 
-    def describe(self, federation: Federation) -> None:
+    def save_federation(self, federation: Federation) -> None:
         """Write down who takes part; it makes the folder a home, so it comes last."""
         save_document(self.path / "federation.json", federation)
 
@@ -127,7 +127,7 @@ class Home:
                 f"{among} is private and lies among public keys: move it to {path}; if {self.keys} "
                 "was handed to others, the key is known to them"
             )
-        return load_private(path)
+        return load_private_key(path)
 
     def make_server_key(self) -> None:
         """Make the server's pair of keys, unless it is there; a private key is never replaced."""
@@ -135,49 +135,49 @@ class Home:
 
     def operator_key(self) -> PrivateKey:
         """Return the key that signs requests for clients that have none; nobody's on a receipt."""
-        return load_private(ensure_key_pair(self.path, "operator")[0])
+        return load_private_key(ensure_key_pair(self.path, "operator")[0])
 
     @property
     def _server_key(self) -> Path:
         return self.path / f"{SERVER}.key"
 
-    def model(self, digest: str) -> Path:
+    def model_path(self, digest: str) -> Path:
         """Return where a model that was put into service lies."""
         return self.path / "models" / f"{digest}.safetensors"
 
-    def work(self, number: int) -> Path:
+    def work_folder(self, number: int) -> Path:
         """Return the folder for the states of request `number`, which go when it ends."""
         return self.path / "work" / str(number)
 
-    def receipt(self, request: str) -> Path:
+    def receipt_path(self, request: str) -> Path:
         """Return where the receipt for a request lies, by the request's digest."""
         return self.receipts / f"{request[:16]}.json"
 
-    def acknowledgement(self, request: str) -> Path:
+    def acknowledgement_path(self, request: str) -> Path:
         """Return where the server's acknowledgement of a request lies, by the request's digest."""
         return self.path / "acknowledgements" / f"{request[:16]}.json"
 
-    def keep_plan(self, plan: Plan) -> str:
+    def save_plan(self, plan: Plan) -> str:
         """Write a plan down and return its digest."""
         content = plan.content() + b"\n"
         if len(content) > _MAX_PLAN_BYTES:
             raise ConfigError(
                 f"the plan takes {len(content):,} bytes, expected at most {_MAX_PLAN_BYTES:,}"
             )
-        files.write_bytes(self._plan(plan.digest()), content)
+        files.write_bytes(self._plan_path(plan.digest()), content)
         return plan.digest()
 
-    def plan(self, digest: str) -> Plan:
+    def load_plan(self, digest: str) -> Plan:
         """Return a plan that was written down."""
-        path = self._plan(digest)
+        path = self._plan_path(digest)
         plan = load_document(Plan, path, _MAX_PLAN_BYTES)
         if plan.digest() != digest:
             raise RecordError(f"{path}: not the plan that was written down")
         return plan
 
-    def sweep(self) -> None:
+    def remove_parts(self) -> None:
         """Remove what a kill left half written; whoever calls holds the home."""
         files.remove_parts(self.path)
 
-    def _plan(self, digest: str) -> Path:
+    def _plan_path(self, digest: str) -> Path:
         return self.path / "plans" / f"{digest}.json"

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from secede.erasure.canonical_json import parse, to_canonical
+from secede.erasure.canonical_json import parse_json, to_canonical
 from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.documents.request import (
     Request,
@@ -260,7 +260,7 @@ class Journal(Database):
             number=last + 1,
             state=state,
             at=parse_time(format_time(now)),
-            details=parse(content, DETAILS_BYTES),
+            details=parse_json(content, DETAILS_BYTES),
         )
 
     def transitions(self, number: int) -> list[TransitionRow]:

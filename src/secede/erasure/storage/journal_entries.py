@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from secede.erasure.canonical_json import parse
+from secede.erasure.canonical_json import parse_json
 from secede.erasure.documents.request import days_left
 from secede.erasure.types import check_name, parse_time
 from secede.errors import RecordError, RequestError, SecedeError
@@ -125,7 +125,7 @@ def find_transitions(connection: sqlite3.Connection, number: int) -> list[Transi
                 number=place,
                 state=check_name(state),
                 at=parse_time(at),
-                details=parse(details.encode(), DETAILS_BYTES),
+                details=parse_json(details.encode(), DETAILS_BYTES),
             )
             for place, state, at, details in rows
         ]

@@ -8,7 +8,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from secede import files
-from secede.erasure.canonical_json import parse, read_file, to_canonical
+from secede.erasure.canonical_json import parse_json, read_bounded, to_canonical
 from secede.erasure.types import Document, describe_errors
 from secede.errors import ConfigError, RecordError, TrustError
 
@@ -23,7 +23,7 @@ def save_document(path: Path, document: Document) -> None:
 def load_document(kind: type[D], path: Path, limit: int) -> D:
     """Return the document of a kind in a file of at most `limit` bytes."""
     try:
-        return kind.model_validate_json(to_canonical(parse(read_file(path, limit), limit)))
+        return kind.model_validate_json(to_canonical(parse_json(read_bounded(path, limit), limit)))
     except (ConfigError, TrustError, ValidationError) as error:
         reason = describe_errors(error) if isinstance(error, ValidationError) else error
         raise RecordError(

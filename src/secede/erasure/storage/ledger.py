@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from secede import files
-from secede.erasure.canonical_json import parse, to_canonical
+from secede.erasure.canonical_json import parse_json, to_canonical
 from secede.erasure.documents.ledger_rows import (
     KINDS,
     MAX_ROW_BYTES,
@@ -114,7 +114,7 @@ class Ledger(Database):
 
     def export(self, path: Path) -> Head:
         """Write the whole ledger as JSON lines, verified on the way."""
-        return export(self.rows(), path)
+        return export_ledger(self.rows(), path)
 
     def _append(self, kind: Kind, body: Document, now: datetime) -> Row:
         last = self._last_row()
@@ -143,7 +143,7 @@ class Ledger(Database):
         return None if values is None else _parse_row(values)
 
 
-def rows_of(path: Path) -> Iterator[Row]:
+def rows_of_export(path: Path) -> Iterator[Row]:
     """Yield the rows of a ledger, be it a SQLite file or exported lines."""
     if path.exists() and not path.is_file():
         raise RecordError(f"cannot read the ledger {path}: not a regular file")  # a pipe may hang
@@ -159,12 +159,12 @@ def rows_of(path: Path) -> Iterator[Row]:
         yield from ledger.rows()
 
 
-def verify(path: Path, *expected: Head | None) -> Head:
+def verify_ledger(path: Path, *expected: Head | None) -> Head:
     """Return the head of the ledger at `path`, of either form; see `Ledger.verify`."""
-    return chain_end(rows_of(path), *expected)
+    return chain_end(rows_of_export(path), *expected)
 
 
-def export(rows: Iterable[Row], path: Path, *expected: Head | None) -> Head:
+def export_ledger(rows: Iterable[Row], path: Path, *expected: Head | None) -> Head:
     """Write rows as JSON lines, their chain verified on the way."""
     head = START
     with files.replace(path) as temporary, temporary.open("wb") as file:
@@ -179,7 +179,7 @@ def _parse_row(values: tuple[Any, ...]) -> Row:
     if not isinstance(body, str):
         raise TrustError(f"row {number}: its body is no text")
     try:
-        content = parse(body.encode(), MAX_ROW_BYTES)
+        content = parse_json(body.encode(), MAX_ROW_BYTES)
     except TrustError as error:
         raise TrustError(f"row {number}: {error}") from None
     if to_canonical(content) != body.encode():
@@ -201,7 +201,7 @@ def parse_lines(file: BinaryIO) -> Iterator[Row]:
         try:
             if not line.endswith(b"\n"):
                 raise TrustError("too long or cut off: a row ends with a newline")
-            value = parse(line[:-1], MAX_ROW_BYTES)
+            value = parse_json(line[:-1], MAX_ROW_BYTES)
             if to_canonical(value) != line[:-1]:
                 raise TrustError("not in canonical form, as rows are written")
             row = checked_row(value)

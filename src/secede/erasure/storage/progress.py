@@ -44,7 +44,7 @@ from secede.erasure.storage.transition_details import (
 )
 from secede.erasure.types import MAX_SAFE_INTEGER
 from secede.errors import RecordError
-from secede.federation.cost import Cost
+from secede.federation.engine import Cost
 
 # Planned again: the serving model changed meanwhile, or a kept state is damaged.
 ALLOWED: Mapping[str, Sequence[str]] = {
@@ -140,8 +140,8 @@ class Progress:
     @property
     def guard(self) -> GuardDetails | None:
         """What the guard measured on this rung; None without a local step."""
-        found = _details(GuardDetails, self.this_rung)
-        return found[-1] if found else None
+        guards = _details(GuardDetails, self.this_rung)
+        return guards[-1] if guards else None
 
     @property
     def computed(self) -> tuple[ComputedDetails, ...]:
@@ -167,8 +167,8 @@ class Progress:
     def baseline(self) -> BaselineCounts | None:
         """What the retained clients counted with the model from before; the last time counts."""
         rounds = _details(RoundDetails, self.since_plan)
-        found = [r.gate.baseline for r in rounds if r.gate and r.gate.baseline]
-        return found[-1] if found else None
+        baselines = [done.gate.baseline for done in rounds if done.gate and done.gate.baseline]
+        return baselines[-1] if baselines else None
 
     @property
     def failures(self) -> tuple[EscalationDetails, ...]:
@@ -185,25 +185,25 @@ class Progress:
     @property
     def models(self) -> tuple[tuple[str, str], ...]:
         """Every intermediate state that was kept, each once: what it is, and its digest."""
-        found: dict[str, str] = {}
+        kinds: dict[str, str] = {}
         for transition in self.transitions:
             if transition.state in _DESTROYED_AS and transition.details.ledger_model:
-                found.setdefault(transition.details.ledger_model, _DESTROYED_AS[transition.state])
-        return tuple((what, digest) for digest, what in found.items())
+                kinds.setdefault(transition.details.ledger_model, _DESTROYED_AS[transition.state])
+        return tuple((what, digest) for digest, what in kinds.items())
 
     def left_out(self, until: int | None = None) -> tuple[LeftOut, ...]:
         """Return who was left out on the last rung, each with the first reason.
 
         With `until`, on the rung that transition number `until` - 1 belongs to, up to it.
         """
-        found: dict[str, LeftOut] = {}
+        by_name: dict[str, LeftOut] = {}
         transitions = self.transitions[:until]
         ends = (n for n, t in enumerate(transitions) if t.state in (ESCALATED, PLANNED))
         begin = max(ends, default=-1) + 1
         for exchange in _exchanges(transitions[begin:]):
             for client in exchange.left_out:
-                found.setdefault(client.client, client)
-        return tuple(found[name] for name in sorted(found))
+                by_name.setdefault(client.client, client)
+        return tuple(by_name[name] for name in sorted(by_name))
 
     def present(self, retained: Iterable[str], until: int | None = None) -> tuple[str, ...]:
         """Return who of `retained` still takes part, or did before transition number `until`."""
@@ -211,10 +211,10 @@ class Progress:
         return tuple(name for name in retained if name not in gone)
 
     def _last_of(self, kind: type[DetailsT], what: str) -> DetailsT:
-        found = _details(kind, self.this_rung)
-        if not found:
+        details = _details(kind, self.this_rung)
+        if not details:
             raise RecordError(f"request {self.entry.id} has no {what} on this rung yet")
-        return found[-1]
+        return details[-1]
 
 
 def _exchanges(transitions: Sequence[Transition]) -> Iterator[Exchange]:

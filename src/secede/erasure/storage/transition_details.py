@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
-from secede.erasure.documents.ledger_rows import Rung, Verdict
-from secede.erasure.documents.receipt import Scope, Setting, Software, Verification
+from secede.erasure.documents.ledger_rows import Rung
+from secede.erasure.documents.receipt import Scope, Software, Verification
 from secede.erasure.storage.journal_entries import TransitionRow
 from secede.erasure.types import Count, Digest, Document, Name, Number, Scalar, describe_errors
 from secede.errors import RecordError
-from secede.federation.cost import Cost
+from secede.federation.engine import Cost
 
 RECEIVED, PLANNED, REFUSED = "received", "planned", "refused"
 LOCAL_STEP, SERVER_STEP, GUARDED = "local-step", "server-step", "guarded"
@@ -252,14 +252,14 @@ class RoundDetails(ComputedDetails):
 
     def scalars(self) -> dict[str, Scalar]:
         """Return the round's number, accuracy, the gate's answer and what it took."""
-        found: dict[str, Scalar] = {"round": self.round, **self.exchange.scalars()}
+        scalars: dict[str, Scalar] = {"round": self.round, **self.exchange.scalars()}
         if self.gate is not None:
-            found |= {
+            scalars |= {
                 "accuracy": self.gate.accuracy,
                 "passed": self.gate.passed,
                 "vetoed": self.gate.vetoed,
             }
-        return found | (self.unused_weights.scalars() if self.unused_weights else {})
+        return scalars | (self.unused_weights.scalars() if self.unused_weights else {})
 
 
 class EscalationDetails(TransitionDetails):
@@ -276,12 +276,12 @@ class EscalationDetails(TransitionDetails):
 
     def scalars(self) -> dict[str, Scalar]:
         """Return rung, method, outcome and what it took."""
-        told: dict[str, Scalar] = {
+        scalars: dict[str, Scalar] = {
             "rung": self.rung,
             "method": self.method,
             "outcome": self.outcome,
         }
-        return told | (self.exchange.scalars() if self.exchange else {})
+        return scalars | (self.exchange.scalars() if self.exchange else {})
 
 
 class VerificationDetails(ComputedDetails):
@@ -295,15 +295,14 @@ class VerificationDetails(ComputedDetails):
     limits: tuple[str, ...]
     holdings: tuple[str, ...]  # that the server has of the leaver alone
     scope: Scope
-    training: dict[Name, Setting]
+    training: dict[str, bool | int | float | str | None]  # the receipt checks it
     left_out_count: Count  # on the whole rung
     exchange: Exchange
 
     def scalars(self) -> dict[str, Scalar]:
         """Return the two answers and the rounds."""
-        forgotten: Verdict = self.verification.forgotten
         return {
-            "forgotten": forgotten,
+            "forgotten": self.verification.forgotten,
             "useful": self.verification.useful,
             "rounds": self.rounds,
             "rounds_needed": self.rounds_needed,

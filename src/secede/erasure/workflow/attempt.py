@@ -27,8 +27,7 @@ from secede.erasure.storage.transition_details import (
     ServerStepDetails,
 )
 from secede.erasure.types import MAX_SAFE_INTEGER, Scalar, is_name, parse_time
-from secede.erasure.workflow.checked_engine import with_checked_replies
-from secede.erasure.workflow.participants import Participants, QuorumError
+from secede.erasure.workflow.checked_engine import Participants, QuorumError, with_checked_replies
 from secede.erasure.workflow.session import ErasureSession
 from secede.errors import (
     ConfigError,
@@ -174,7 +173,7 @@ def record_fingerprints(session: ErasureSession) -> None:
     for model in session.registry.models():
         if model.run != session.run or fingerprints.has(model.digest):
             continue
-        if not session.home.model(model.digest).exists():
+        if not session.home.model_path(model.digest).exists():
             continue
         state = session.load_model(model.digest)
         fingerprints.save(model.digest, state, session.trainable & state.keys())

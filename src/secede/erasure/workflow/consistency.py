@@ -1,8 +1,8 @@
-"""Journal, ledger, registry and receipts of a home must tell the same, or nothing is worked on.
+"""Consistency of a home: journal, ledger, registry and receipts must agree before any work.
 
 Each may be sound by itself and still be older than the others: restored alone from a backup,
 replaced, or altered where no hash looks. A kill between two of them leaves the later one without
-its last part, which is caught up with and is no contradiction.
+its last part; that is completed later, and no contradiction.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from secede.erasure.canonical_json import read_file
+from secede.erasure.canonical_json import read_bounded
 from secede.erasure.documents.ledger_rows import (
     ExtendedBody,
     Head,
@@ -35,14 +35,14 @@ from secede.text import short_digest
 RESTORE = "restore the whole home as it was at one time (docs/erasing.md)"
 
 
-def check(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry) -> Head:
-    """Return the ledger's head; TrustError at the first thing that two of them tell differently."""
+def check_home(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry) -> Head:
+    """Return the ledger's head; TrustError at the first contradiction."""
     heads, broken = receipt_heads(home)
     head = ledger.verify(journal.ledger_head(), *heads)
     rows = list(ledger.rows())
     entries = journal.entries()
     for entry in entries:
-        path = home.receipt(entry.digest)
+        path = home.receipt_path(entry.digest)
         if entry.state == PROMOTED and (path in broken or not path.is_file()):
             raise TrustError(
                 f"{path} is missing or does not verify, but its erasure was promoted: restore it; "
@@ -55,11 +55,11 @@ def check(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry)
 
 
 def receipt_heads(home: Home) -> tuple[list[Head], list[Path]]:
-    """Return the ledger's heads that receipts here name, and the receipts that do not verify."""
+    """Return the ledger's heads that a home's receipts name, and the receipts that are invalid."""
     signers, heads, broken = home.signers(), list[Head](), list[Path]()
     for path in sorted(home.receipts.glob("*.json")):
         try:
-            data = read_file(path, MAX_RECEIPT_BYTES)
+            data = read_bounded(path, MAX_RECEIPT_BYTES)
             verified = verify_receipt(data, signers.keys, auditors=signers.auditors)
         except (TrustError, ConfigError):
             broken.append(path)
@@ -69,14 +69,14 @@ def receipt_heads(home: Home) -> tuple[list[Head], list[Path]]:
 
 
 def accepted(entry: Entry, request: Request) -> Iterator[Document]:
-    """Yield what the ledger holds of a request before anything is done for it."""
+    """Yield the ledger's rows of an accepted request, before anything is done for it."""
     yield request_body(entry, request)
     if entry.extended:
         yield ExtendedBody(request=entry.digest, extended_to=format_time(entry.due))
 
 
 def request_body(entry: Entry, request: Request) -> RequestBody:
-    """Return what the ledger holds of a request that was accepted."""
+    """Return the ledger's row of an accepted request."""
     return RequestBody(
         request=entry.digest,
         client=request.client,
@@ -89,7 +89,7 @@ def request_body(entry: Entry, request: Request) -> RequestBody:
 
 
 def transition_body(digest: str, transition: Transition) -> TransitionBody:
-    """Return what the ledger holds of a transition of the request with this digest."""
+    """Return the ledger's row of a transition of the request with this digest."""
     return TransitionBody(
         request=digest,
         number=transition.number,
@@ -101,23 +101,23 @@ def transition_body(digest: str, transition: Transition) -> TransitionBody:
 
 def _check_journal(journal: Journal, entries: Sequence[Entry], rows: Sequence[Row]) -> None:
     """Raise unless each row about a request follows from the journal, and is there once."""
-    known = {entry.digest: entry for entry in entries}
+    by_digest = {entry.digest: entry for entry in entries}
     expected = dict[tuple[str, int], Mapping[str, Any]]()
     seen = set[tuple[str, int]]()
     for row in rows:
         if row.kind not in ("request", "extended", "transition"):
             continue
         digest, number = row.body["request"], row.body.get("number", -1)
-        if digest not in known:
+        if digest not in by_digest:
             raise TrustError(
                 f"row {row.number} of the ledger is about request {short_digest(digest)}, which is "
                 f"not in the journal: {RESTORE}"
             )
         if row.kind == "extended":
-            _check_extended(known[digest], row)
+            _check_extended(by_digest[digest], row)
             continue
         if (digest, -1) not in expected:
-            entry = known[digest]
+            entry = by_digest[digest]
             body = request_body(entry, journal.request(entry.id))
             expected[digest, -1] = body.model_dump(mode="json")
             for transition in map(read_transition, journal.transitions(entry.id)):
@@ -125,36 +125,37 @@ def _check_journal(journal: Journal, entries: Sequence[Entry], rows: Sequence[Ro
                 expected[digest, transition.number] = body_of
         if (digest, number) in seen or row.body != expected.get((digest, number)):
             raise TrustError(
-                f"row {row.number} of the ledger tells of request {known[digest].id} what is not "
-                f"in the journal: one of them was altered; {RESTORE}"
+                f"row {row.number} of the ledger contradicts the journal on request "
+                f"{by_digest[digest].id}: one of them was altered; {RESTORE}"
             )
         seen.add((digest, number))
 
 
 def _check_extended(entry: Entry, row: Row) -> None:
-    """Raise unless the journal has put a request off to the row's date, or later."""
+    """Raise unless the journal has extended a request to the row's date, or later."""
     months = range(1, entry.extended + 1)
     if row.body["extended_to"] not in {format_time(due_date(entry.received, m)) for m in months}:
         raise TrustError(
-            f"row {row.number} of the ledger puts request {entry.id} off, the journal does not: "
+            f"row {row.number} of the ledger extends request {entry.id}, the journal does not: "
             f"one of them was altered; {RESTORE}"
         )
 
 
 def _check_erased(registry: ModelRegistry, rows: Sequence[Row]) -> None:
     """Raise unless the registry holds every erasure that has a receipt, and none without a row."""
-    asked = {row.body["request"]: row.body["client"] for row in rows if row.kind == "request"}
+    clients = {row.body["request"]: row.body["client"] for row in rows if row.kind == "request"}
     erasures = registry.erasures()
     for row in rows:
         if row.kind == "receipt":
-            found = (asked.get(row.body["request"]), row.body["after"], row.body["request"])
-            if found not in erasures:
+            request = row.body["request"]
+            client = clients.get(request)
+            if (client, row.body["after"], request) not in erasures:
                 raise TrustError(
-                    f"the ledger says that {found[0]!r} was erased, the registry of models does "
+                    f"the ledger says that {client!r} was erased, the registry of models does "
                     f"not: it is older, or was altered; {RESTORE}"
                 )
     for client, _, request in erasures:
-        if asked.get(request) != client:
+        if clients.get(request) != client:
             raise TrustError(
                 f"the registry of models says that {client!r} was erased, the ledger has no "
                 f"request for it: it is older, or another one; {RESTORE}"
@@ -169,18 +170,18 @@ def _check_models(home: Home, registry: ModelRegistry, rows: Sequence[Row]) -> N
     for row in rows:
         body = row.body
         if row.kind == "model":
-            found = models.get(body["model"])
-            if found is None or (body["status"] == "retired" and found.status != "retired"):
-                what = "missing" if found is None else found.status
+            model = models.get(body["model"])
+            if model is None or (body["status"] == "retired" and model.status != "retired"):
+                status = "missing" if model is None else model.status
                 raise TrustError(
                     f"model {short_digest(body['model'])} is {body['status']} by the ledger and "
-                    f"{what} in the registry of models: it is older, or was altered; {RESTORE}"
+                    f"{status} in the registry of models: it is older, or was altered; {RESTORE}"
                 )
         elif row.kind == "delivered" and body["model"] in models:
             lost = {*body["clients"]} - {*models[body["model"]].clients} - gone
             _check_carried(body["model"], lost)
         elif row.kind == "destroyed" and body["what"] == "model-before":
-            path = home.model(body["digest"])
+            path = home.model_path(body["digest"])
             if path.exists():
                 raise TrustError(
                     f"{path} was destroyed by an erasure and is there again, as after a restore: "

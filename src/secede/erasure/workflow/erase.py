@@ -19,9 +19,9 @@ from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.request import Request, due_date
 from secede.erasure.planning.options import (
     EraseOptions,
-    as_json,
     check_options,
     differ_from_plan,
+    options_to_json,
     original_options,
 )
 from secede.erasure.planning.plan_table import plan_text
@@ -50,8 +50,7 @@ from secede.erasure.storage.transition_details import (
     PromotionDetails,
 )
 from secede.erasure.workflow import attempt, intake, post_training, promotion
-from secede.erasure.workflow.opening import open_session
-from secede.erasure.workflow.session import ErasureSession
+from secede.erasure.workflow.session import ErasureSession, open_session
 from secede.errors import RecordError, RequestError, RolledBackError, StateError
 from secede.text import shorten
 
@@ -162,7 +161,7 @@ def erase(
         return outcome(home, session.progress)
 
 
-def close(
+def close_request(
     home: Home,
     backend: FederationBackend,
     number: int,
@@ -192,7 +191,7 @@ def outcome(home: Home, progress: Progress) -> Outcome:
     """Return how a request that has ended did so."""
     details = progress.last.details
     promoted = details if isinstance(details, PromotionDetails) else None
-    receipt = home.receipt(progress.entry.digest) if promoted else None
+    receipt = home.receipt_path(progress.entry.digest) if promoted else None
     return Outcome(
         request=progress.entry.id,
         client=progress.entry.client,
@@ -258,7 +257,7 @@ def _take_step(session: ErasureSession, options: EraseOptions) -> None:
         session.advance(
             PlanDetails(
                 plan=progress.plan,
-                options=as_json(original_options(progress, options)),
+                options=options_to_json(original_options(progress, options)),
                 reason=shorten(reason, _REASON_LENGTH),
             )
         )
@@ -287,5 +286,5 @@ def _make_plan(
         promotion.refuse(session, str(error))
         return
     logger.info(plan_text(plan))
-    digest = session.home.keep_plan(plan)
-    session.advance(PlanDetails(plan=digest, options=as_json(options), reason=reason))
+    digest = session.home.save_plan(plan)
+    session.advance(PlanDetails(plan=digest, options=options_to_json(options), reason=reason))

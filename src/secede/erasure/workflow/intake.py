@@ -15,7 +15,7 @@ from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.storage.transition_details import ClosingDetails, Transition, read_transition
 from secede.erasure.types import format_time
-from secede.erasure.workflow.consistency import accepted, check
+from secede.erasure.workflow.consistency import accepted, check_home
 from secede.text import printable
 
 _REASON_LENGTH = 300  # characters
@@ -27,7 +27,7 @@ def write_acknowledgement(home: Home, journal: Journal, entry: Entry, now: datet
     An unchanged one is not written again. It changes with an extension, and when the request ends
     without an erasure.
     """
-    path = home.acknowledgement(entry.digest)
+    path = home.acknowledgement_path(entry.digest)
     acknowledgement = Acknowledgement(
         request=entry.digest,
         federation=home.federation.name,
@@ -55,7 +55,7 @@ def _ended(last: Transition) -> Ended | None:
 def enter_into_ledger(home: Home, journal: Journal, entry: Entry, now: datetime) -> None:
     """Write into the ledger that a request was accepted, and until when it was extended, once."""
     with Ledger(home.ledger) as ledger, ModelRegistry(home.registry) as registry:
-        check(home, journal, ledger, registry)
+        check_home(home, journal, ledger, registry)
         for body in accepted(entry, journal.request(entry.id)):
             ledger.append_once(KINDS[type(body)], body, now)
         journal.save_ledger_head(ledger.head())

@@ -15,7 +15,7 @@ from secede.erasure.defences.gate import Counts
 from secede.erasure.documents.ledger_rows import Verdict
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Reference, Score, Verification
-from secede.erasure.receipts import contribution
+from secede.erasure.receipts.build import client_scope
 from secede.erasure.storage.transition_details import (
     BaselineCounts,
     ClassCounts,
@@ -24,7 +24,7 @@ from secede.erasure.storage.transition_details import (
     UnusedWeights,
     VerificationDetails,
 )
-from secede.erasure.workflow.participants import Participants
+from secede.erasure.workflow.checked_engine import Participants
 from secede.erasure.workflow.session import ErasureSession
 from secede.state import State
 from secede.text import fill_line
@@ -103,7 +103,7 @@ def verify(session: ErasureSession) -> None:
     limits += [measured.limit] if measured.limit else []
     limits += session.backend.limits(plan.client)
     scores = [
-        score("usefulness", AT_OTHERS, new, old, plan.margins.level),
+        score_beside_reference("usefulness", AT_OTHERS, new, old, plan.margins.level),
         *measured.scores,
         *session.backend.scores(plan.client, before, after),
     ]
@@ -131,9 +131,7 @@ def verify(session: ErasureSession) -> None:
             ),
             limits=tuple(limits),
             holdings=tuple(session.backend.holdings(plan.client)),
-            scope=contribution.scope(
-                session.home, session.journal, session.registry, scope, plan.client
-            ),
+            scope=client_scope(session.home, session.journal, session.registry, scope, plan.client),
             training=session.backend.training(),
             left_out_count=len(progress.left_out()),
             exchange=measured.participants.exchange(),
@@ -184,7 +182,7 @@ def read_counts(counts: ClassCounts) -> Counts:
     return Counts(counts.right, counts.samples)
 
 
-def score(
+def score_beside_reference(
     about: str,
     measure: str,
     measured: Measured,
@@ -251,7 +249,7 @@ def _at_leaver(
     if old.samples != new.samples:
         return _LeaverMeasurement(participants, limit=UNSOUND)
     level = plan.margins.level
-    measured = score("leaver", AT_LEAVER, new.overall(), old.overall(), level)
+    measured = score_beside_reference("leaver", AT_LEAVER, new.overall(), old.overall(), level)
     return _LeaverMeasurement(participants, scores=(measured,))
 
 

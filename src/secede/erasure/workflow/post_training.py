@@ -16,7 +16,7 @@ from secede import state as states
 from secede.erasure.canonical_json import digest
 from secede.erasure.defences import gate, unused_weights, weight_layout
 from secede.erasure.defences.gate import Counts, Failed, Gate
-from secede.erasure.defences.reply_checks import MALFORMED, SAMPLES
+from secede.erasure.defences.reply_checks import MALFORMED, WRONG_SAMPLES
 from secede.erasure.documents.plan import Margins, Plan, Step
 from secede.erasure.planning.planner import method_of
 from secede.erasure.storage.transition_details import (
@@ -27,12 +27,11 @@ from secede.erasure.storage.transition_details import (
     UnusedWeights,
 )
 from secede.erasure.workflow.attempt import escalate, or_escalate, run_method
-from secede.erasure.workflow.checked_engine import with_checked_replies
+from secede.erasure.workflow.checked_engine import Participants, with_checked_replies
 from secede.erasure.workflow.measurement import read_counts, verify
-from secede.erasure.workflow.participants import Participants
 from secede.erasure.workflow.session import ErasureSession
 from secede.errors import ConfigError
-from secede.federation.cost import Cost
+from secede.federation.engine import Cost
 from secede.federation.robust import by_name
 from secede.state import State
 from secede.unlearning.method import Method, Recovered, Server
@@ -70,7 +69,7 @@ def check_gate(
         cost += cost_before
         for name in after.keys() & before.keys():
             if after[name].samples != before[name].samples:
-                participants.leave_out(name, SAMPLES)
+                participants.leave_out(name, WRONG_SAMPLES)
         participants.check_quorum()
         both = sorted(after.keys() & before.keys() & {*participants.present})
         total = gate.total([after[name] for name in both])
@@ -107,7 +106,7 @@ def count(participants: Participants, state: State, model: str) -> tuple[dict[st
         if len(counts.samples) != session.backend.classes:
             participants.leave_out(name, MALFORMED)
         elif participants.pinned_samples[name] not in (None, sum(counts.samples)):
-            participants.leave_out(name, SAMPLES)
+            participants.leave_out(name, WRONG_SAMPLES)
         else:
             sound[name] = counts
     participants.check_quorum()

@@ -93,7 +93,7 @@ def _rehearse(session: ErasureSession, verified: VerificationDetails) -> None:
     now = format_time(session.clock())
     carriers = _carriers(session)
     for model in carriers:
-        files.check_single(session.home.model(model.digest))
+        files.check_single(session.home.model_path(model.digest))
     items = _items_to_destroy(session.progress, verified, carriers)
     destroyed = [DestroyedItem(what, digest, now) for what, digest in items]
     head = session.ledger.head()
@@ -101,7 +101,7 @@ def _rehearse(session: ErasureSession, verified: VerificationDetails) -> None:
 
 
 def _put_into_service(session: ErasureSession, verified: VerificationDetails) -> Model:
-    plan, path = session.plan, session.home.model(verified.model)
+    plan, path = session.plan, session.home.model_path(verified.model)
     if not path.exists():
         states.save(session.state_files.get(verified.state_file)[0], path)
     parent = next(m for m in session.registry.models() if m.digest == plan.model)
@@ -163,7 +163,7 @@ def _destroy(
     session.state_files.destroy()
     for model in retired:
         session.renew_lease()
-        files.delete(session.home.model(model.digest))
+        files.delete(session.home.model_path(model.digest))
     session.renew_lease()
     session.replay_detector(plan).save()
     session.backend.commit(plan.client, verified.trained_from)
@@ -205,7 +205,7 @@ def _issue(
             "the ledger names another receipt for this request than the one that follows from the "
             "journal: one of them was altered; restore both from a backup"
         )
-    path = session.home.receipt(request)
+    path = session.home.receipt_path(request)
     if not path.exists():
         files.write_bytes(path, data)
     with files.lock_folder(path.parent):  # somebody may be countersigning what a kill left there

@@ -24,9 +24,7 @@ from torch import Tensor
 
 from secede import files
 from secede import state as states
-from secede.erasure.canonical_json import to_canonical
-from secede.erasure.storage.json_files import load_document
-from secede.erasure.types import Count, Digest, Document
+from secede.erasure import Count, Digest, Document, load_document, to_canonical
 from secede.errors import ConfigError, RecordError, StateError, StorageError
 from secede.flower.storage import state_writer
 from secede.state import State

@@ -1,4 +1,4 @@
-"""A Flower federation put up with TLS and node authentication: its files and its processes.
+"""Deployment of a Flower federation with TLS and node authentication: its files and processes.
 
 Nothing here imports flwr: it writes files that Flower's programs read, and starts those programs.
 """

@@ -1,7 +1,7 @@
-"""A private authority, the server's certificate, and one key pair for each node.
+"""A private certificate authority, the server's certificate, and a key pair for each node.
 
-TLS keys are ECDSA P-256 in PEM. Node keys are ECDSA P-384 in OpenSSH's form, which is what a
-SuperNode reads. Private keys can be read by their owner alone, and none is ever replaced.
+TLS keys are ECDSA P-256 in PEM. Node keys are ECDSA P-384 in OpenSSH's format, which a SuperNode
+reads. Private keys are readable by their owner alone, and no file is ever replaced.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from secede.errors import ConfigError
 
 LOOPBACK = ("127.0.0.1", "localhost")
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 820
-_EARLIER = timedelta(hours=1)  # clocks of other machines may be behind
+_EARLIER = timedelta(hours=1)  # the clocks of other machines may be slow
 _HOST = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9-]{1,63})*"
 )
 
 
 def check_host(host: str) -> str:
-    """Return `host` if it is an address or a name that a certificate can be made out to."""
+    """Return `host` if it is an address or a host name without a port; ConfigError otherwise."""
     if _address(host) is None and not _HOST.fullmatch(host):
         raise ConfigError(
             f"host {host[:80]!r} cannot be used: expected a name such as fl.example.org or an "
@@ -45,7 +45,7 @@ def check_host(host: str) -> str:
 
 
 def write_certificates(folder: Path, hosts: Sequence[str], now: datetime | None = None) -> None:
-    """Write ca.crt, ca.key, server.crt and server.key; the server's is made out to all `hosts`."""
+    """Write ca.crt, ca.key, server.crt and server.key; the server's certificate names `hosts`."""
     now = now or datetime.now(UTC)
     authority = ec.generate_private_key(ec.SECP256R1())
     key = ec.generate_private_key(ec.SECP256R1())
@@ -72,7 +72,7 @@ def write_certificates(folder: Path, hosts: Sequence[str], now: datetime | None 
 
 
 def write_node_key(folder: Path, name: str) -> None:
-    """Write NAME.key and NAME.pub: who a node is, to the SuperLink."""
+    """Write NAME.key and NAME.pub, by which the SuperLink identifies a node."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     files.create(folder / f"{name}.key", _secret(key, PrivateFormat.OpenSSH), 0o600)

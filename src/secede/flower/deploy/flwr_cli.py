@@ -1,4 +1,4 @@
-"""How Flower's programs are called: the SuperLink, a SuperNode, and the operator's `flwr`."""
+"""Commands of Flower's programs: the SuperLink, a SuperNode, and the operator's `flwr`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from secede.errors import SecedeError, SilentError
 from secede.flower.deploy.project import CONNECTION, OPERATOR, SUPERLINK, Project, program
 
-SECONDS = 60.0  # that a call of flwr may take
+TIMEOUT = 60.0  # seconds that a call of flwr may take
 
 
 def superlink(project: Project) -> list[str]:
-    """Return the command that starts the SuperLink: TLS, node authentication, no installs."""
+    """Return the command that starts the SuperLink, with TLS and node authentication."""
     tls = project.certificates
     return [
         program("flower-superlink", project.environment(SUPERLINK)),
@@ -29,11 +29,11 @@ def superlink(project: Project) -> list[str]:
 
 
 def supernode(project: Project, site: str, port: int) -> list[str]:
-    """Return the command that starts a site's SuperNode; `port` is for its own processes."""
+    """Return the command that starts a site's SuperNode; its own processes use `port`."""
     return [
         program("flower-supernode", project.environment(site)),
         *("--root-certificates", str(project.authority)),
-        *("--superlink", project.reached),
+        *("--superlink", project.superlink_address),
         *("--auth-supernode-private-key", str(project.key(site))),
         *("--port", str(port)),
         *("--node-config", node_config(project, site)),
@@ -41,14 +41,14 @@ def supernode(project: Project, site: str, port: int) -> list[str]:
 
 
 def node_config(project: Project, site: str) -> str:
-    """Return what the app finds in `context.node_config` at a site."""
-    kept = str(project.kept(site)).replace("\\", "\\\\").replace('"', '\\"')
+    """Return the node config that the app at a site gets."""
+    folder = str(project.updates_folder(site)).replace("\\", "\\\\").replace('"', '\\"')
     number, total = project.sites.index(site), len(project.sites)
-    return f'partition-id={number} num-partitions={total} site="{site}" secede-folder="{kept}"'
+    return f'partition-id={number} num-partitions={total} site="{site}" secede-folder="{folder}"'
 
 
-def flwr(project: Project, *arguments: str, seconds: float = SECONDS) -> dict[str, Any]:
-    """Call `flwr` as the operator, for JSON; an answer that says no, or none in time, raises."""
+def flwr(project: Project, *arguments: str, timeout: float = TIMEOUT) -> dict[str, Any]:
+    """Call `flwr` as the operator and return its JSON; raise at an error, or without an answer."""
     environment = project.environment(OPERATOR)
     command = [program("flwr", environment), *arguments, CONNECTION, "--format", "json"]
     name = f"flwr {' '.join(arguments[:2])}"
@@ -59,20 +59,20 @@ def flwr(project: Project, *arguments: str, seconds: float = SECONDS) -> dict[st
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=seconds,
+            timeout=timeout,
             env=environment,
         )
     except subprocess.TimeoutExpired:
-        raise SilentError(f"{name} got no answer within {seconds:g} seconds") from None
+        raise SilentError(f"{name} got no answer within {timeout:g} seconds") from None
     answer = _json(ended.stdout)
     if answer is None or not answer.get("success", ended.returncode == 0):
-        told = (answer or {}).get("error-message") or ended.stderr or ended.stdout
-        raise SecedeError(f"{name}: {_last_line(str(told))}")
+        error = (answer or {}).get("error-message") or ended.stderr or ended.stdout
+        raise SecedeError(f"{name}: {_last_line(str(error))}")
     return answer
 
 
 def register(project: Project, site: str) -> str | None:
-    """Make a site's public key and name known; return its node, None if it was known before."""
+    """Register a site's public key and name; return its node id, None if it was registered."""
     key = str(project.key(site).with_suffix(".pub"))
     try:
         return str(flwr(project, "supernode", "register", "--name", site, key)["node-id"])
@@ -85,17 +85,17 @@ def register(project: Project, site: str) -> str | None:
 
 
 def nodes(project: Project) -> dict[str, str]:
-    """Return the known nodes and their status, such as online."""
-    found = flwr(project, "supernode", "list")["nodes"]
-    return {str(node["node-id"]): str(node["status"]) for node in found}
+    """Return the status of each registered node, such as online."""
+    listed = flwr(project, "supernode", "list")["nodes"]
+    return {str(node["node-id"]): str(node["status"]) for node in listed}
 
 
 def _json(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(text[text.index("{") :])
+        answer = json.loads(text[text.index("{") :])
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return answer if isinstance(answer, dict) else None
 
 
 def _last_line(text: str) -> str:

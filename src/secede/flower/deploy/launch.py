@@ -1,7 +1,7 @@
-"""Become another program, after writing down under which process id.
+"""A script that writes its process id to a file and then becomes another program.
 
-The file is there before the program is: whoever started it may be killed at any moment, and the
-process is still found. It is run as a script and needs nothing but Python.
+The file exists before the program runs, so the process is found even if its starter was killed
+meanwhile. It needs nothing but Python.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 
 def main() -> None:
-    """Write the id to the first argument, then become the rest."""
+    """Write the process id to the file of the first argument, then run the rest."""
     path, command = sys.argv[1], sys.argv[2:]
     temporary = f"{path}.{os.getpid()}.part"
     with open(temporary, "w", encoding="ascii") as file:

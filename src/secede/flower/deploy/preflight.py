@@ -1,7 +1,6 @@
-"""What is looked at before a run is started: mistakes are told at once, in one line.
+"""Checks before a run is started, so that mistakes end a command at once, with one line.
 
-What an operator asks for is written into the home, where the app finds it: it takes no line of
-code in there.
+What an operator asks for is written into the home. The app finds it there without further code.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.locks import lock_home
+from secede.erasure import Home, lock_home
 from secede.errors import ConfigError
 from secede.flower.protocol.nodes import select
 from secede.flower.storage.round_log import RoundLog
@@ -32,90 +30,88 @@ class PlannedTraining:
     """A training that can be started: how many rounds, and where it begins."""
 
     rounds: int
-    words: str
+    description: str
 
 
 def plan_training(
-    folder: Path, rounds: int | None, *, from_scratch: bool, go_on: bool = False
+    folder: Path, rounds: int | None, *, from_scratch: bool, resume: bool = False
 ) -> PlannedTraining:
-    """Return what a training of so many rounds will be; None: as one that was cut short, else 3.
+    """Return the training that a run will do.
 
-    `go_on` takes back a wish for one from scratch.
+    Without `rounds` it has as many as the one that was cut short, else 3. `resume` cancels a
+    requested training from scratch.
     """
     trainings = TrainingState(folder)
-    if go_on:
-        with lock_home(Home(folder), 90, purpose="taking back a training from scratch"):
-            if trainings.go_on():
-                logger.info("the training from scratch that was asked for is taken back")
+    if resume:
+        with lock_home(Home(folder), 90, purpose="cancelling a training from scratch"):
+            if trainings.cancel_from_scratch():
+                logger.info("the requested training from scratch is cancelled")
     if not from_scratch:
         length = rounds or trainings.planned_rounds() or ROUNDS
-        return PlannedTraining(length, trainings.plan_start(length).words)
+        return PlannedTraining(length, trainings.plan_start(length).description)
     length = rounds or ROUNDS
-    found = trainings.plan_start(length, from_scratch=True)
+    start = trainings.plan_start(length, from_scratch=True)
     if RoundLog(folder / "rounds.jsonl").last() is not None:
-        with lock_home(Home(folder), 90, purpose="asking for a training from scratch"):
+        with lock_home(Home(folder), 90, purpose="requesting a training from scratch"):
             trainings.request_from_scratch(length)
-    return PlannedTraining(length, found.words)
+    return PlannedTraining(length, start.description)
 
 
 def check_config(app: Path, wanted: Mapping[str, object]) -> None:
-    """Raise if an app's config lacks what a run sets: Flower refuses keys that are not there.
-
-    Apps that an older version wrote lack some; it is for their owner to add them.
-    """
+    """Raise if an app's config lacks a key that a run sets: Flower refuses unknown keys."""
     path = app / "pyproject.toml"
     try:
-        found = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     for key in _CONFIG.split("."):
-        found = found.get(key, {})
-        if not isinstance(found, dict):
-            raise ConfigError(f"{path}: {key} is {_kind(found)}, expected a table [{_CONFIG}]")
-    erasure = _table(path, found)
-    flat = {**found, **{f"erasure.{key}": value for key, value in erasure.items()}}
+        table = table.get(key, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: {key} is {_type(table)}, expected a table [{_CONFIG}]")
+    erasure = _erasure_table(path, table)
+    flat = {**table, **{f"erasure.{key}": value for key, value in erasure.items()}}
     missing = [key for key in wanted if key not in flat]
     if not missing:
         return
-    table = {**dict.fromkeys(_KEYS, ""), "home": "home", **erasure}
-    lines = [f"{key} = {_written(wanted[key])}" for key in missing if "." not in key]
-    lines += [f"erasure = {_written(table)}"] if any("." in key for key in missing) else []
-    written = "\n".join(f"    {line}" for line in lines)
+    complete = {**dict.fromkeys(_KEYS, ""), "home": "home", **erasure}
+    lines = [f"{key} = {_to_toml(wanted[key])}" for key in missing if "." not in key]
+    lines += [f"erasure = {_to_toml(complete)}"] if any("." in key for key in missing) else []
+    indented = "\n".join(f"    {line}" for line in lines)
     raise ConfigError(
-        f"{path} has no {', '.join(missing)} under [{_CONFIG}], as apps of an older "
-        "version have none, and Flower sets no key that is not there. Write there, in place of "
-        f"what it has of them:\n{written}\nand see that the server app has, in place of its own "
-        "call of erase():\n    if erase_if_asked(grid, strategy, store, context):\n        return"
+        f"{path} has no {', '.join(missing)} under [{_CONFIG}], and Flower sets no key that an "
+        f"app's config lacks. Write there, in place of what it has of them:\n{indented}\nand check "
+        "that the server app has, in place of its own call of erase():\n"
+        "    if erase_if_asked(grid, strategy, store, context):\n        return"
     )
 
 
-def _table(path: Path, found: Mapping[str, object]) -> dict[str, object]:
-    """Return what is there of `erasure`; raise at what Flower takes in no config."""
-    table = found.get("erasure", {})
+def _erasure_table(path: Path, config: Mapping[str, object]) -> dict[str, object]:
+    """Return the `erasure` table of an app's config; raise at a value that Flower cannot take."""
+    table = config.get("erasure", {})
     if not isinstance(table, dict):
         return {}
     for key, value in table.items():
         if not isinstance(value, str | int | float | dict):
             raise ConfigError(
-                f"{path}: erasure.{key} under [{_CONFIG}] is {_kind(value)}, expected text, a "
+                f"{path}: erasure.{key} under [{_CONFIG}] is {_type(value)}, expected text, a "
                 "number, true or false: write it in quotes"
             )
     return dict(table)
 
 
-def _kind(value: object) -> str:
+def _type(value: object) -> str:
     return f"of type {type(value).__name__}"
 
 
-def _written(value: object) -> str:
-    """Return a value as TOML has it."""
+def _to_toml(value: object) -> str:
+    """Return a value as TOML."""
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {_written(each)}' for key, each in value.items())} }}"
+        return f"{{ {', '.join(f'{key} = {_to_toml(each)}' for key, each in value.items())} }}"
     return repr(value) if isinstance(value, float) else json.dumps(value, default=str)
 
 
 def check_leaver(folder: Path, leaver: str) -> None:
-    """Raise if there is nothing to erase from, or `leaver` is not one client of it."""
+    """Raise if nothing was trained yet, or if `leaver` does not select exactly one client."""
     log = RoundLog(folder / "rounds.jsonl")
     if log.last() is None:
         raise ConfigError(
@@ -125,19 +121,20 @@ def check_leaver(folder: Path, leaver: str) -> None:
     select(leaver, log.clients())
 
 
-def prepare_erasure(folder: Path, leaver: str, *, as_it_is: bool) -> None:
-    """Raise if `leaver` cannot be erased by a run; `as_it_is` takes a training that was cut.
+def prepare_erasure(folder: Path, leaver: str, *, accept_unfinished: bool) -> None:
+    """Raise if no run can erase `leaver`; `accept_unfinished` accepts one that was cut short.
 
-    That is written down: whatever else may be wrong is to be looked at before.
+    The acceptance is written to the home, so make all other checks before.
     """
     check_leaver(folder, leaver)
     trainings = TrainingState(folder)
-    cut = trainings.unfinished()
-    if cut is not None and as_it_is:
-        known, done = cut
+    unfinished = trainings.unfinished()
+    if unfinished is not None and accept_unfinished:
+        training, done = unfinished
         logger.info(
-            f"the training that was cut short is taken as it is, {done} of {known.rounds} rounds"
+            "the training that was cut short is accepted as it is, "
+            f"{done} of {training.rounds} rounds"
         )
-        with lock_home(Home(folder), 90, purpose="taking a training as it is"):
-            trainings.take_as_it_is()
+        with lock_home(Home(folder), 90, purpose="accepting an unfinished training"):
+            trainings.accept_unfinished()
     trainings.check_finished()

@@ -1,7 +1,8 @@
-"""Processes by their ids, and never a stranger's: an id may be given to another process later.
+"""The project's processes: found, started and stopped by id, without touching any other process.
 
-A process is known by its id and the moment it started, and is ours by its command line. Where there
-is /proc, those that lost their parents are found as well, by what stands in their environment.
+An id may be given to another process later. So a process is identified by its id and start time,
+and is the project's only if its command line says so. Where there is /proc, processes that lost
+their parents are found as well, by their environment.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Process:
-    """A process at one moment."""
+    """A process, as the system lists it."""
 
     pid: int
     parent: int
-    started: str  # stays when it becomes another program; its command does not
+    started: str  # unchanged when the process becomes another program; the command changes
     command: str
 
 
 def running_processes() -> dict[int, Process]:
-    """Return all processes that are more than a leftover entry."""
+    """Return all processes but zombies, by id."""
     if (_PROC / "self" / "stat").exists():
         numbers = [int(entry) for entry in os.listdir(_PROC) if entry.isdigit()]
         return {p.pid: p for number in numbers if (p := _from_proc(number))}
@@ -52,63 +53,63 @@ def running_processes() -> dict[int, Process]:
     }
 
 
-def find(pid: int, needle: str) -> Process | None:
-    """Return the process with this id, if `needle` is in its command line."""
-    if not 0 < pid < 1 << 31:  # to the system, others mean groups of processes
+def find(pid: int, argument: str) -> Process | None:
+    """Return the process with this id, if `argument` is in its command line."""
+    if not 0 < pid < 1 << 31:  # other numbers mean groups of processes
         return None
-    with suppress(OSError):  # not our child, or none at all
+    with suppress(OSError):  # not our child, or no process at all
         os.waitpid(pid, os.WNOHANG)
-    found = running_processes().get(pid)
-    return found if found is not None and needle in found.command else None
+    process = running_processes().get(pid)
+    return process if process is not None and argument in process.command else None
 
 
 def descendants(pids: Collection[int]) -> list[Process]:
-    """Return all that descend from `pids`, without themselves."""
-    known, found, above = running_processes(), [], set(pids)
-    while above:
-        next_ = [p for p in known.values() if p.parent in above and p.pid not in pids]
-        found += next_
-        above = {p.pid for p in next_}
-    return found
+    """Return all child processes of `pids`, their children, and so on."""
+    every, below, parents = running_processes(), list[Process](), set(pids)
+    while parents:
+        children = [p for p in every.values() if p.parent in parents and p.pid not in pids]
+        below += children
+        parents = {p.pid for p in children}
+    return below
 
 
 def with_environment(name: str, value: str) -> list[Process]:
-    """Return the processes whose environment says NAME=VALUE, where the system tells it."""
-    wanted, found = f"{name}={value}".encode(), []
+    """Return the other processes with NAME=VALUE in their environment; none without /proc."""
+    wanted, matches = f"{name}={value}".encode(), []
     for process in running_processes().values():
         with suppress(OSError):
             environment = (_PROC / str(process.pid) / "environ").read_bytes().split(b"\0")
             if wanted in environment and process.pid != os.getpid():
-                found.append(process)
-    return found
+                matches.append(process)
+    return matches
 
 
-def stop(processes: Collection[Process], seconds: float) -> list[Process]:
-    """Ask to end, wait, then end by force; return those that outlived even that."""
-    left = _still(processes)
-    for number, wait in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
-        for process in left:
+def stop(processes: Collection[Process], timeout: float) -> list[Process]:
+    """Terminate processes, kill those that outlive the timeout; return any that remain."""
+    alive = _alive(processes)
+    for number, wait in ((signal.SIGTERM, timeout), (signal.SIGKILL, 5.0)):
+        for process in alive:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, number)
-        left = _gone_within(left, wait)
-        if not left:
+        alive = _alive_after(alive, wait)
+        if not alive:
             break
-    return left
+    return alive
 
 
-def _gone_within(processes: Collection[Process], seconds: float) -> list[Process]:
-    deadline = time.monotonic() + seconds
-    while (left := _still(processes)) and time.monotonic() < deadline:
+def _alive_after(processes: Collection[Process], timeout: float) -> list[Process]:
+    deadline = time.monotonic() + timeout
+    while (alive := _alive(processes)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return left
+    return alive
 
 
-def _still(processes: Collection[Process]) -> list[Process]:
+def _alive(processes: Collection[Process]) -> list[Process]:
     for process in processes:
         with suppress(OSError):
             os.waitpid(process.pid, os.WNOHANG)
-    known = running_processes()
-    return [p for p in processes if p.pid in known and known[p.pid].started == p.started]
+    now = running_processes()
+    return [p for p in processes if p.pid in now and now[p.pid].started == p.started]
 
 
 def _from_proc(pid: int) -> Process | None:
@@ -120,12 +121,12 @@ def _from_proc(pid: int) -> Process | None:
     fields = stat[stat.rindex(")") + 2 :].split()
     if fields[0] in "ZX":
         return None
-    told = command.replace(b"\0", b" ").decode(errors="replace").strip()
-    return Process(pid, int(fields[1]), fields[19], told)
+    line = command.replace(b"\0", b" ").decode(errors="replace").strip()
+    return Process(pid, int(fields[1]), fields[19], line)
 
 
-_WRITING = 30.0  # seconds that a new process has to write its id down
-_MOMENT = 2.0  # seconds
+_START_TIMEOUT = 30.0  # seconds for a new process to write its id
+_LOCK_TIMEOUT = 2.0  # seconds
 
 
 @contextmanager
@@ -137,84 +138,85 @@ def locked(project: Project) -> Iterator[None]:
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
     with ExitStack() as stack:
-        try:  # a process that is only just being started may have the lock for a moment
-            stack.enter_context(files.lock(path, timeout=_MOMENT, mode=0o600))
+        try:  # a process that is just being started may hold the lock for a moment
+            stack.enter_context(files.lock(path, timeout=_LOCK_TIMEOUT, mode=0o600))
         except files.LockedError:
             raise RecordError(
-                f"another command starts or stops the processes of {project.folder}: wait for it"
+                f"another command is starting or stopping the processes of {project.folder}: wait "
+                "until it ends"
             ) from None
         yield
 
 
 def running(project: Project, name: str) -> Process | None:
-    """Return the SuperLink's or a site's process, if it lives and is ours."""
+    """Return the running process of the SuperLink or of a site."""
     try:
         pid = int(_path(project, name).read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
-    needle = str(project.database if name == SUPERLINK else project.key(name))
-    return find(pid, needle)
+    argument = str(project.database if name == SUPERLINK else project.key(name))
+    return find(pid, argument)
 
 
 def start(project: Project, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one; it writes its own id down first."""
+    """Start a process that outlives this one; first of all it writes its id to a file."""
     path, log = _path(project, name), project.log(name)
     try:
         for folder in (path.parent, log.parent, project.folder / "flower" / name):
             folder.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
-            begun = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-I", launch.__file__, str(path), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=_threads(project.environment(name)),
-                start_new_session=True,  # an interrupt in the terminal is not for it
+                start_new_session=True,  # an interrupt in the terminal does not reach it
             )
     except OSError as error:
         raise StorageError(f"cannot start {name}: {error.strerror}") from error
-    deadline = time.monotonic() + _WRITING
+    deadline = time.monotonic() + _START_TIMEOUT
     while running(project, name) is None:
-        if begun.poll() is not None or time.monotonic() > deadline:
-            begun.kill()
-            begun.wait()
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            process.wait()
             raise SecedeError(f"{name} did not start: {log_tail(project, name)}")
         time.sleep(0.05)
-    return begun
+    return process
 
 
 def forget(project: Project, name: str) -> None:
-    """Remove what is written down about a process that ended."""
+    """Delete the id of a process that ended."""
     _path(project, name).unlink(missing_ok=True)
 
 
 def registered(project: Project) -> dict[str, str]:
-    """Return the nodes that the SuperLink's database knows, by site."""
+    """Return the node ids under which the SuperLink's database has the sites."""
     try:
-        found = json.loads((project.state / "nodes.json").read_text(encoding="utf-8"))
-        return {str(name): str(node) for name, node in found.items()}
+        nodes = json.loads((project.state / "nodes.json").read_text(encoding="utf-8"))
+        return {str(name): str(node) for name, node in nodes.items()}
     except (OSError, ValueError, AttributeError):
         return {}
 
 
-def write_registered(project: Project, found: dict[str, str]) -> None:
-    """Write the known nodes down."""
-    files.write_text(project.state / "nodes.json", json.dumps(found, indent=1) + "\n")
+def write_registered(project: Project, nodes: dict[str, str]) -> None:
+    """Write the node ids of the registered sites."""
+    files.write_text(project.state / "nodes.json", json.dumps(nodes, indent=1) + "\n")
 
 
 def node_in_log(project: Project, site: str, since: int = 0) -> str | None:
-    """Return the node that a SuperNode said it is, after its log had `since` bytes."""
-    said = re.findall(r"SuperNode ID: (\d+)", _read(project.log(site), since))
-    return said[-1] if said else None
+    """Return the last node id that a SuperNode logged after the first `since` bytes of its log."""
+    ids = re.findall(r"SuperNode ID: (\d+)", _read(project.log(site), since))
+    return ids[-1] if ids else None
 
 
 def was_refused(project: Project, site: str, since: int = 0) -> bool:
-    """Return whether the SuperLink turned a SuperNode away because its key is in use."""
+    """Return whether the SuperLink refused a SuperNode because its key is in use."""
     return "Failed to activate SuperNode" in _read(project.log(site), since)
 
 
 def log_size(project: Project, name: str) -> int:
-    """Return how much a process and its predecessors printed so far."""
+    """Return the size of a process's log in bytes."""
     try:
         return project.log(name).stat().st_size
     except OSError:
@@ -222,31 +224,31 @@ def log_size(project: Project, name: str) -> int:
 
 
 def log_tail(project: Project, name: str) -> str:
-    """Return the end of what a process printed."""
+    """Return the last lines of a process's log."""
     lines = [line for line in _read(project.log(name)).splitlines() if line.strip()]
     return re.sub(r"\x1b\[[0-9;]*m", "", " / ".join(lines[-3:]))[-500:] or "it printed nothing"
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that nobody listens on right now."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
-        found.bind((host, 0))
-        return int(found.getsockname()[1])
+    """Return a port on which no program listens right now."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        listener.bind((host, 0))
+        return int(listener.getsockname()[1])
 
 
 def is_free(host: str, port: int) -> bool:
-    """Return whether a port can be listened on."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Return whether no program listens on a port."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            tried.bind((host, port))
+            listener.bind((host, port))
         except OSError:
             return False
         return True
 
 
 def _threads(environment: dict[str, str]) -> dict[str, str]:
-    """Give each process one thread for its arithmetic: in a try-out all share one machine."""
+    """Limit each process to one thread for arithmetic: in a try-out all share one machine."""
     return {"OMP_NUM_THREADS": "1", **environment}
 
 

@@ -1,9 +1,9 @@
-"""A project folder: what `secede flower init` wrote, and where everything in it lies.
+"""A project folder, as `secede flower init` writes it: its files, and the SuperLink's address.
 
-federation.toml     where the SuperLink listens, which sites there are
+federation.toml     the SuperLink's address, the sites
 app/                the Flower app           home/           the erasures' home, at the server
 certificates/       authority and server     nodes/          a key pair for each site
-sites/NAME/         what a site keeps        logs/           what the processes print
+sites/NAME/         updates that a site keeps    logs/       output of the processes
 state/              the SuperLink's database, process ids    flower/     Flower's own folders
 """
 
@@ -19,28 +19,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from secede import files
-from secede.erasure.types import check_name
+from secede.erasure import check_name
 from secede.errors import ConfigError
 from secede.flower.deploy.certificates import check_host
 
 SUPERLINK = "superlink"
-OPERATOR = "operator"  # who types commands
+OPERATOR = "operator"  # whose commands use the Flower folder of this name
 CONNECTION = "secede"  # the SuperLink's name in Flower's config
-MARK = "SECEDE_FLOWER"  # in the environment of SuperLink, SuperNodes and what they start
+MARK = "SECEDE_FLOWER"  # in the environment of SuperLink, SuperNodes and their child processes
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-# How often what starts apps looks for work, in seconds: Flower's own second is lost per message.
+# Seconds between two polls of the process that starts apps; Flower's own second delays each message
 PROMPT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 _FILE = "federation.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """A folder, and what its federation.toml says."""
+    """A project folder, and the content of its federation.toml."""
 
     folder: Path  # absolute
     listen: str  # the address the SuperLink binds to
@@ -50,32 +50,32 @@ class Project:
 
     @classmethod
     def load(cls, folder: Path) -> Project:
-        """Read a project; whatever cannot be used is named."""
+        """Read a project; ConfigError if it is not one, or not valid."""
         path = folder.absolute() / _FILE
         if not path.is_file():
             raise ConfigError(
-                f"{folder} is no Flower project: expected a folder that `secede flower init` made"
+                f"{folder} is no Flower project: expected a folder made by `secede flower init`"
             )
         try:
-            found = tomllib.loads(path.read_text(encoding="utf-8"))
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: cannot be read ({error})") from error
         kinds = {"listen": str, "address": str, "port": int, "sites": list}
         for key, kind in kinds.items():
-            if not isinstance(found.get(key), kind) or isinstance(found[key], bool):
+            if not isinstance(content.get(key), kind) or isinstance(content[key], bool):
                 raise ConfigError(f"{path}: {key} is missing or not of type {kind.__name__}")
-        if unknown := set(found) - set(kinds):
+        if unknown := set(content) - set(kinds):
             raise ConfigError(f"{path}: unknown key {min(unknown)!r}; expected {', '.join(kinds)}")
         return cls(
             folder=folder.absolute(),
-            listen=found["listen"],
-            address=found["address"],
-            port=found["port"],
-            sites=tuple(str(name) for name in found["sites"]),
+            listen=content["listen"],
+            address=content["address"],
+            port=content["port"],
+            sites=tuple(str(name) for name in content["sites"]),
         ).checked()
 
     def checked(self) -> Project:
-        """Return the project if it can be used."""
+        """Return the project if its values are valid; ConfigError otherwise."""
         check_host(self.listen)
         check_host(self.address)
         if not 1 <= self.port <= 65535:
@@ -90,12 +90,12 @@ class Project:
             raise ConfigError("two sites have the same name")
         return self
 
-    def at(self, port: int) -> Project:
+    def with_port(self, port: int) -> Project:
         """Return the same project with the SuperLink at another port."""
         return replace(self, port=port)
 
     def write(self, folder: Path | None = None) -> None:
-        """Write what names hosts and ports, into `folder` while that is still being made."""
+        """Write the files that name hosts and ports, into `folder` or the project's own."""
         target = folder or self.folder
         sites = ", ".join(f'"{name}"' for name in self.sites)
         files.write_text(
@@ -108,26 +108,26 @@ class Project:
         files.write_text(
             target / "flower" / OPERATOR / "config.toml",
             f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
-            f'address = "{self.reached}"\nroot-certificates = "{authority}"\n',
+            f'address = "{self.superlink_address}"\nroot-certificates = "{authority}"\n',
         )
         quiet = "".join(f"export {key}={value}\n" for key, value in {**QUIET, **PROMPT}.items())
         files.write_text(
             target / "environment.sh",
             "# Read by the other scripts, in the project's folder: quiet, and where things are.\n"
             f'{quiet}export FLWR_HOME="$PWD/flower/{OPERATOR}"\n'
-            f"LISTEN={self.listen} PORT={self.port} SUPERLINK={self.reached}\n"
+            f"LISTEN={self.listen} PORT={self.port} SUPERLINK={self.superlink_address}\n"
             f'SITES="{" ".join(self.sites)}"\n',
         )
 
     @property
-    def reached(self) -> str:
-        """Host and port under which the SuperLink is reached."""
+    def superlink_address(self) -> str:
+        """Host and port under which the sites reach the SuperLink."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"{host}:{self.port}"
 
     @property
     def open_to_others(self) -> bool:
-        """Whether other machines reach the SuperLink, as far as it depends on its address."""
+        """Whether the SuperLink listens on an address that other machines may reach."""
         try:
             return not ipaddress.ip_address(self.listen).is_loopback
         except ValueError:
@@ -140,7 +140,7 @@ class Project:
 
     @property
     def authority(self) -> Path:
-        """The certificate that everybody trusts."""
+        """The authority's certificate, which all sites trust."""
         return self.certificates / "ca.crt"
 
     @property
@@ -155,28 +155,28 @@ class Project:
 
     @property
     def state(self) -> Path:
-        """Where the SuperLink's database and the process ids lie."""
+        """The folder of the SuperLink's database and the process ids."""
         return self.folder / "state"
 
     @property
     def database(self) -> Path:
-        """The SuperLink's database: nodes and runs."""
+        """The SuperLink's database of nodes and runs."""
         return self.state / "superlink.db"
 
     def key(self, site: str) -> Path:
         """Return a site's private key."""
         return self.folder / "nodes" / f"{site}.key"
 
-    def kept(self, site: str) -> Path:
-        """Return where a site keeps its own last update."""
+    def updates_folder(self, site: str) -> Path:
+        """Return the folder in which a site keeps its own last updates."""
         return self.folder / "sites" / site
 
     def log(self, name: str) -> Path:
-        """Return what a process prints to."""
+        """Return the file with a process's output."""
         return self.folder / "logs" / f"{name}.log"
 
     def environment(self, name: str) -> dict[str, str]:
-        """Return the environment of a process: quiet, with a Flower folder of its own."""
+        """Return the environment of a process: no telemetry, and a Flower folder of its own."""
         beside = str(Path(sys.executable).parent)  # where Flower's programs are installed
         return {
             **PROMPT,
@@ -189,11 +189,11 @@ class Project:
 
 
 def program(name: str, environment: Mapping[str, str]) -> str:
-    """Return where one of Flower's programs lies."""
-    found = shutil.which(name, path=environment["PATH"])
-    if found is None:
+    """Return the path of one of Flower's programs."""
+    path = shutil.which(name, path=environment["PATH"])
+    if path is None:
         raise ConfigError(
             f"{name} is not installed: pip install '.[flower]' in a checkout, or "
             "'secede[flower]' from a release"
         )
-    return found
+    return path

@@ -1,18 +1,20 @@
-"""What came of an erasure, read back from the server's home and verified."""
+"""The result of an erasure, read back from the server's home and verified."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from secede.erasure.canonical_json import read_file
-from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
-from secede.erasure.receipts.verify import verify_receipt
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.journal_entries import Entry
-from secede.erasure.storage.model_registry import ModelRegistry
-from secede.erasure.storage.transition_details import PROMOTED
+from secede.erasure import (
+    MAX_RECEIPT_BYTES,
+    PROMOTED,
+    Entry,
+    Home,
+    Journal,
+    ModelRegistry,
+    read_bounded,
+    verify_receipt,
+)
 from secede.errors import RecordError, RolledBackError
 from secede.flower.protocol.nodes import select
 from secede.flower.storage.round_log import RoundLog
@@ -20,12 +22,12 @@ from secede.flower.storage.round_log import RoundLog
 
 @dataclass(frozen=True, kw_only=True)
 class ErasureResult:
-    """A client that was erased, and the evidence."""
+    """An erased client, and the evidence."""
 
     client: str
     method: str
     rung: str
-    model: str  # the digest of the one that serves because of it
+    model: str  # digest of the model that serves since then
     receipt: str
     page: str
     promoted: str  # when that model went into service
@@ -37,52 +39,52 @@ class ErasureResult:
 
 def last_request(folder: Path, leaver: str) -> Entry | None:
     """Return the last request to erase `leaver`, None if there is none."""
-    found = _requests(folder, leaver)
-    return found[-1] if found else None
+    requests = _requests(folder, leaver)
+    return requests[-1] if requests else None
 
 
 def verified_result(folder: Path, leaver: str) -> ErasureResult:
-    """Return how the erasure of `leaver` ended; its receipt must hold, the ledger agree."""
+    """Return the result of erasing `leaver`, with its receipt verified against the ledger."""
     entry = last_request(folder, leaver)
     if entry is None:
-        raise RecordError(f"{folder} knows of no request to erase {leaver}")
+        raise RecordError(f"{folder} has no request to erase {leaver}")
     if entry.state != PROMOTED:
         raise RolledBackError(f"{entry.client} was not erased: {entry.state}")
-    return _held(Home(folder), entry)
+    return _verified(Home(folder), entry)
 
 
 def earlier_result(folder: Path, leaver: str) -> ErasureResult | None:
-    """Return how `leaver` was erased, None if it is not, or takes part again since."""
-    done = [entry for entry in _requests(folder, leaver) if entry.state == PROMOTED]
-    if not done:
+    """Return the verified result if `leaver` is erased; None if not, or if it takes part again."""
+    promoted = [entry for entry in _requests(folder, leaver) if entry.state == PROMOTED]
+    if not promoted:
         return None
     home = Home(folder)
     with ModelRegistry(home.registry, read_only=True) as registry:
-        gone = done[-1].client in registry.erased_clients()
-    return _held(home, done[-1]) if gone else None
+        is_erased = promoted[-1].client in registry.erased_clients()
+    return _verified(home, promoted[-1]) if is_erased else None
 
 
 def _requests(folder: Path, leaver: str) -> list[Entry]:
     path = Home(folder).journal
-    known = RoundLog(folder / "rounds.jsonl").clients()
-    if not path.exists() or not known:
+    clients = RoundLog(folder / "rounds.jsonl").clients()
+    if not path.exists() or not clients:
         return []
-    name = select(leaver, known).name
+    name = select(leaver, clients).name
     with Journal(path, read_only=True) as journal:
         return [entry for entry in journal.entries() if entry.client == name]
 
 
-def _held(home: Home, entry: Entry) -> ErasureResult:
-    path, signers = home.receipt(entry.digest), home.signers()
-    data = read_file(path, MAX_RECEIPT_BYTES)
-    held = verify_receipt(data, signers.keys, auditors=signers.auditors, ledger=home.ledger)
-    told = held.statement.predicate
+def _verified(home: Home, entry: Entry) -> ErasureResult:
+    path, signers = home.receipt_path(entry.digest), home.signers()
+    data = read_bounded(path, MAX_RECEIPT_BYTES)
+    receipt = verify_receipt(data, signers.keys, auditors=signers.auditors, ledger=home.ledger)
+    predicate = receipt.statement.predicate
     return ErasureResult(
-        client=told.request.client,
-        method=told.method.name,
-        rung=told.method.rung,
-        model=held.statement.subject[0].digest.sha256,
+        client=predicate.request.client,
+        method=predicate.method.name,
+        rung=predicate.method.rung,
+        model=receipt.statement.subject[0].digest.sha256,
         receipt=str(path),
         page=str(path.with_suffix(".html")),
-        promoted=told.request.promoted,
+        promoted=predicate.request.promoted,
     )

@@ -1,6 +1,6 @@
-"""Runs of the project's app on its SuperLink: started, followed, waited for with an end.
+"""Runs of the project's app on its SuperLink: start, follow, wait with a timeout, stop.
 
-Flower does not go on with a run that was cut short; the app does, in a new run of the same kind.
+Flower does not resume a run that was cut short. The app does, in a new run of the same kind.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ _AFTER = re.compile(
 
 
 class RunOutput:
-    """Passes lines on, and holds a traceback back until it is known whose it is."""
+    """Shows a run's lines, except for tracebacks of secede's errors, which become `error`."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
-        self._show, self._held = show, list[str]()
-        self.error: SecedeError | None = None  # that the app ended with
+        self._show, self._held_back = show, list[str]()
+        self.error: SecedeError | None = None  # the last one that the app raised
 
     def __call__(self, line: str) -> None:
-        """Take a line."""
-        if self._held and _BETWEEN.match(line):
-            self._held.append(line)
-        elif self._held and (found := _OURS.match(line)):
-            self.error, self._held = _error(*found.groups()), []
-        elif self._held:
-            self._held.append(line)
+        """Take the next line."""
+        if self._held_back and _BETWEEN.match(line):
+            self._held_back.append(line)
+        elif self._held_back and (ours := _OURS.match(line)):
+            self.error, self._held_back = _error(*ours.groups()), []
+        elif self._held_back:
+            self._held_back.append(line)
             self.end()
         elif _BEGIN.match(line):
-            self._held, self.error = [line], None
+            self._held_back, self.error = [line], None
         elif self.error is None or not _AFTER.match(line):
             self._show(line)
 
     def end(self) -> None:
-        """Show what was held back."""
-        for line in self._held:
+        """Show the lines that were held back."""
+        for line in self._held_back:
             self._show(line)
-        self._held = []
+        self._held_back = []
 
 
 def _error(name: str, text: str) -> SecedeError:
@@ -67,20 +67,21 @@ def _error(name: str, text: str) -> SecedeError:
 
 
 logger = logging.getLogger(__name__)
-Show = Callable[[str], None]  # a line of the run's own output
-Config = Mapping[str, str | int | float | bool]  # that changes the app's own
+Show = Callable[[str], None]  # takes a line of the run's output
+Config = Mapping[str, str | int | float | bool]  # overrides the app's own
 COMPLETED = "finished:completed"
-_LOOK = 10.0  # seconds between two looks at a run's status
+_STATUS_INTERVAL = 10.0  # seconds between two checks that the SuperLink runs
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_KIND = re.compile(r"^(DEBUG|INFO) *:\s*")  # of a log line; warnings and errors show theirs
+_LEVEL = re.compile(r"^(DEBUG|INFO) *:\s*")  # of a log line; warnings and errors keep theirs
 
 
-def run(project: Project, config: Config, *, seconds: float, show: Show) -> str:
+def run(project: Project, config: Config, *, timeout: float, show: Show) -> str:
     """Run the app with `config` to its end and return the run's number; raise if it fails.
 
-    Ctrl-C stops it at the SuperLink, too: StoppedError. An error of ours in the app is raised here.
+    Ctrl-C stops the run at the SuperLink and raises StoppedError. An error of secede in the app is
+    raised here.
     """
-    said = RunOutput(show)
+    output = RunOutput(show)
     try:
         number = start(project, config)
     except KeyboardInterrupt:
@@ -89,19 +90,19 @@ def run(project: Project, config: Config, *, seconds: float, show: Show) -> str:
             f"{project.folder}` shows whether it runs, `secede flower stop` ends it"
         ) from None
     try:
-        logger.info(f"run {number} started; waiting at most {seconds:g} seconds for its end")
-        status = follow(project, number, seconds=seconds, show=said)
+        logger.info(f"run {number} started; waiting at most {timeout:g} seconds for its end")
+        status = follow(project, number, timeout=timeout, show=output)
     except KeyboardInterrupt:
         logger.info(f"interrupted: stopping run {number} at the SuperLink")
         raise StoppedError(_interrupted(project, number)) from None
     finally:
-        said.end()
-    if status != COMPLETED and said.error is not None:
-        raise said.error
+        output.end()
+    if status != COMPLETED and output.error is not None:
+        raise output.error
     if status != COMPLETED:
         raise SecedeError(
             f"run {number} ended as {status}: see above and {project.log(SUPERLINK)}; the same "
-            "command goes on after the last round that was completed"
+            "command goes on after the last completed round"
         )
     return number
 
@@ -109,44 +110,44 @@ def run(project: Project, config: Config, *, seconds: float, show: Show) -> str:
 def start(project: Project, config: Config) -> str:
     """Start a run and return its number."""
     check_running(project)
-    told = " ".join(f"{key}={_toml(value)}" for key, value in config.items())
-    override = ("--run-config", told) if told else ()
+    overrides = " ".join(f"{key}={_toml(value)}" for key, value in config.items())
+    override = ("--run-config", overrides) if overrides else ()
     return str(flwr_cli.flwr(project, "run", str(project.app), *override)["run-id"])
 
 
 def status(project: Project, number: str) -> str:
-    """Return how a run stands, such as running or finished:completed."""
-    found = flwr_cli.flwr(project, "list", "--run-id", number)["runs"]
-    return str(found[0]["status"])
+    """Return a run's status, such as running or finished:completed."""
+    listed = flwr_cli.flwr(project, "list", "--run-id", number)["runs"]
+    return str(listed[0]["status"])
 
 
 @dataclass(frozen=True)
 class ActiveRun:
-    """A run that has not ended."""
+    """A run that has not finished."""
 
     run: str
     status: str  # pending, starting or running
-    seconds: float  # that it has run
+    seconds: float  # for how long it has run
 
 
-def active(project: Project, *, seconds: float = flwr_cli.SECONDS) -> list[ActiveRun]:
-    """Return the runs that have not ended."""
-    found = flwr_cli.flwr(project, "list", seconds=seconds)["runs"]
+def active(project: Project, *, timeout: float = flwr_cli.TIMEOUT) -> list[ActiveRun]:
+    """Return the runs that have not finished."""
+    listed = flwr_cli.flwr(project, "list", timeout=timeout)["runs"]
     return [
-        ActiveRun(str(one["run-id"]), str(one["status"]), float(one.get("elapsed") or 0.0))
-        for one in found
-        if not str(one["status"]).startswith("finished")
+        ActiveRun(str(row["run-id"]), str(row["status"]), float(row.get("elapsed") or 0.0))
+        for row in listed
+        if not str(row["status"]).startswith("finished")
     ]
 
 
 def stop(project: Project, number: str) -> None:
-    """Stop a run at the SuperLink; its app ends when it next asks the SuperLink for something."""
+    """Stop a run at the SuperLink; its app ends at its next call of the SuperLink."""
     flwr_cli.flwr(project, "stop", number)
 
 
 def _interrupted(project: Project, number: str) -> str:
-    """Stop a run, and say what came of that."""
-    goes_on = "the same command goes on after the last step that was completed"
+    """Stop a run, and return what became of it as a sentence."""
+    goes_on = "the same command goes on after the last completed step"
     try:
         stop(project, number)
         return f"run {number} is stopped; {goes_on}"
@@ -162,27 +163,27 @@ def _interrupted(project: Project, number: str) -> str:
         )
 
 
-def follow(project: Project, number: str, *, seconds: float, show: Show) -> str:
-    """Pass on what a run prints, until it has finished; return its status."""
-    deadline = time.monotonic() + seconds
+def follow(project: Project, number: str, *, timeout: float, show: Show) -> str:
+    """Show a run's output until it has finished; return its status."""
+    deadline = time.monotonic() + timeout
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
             raise SilentError(
-                f"run {number} has not finished within {seconds:g} seconds; it goes on: "
+                f"run {number} has not finished within {timeout:g} seconds; it goes on: "
                 f"flwr log {number} {CONNECTION}"
             )
         _stream(project, number, min(left, 600.0), show)
         check_running(project)
         with suppress(SilentError):
-            found = status(project, number)
-            if found.startswith("finished"):
-                return found
+            current = status(project, number)
+            if current.startswith("finished"):
+                return current
         time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
 
 
-def _stream(project: Project, number: str, seconds: float, show: Show) -> None:
-    """Pass lines on until the SuperLink ends the stream, or dies, or the time is over."""
+def _stream(project: Project, number: str, timeout: float, show: Show) -> None:
+    """Show a run's lines until the SuperLink ends the stream, or dies, or the time is over."""
     environment = project.environment(OPERATOR)
     command = [program("flwr", environment), "log", number, CONNECTION]
     process = subprocess.Popen(
@@ -196,8 +197,8 @@ def _stream(project: Project, number: str, seconds: float, show: Show) -> None:
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
     reader.start()
-    deadline = time.monotonic() + seconds
-    looked = time.monotonic()
+    deadline = time.monotonic() + timeout
+    checked = time.monotonic()
     try:
         while time.monotonic() < deadline:
             try:
@@ -206,10 +207,10 @@ def _stream(project: Project, number: str, seconds: float, show: Show) -> None:
                 line = ""
             if line is None:
                 return
-            if shown := _KIND.sub("", _COLOUR.sub("", line).rstrip() + " ").rstrip():
+            if shown := _LEVEL.sub("", _COLOUR.sub("", line).rstrip() + " ").rstrip():
                 show(shown)
-            if time.monotonic() - looked > _LOOK:
-                looked = time.monotonic()
+            if time.monotonic() - checked > _STATUS_INTERVAL:
+                checked = time.monotonic()
                 if processes.running(project, SUPERLINK) is None:
                     return
     finally:
@@ -239,6 +240,6 @@ def _toml(value: str | int | float | bool) -> str:
         return str(value).lower()
     if not isinstance(value, str):
         return str(value)
-    # Flower takes a value to end at its first quotation mark, escaped or not.
+    # To Flower a value ends at its first quotation mark, escaped or not.
     escaped = value.replace("\\", "\\\\").replace('"', "\\u0022").replace("\n", "\\n")
     return f'"{escaped}"'

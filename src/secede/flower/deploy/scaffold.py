@@ -1,4 +1,4 @@
-"""Writes a project: all or nothing, and never over something that is there."""
+"""Writes a new project folder, completely or not at all."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_project(
     listen: str = "127.0.0.1",
     port: int | None = None,
 ) -> Project:
-    """Write a ready project; `hosts` are further names of the server, the first one for sites."""
+    """Write a project; `hosts` are further names of the server, the first of them for the sites."""
     folder = folder.absolute()
     for host in hosts:
         check_host(host)
@@ -44,7 +44,7 @@ def write_project(
     ).checked()
     named = tuple(dict.fromkeys((*hosts, *LOOPBACK)))
     if os.path.lexists(folder) and not _is_empty(folder):
-        raise ConfigError(f"{folder} exists and is not empty: nothing is overwritten, take another")
+        raise ConfigError(f"{folder} exists and is not empty: choose another folder")
     part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:
         part.mkdir(parents=True, mode=0o700)

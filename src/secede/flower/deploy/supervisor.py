@@ -1,6 +1,6 @@
-"""A federation on this machine for a try-out: put up, looked at, taken down.
+"""A federation on this machine for a try-out: start it, show its status, stop it.
 
-Every wait has an end and says what it waits for. What a failed start began, it ends.
+Every wait has a timeout and is logged. A failed start stops the processes that it started.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from secede.flower.deploy.project import MARK, SUPERLINK, Project
 
 logger = logging.getLogger(__name__)
 
-LINK_SECONDS, NODE_SECONDS, STOP_SECONDS, SWEEP_SECONDS = 90.0, 120.0, 20.0, 60.0
+LINK_TIMEOUT, NODE_TIMEOUT, STOP_TIMEOUT, SWEEP_TIMEOUT = 90.0, 120.0, 20.0, 60.0
 _POLL = 0.3
-_AGAIN = 3.0  # seconds before a refused site is started again
+_RESTART_PAUSE = 3.0  # seconds before a refused site is started again
 
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """How one process stands."""
+    """The status of one process."""
 
     name: str
     pid: int | None
-    online: str  # as the SuperLink sees it: yes, no, or – where it cannot be asked
+    online: str  # to the SuperLink: yes, no, or – if the SuperLink does not answer
     node: str | None
 
 
-def up(project: Project, *, seconds: float = NODE_SECONDS) -> Project:
-    """Start what does not run yet, and wait until all sites are online."""
+def up(project: Project, *, timeout: float = NODE_TIMEOUT) -> Project:
+    """Start the processes that do not run, and wait until all sites are online."""
     with processes.locked(project):
         started: list[str] = []
         try:
             project = _superlink(project, started)
             _register(project)
             fresh = _supernodes(project, started)
-            _wait_online(project, fresh, seconds)
+            _wait_online(project, fresh, timeout)
         except BaseException as error:
             if started:
-                logger.info(
+                logger.warning(
                     f"{type(error).__name__}: stopping what was started: {', '.join(started)}"
                 )
                 _stop(project, started)
@@ -54,25 +54,25 @@ def up(project: Project, *, seconds: float = NODE_SECONDS) -> Project:
 
 
 def status(project: Project) -> list[ProcessStatus]:
-    """Return how each process stands."""
-    found = {name: processes.running(project, name) for name in (SUPERLINK, *project.sites)}
-    known: dict[str, str] = {}
+    """Return the status of each process."""
+    running = {name: processes.running(project, name) for name in (SUPERLINK, *project.sites)}
+    nodes: dict[str, str] = {}
     link = "no"
-    if found[SUPERLINK] is not None:
+    if running[SUPERLINK] is not None:
         try:
-            known, link = flwr_cli.nodes(project), "yes"
+            nodes, link = flwr_cli.nodes(project), "yes"
         except SecedeError:
             link = "no"
-    rows = [ProcessStatus(SUPERLINK, _pid(found[SUPERLINK]), link, None)]
+    rows = [ProcessStatus(SUPERLINK, _pid(running[SUPERLINK]), link, None)]
     for site in project.sites:
         node = _node(project, site)
-        online = {"online": "yes"}.get(known.get(node or "", ""), "no") if link == "yes" else "–"
-        rows.append(ProcessStatus(site, _pid(found[site]), online, node))
+        online = {"online": "yes"}.get(nodes.get(node or "", ""), "no") if link == "yes" else "–"
+        rows.append(ProcessStatus(site, _pid(running[site]), online, node))
     return rows
 
 
 def down(project: Project, only: Iterable[str] | None = None) -> None:
-    """Stop all, or only some, of the project's processes, and whatever they started."""
+    """Stop all, or only some, of the project's processes and their child processes."""
     with processes.locked(project):
         names = (*project.sites, SUPERLINK) if only is None else tuple(only)
         for name in names:
@@ -87,33 +87,35 @@ def down(project: Project, only: Iterable[str] | None = None) -> None:
 
 def _superlink(project: Project, started: list[str]) -> Project:
     if (process := processes.running(project, SUPERLINK)) is not None:
-        logger.info(f"{SUPERLINK} runs already, process {process.pid}, at {project.reached}")
+        logger.info(
+            f"{SUPERLINK} runs already, process {process.pid}, at {project.superlink_address}"
+        )
         return project
     if not processes.is_free(project.listen, project.port):
         if any(processes.running(project, site) for site in project.sites):
             raise ConfigError(
                 f"port {project.port} is taken by another program, and running sites expect the "
-                "SuperLink there: free it, or take the sites down first"
+                "SuperLink there: free it, or stop the sites first"
             )
-        logger.info(f"port {project.port} is taken; another one is chosen")
-        project = project.at(processes.free_port(project.listen))
+        logger.info(f"port {project.port} is taken; choosing another one")
+        project = project.with_port(processes.free_port(project.listen))
     project.write()
     started.append(SUPERLINK)
     process_ = processes.start(project, SUPERLINK, flwr_cli.superlink(project))
-    logger.info(f"{SUPERLINK} started, process {process_.pid}, at {project.reached}")
+    logger.info(f"{SUPERLINK} started, process {process_.pid}, at {project.superlink_address}")
     _wait_answer(project, process_)
     return project
 
 
 def _wait_answer(project: Project, process: subprocess.Popen[bytes]) -> None:
-    """Wait until the SuperLink shakes hands under a certificate that the authority signed."""
+    """Wait until the SuperLink answers with a certificate that the authority signed."""
     context = ssl.create_default_context(cafile=str(project.authority))
-    deadline = time.monotonic() + LINK_SECONDS
-    logger.info(f"waiting for {SUPERLINK} to answer, at most {LINK_SECONDS:g} seconds")
+    deadline = time.monotonic() + LINK_TIMEOUT
+    logger.info(f"waiting for {SUPERLINK} to answer, at most {LINK_TIMEOUT:g} seconds")
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            said = processes.log_tail(project, SUPERLINK)
-            raise SecedeError(f"{SUPERLINK} ended with code {process.returncode}: {said}")
+            tail = processes.log_tail(project, SUPERLINK)
+            raise SecedeError(f"{SUPERLINK} ended with code {process.returncode}: {tail}")
         try:
             with (
                 socket.create_connection((project.address, project.port), timeout=5) as plain,
@@ -122,13 +124,13 @@ def _wait_answer(project: Project, process: subprocess.Popen[bytes]) -> None:
                 return
         except ssl.SSLCertVerificationError as error:
             raise SecedeError(
-                f"{project.reached} shows a certificate that is not the project's: "
+                f"{project.superlink_address} shows a certificate that is not the project's: "
                 f"{error.verify_message}"
             ) from error
         except OSError:
             time.sleep(_POLL)
     raise SilentError(
-        f"{SUPERLINK} did not answer within {LINK_SECONDS:g} seconds: see {project.log(SUPERLINK)}"
+        f"{SUPERLINK} did not answer within {LINK_TIMEOUT:g} seconds: see {project.log(SUPERLINK)}"
     )
 
 
@@ -144,31 +146,31 @@ def _register(project: Project) -> None:
 
 
 def _supernodes(project: Project, started: list[str]) -> dict[str, int]:
-    """Start what does not run; return how long the logs of those were before."""
+    """Start the sites that do not run; return the size that each one's log had before."""
     fresh = {}
     for site in project.sites:
         if (process := processes.running(project, site)) is not None:
             logger.info(f"{site} runs already, process {process.pid}")
             continue
         _end_left_behind(project, site)
-        project.kept(site).mkdir(parents=True, exist_ok=True)
+        project.updates_folder(site).mkdir(parents=True, exist_ok=True)
         started.append(site)
         fresh[site] = _start_site(project, site)
     return fresh
 
 
 def _end_left_behind(project: Project, site: str) -> None:
-    """End what a killed SuperNode had started: an app whose input it held waits for it for ever.
+    """Stop the child processes of a killed SuperNode: an app waits for ever for its input from it.
 
-    Only what `up` once started: a SuperNode that was started by hand bears no mark.
+    It stops only processes that `up` started: those of a SuperNode started by hand have no mark.
     """
-    here = project.environment(site)["FLWR_HOME"]
+    home = project.environment(site)["FLWR_HOME"]
 
     def strays() -> list[processes.Process]:
         ours = {process.pid for process in processes.with_environment(MARK, str(project.folder))}
         return [
             process
-            for process in processes.with_environment("FLWR_HOME", here)
+            for process in processes.with_environment("FLWR_HOME", home)
             if process.pid in ours
         ]
 
@@ -176,89 +178,91 @@ def _end_left_behind(project: Project, site: str) -> None:
         if str(project.key(site)) in process.command:
             raise SecedeError(
                 f"{site} runs as process {process.pid}, but its record is lost: secede flower down "
-                f"{project.folder} ends it"
+                f"{project.folder} stops it"
             )
     _end(strays, f"was left behind by {site}")
 
 
 def _start_site(project: Project, site: str) -> int:
-    """Start a site's SuperNode; return how long its log was before."""
+    """Start a site's SuperNode; return the size that its log had before."""
     before = processes.log_size(project, site)
     command = flwr_cli.supernode(project, site, processes.free_port())
     logger.info(f"{site} started, process {processes.start(project, site, command).pid}")
     return before
 
 
-def _wait_online(project: Project, fresh: dict[str, int], seconds: float) -> None:
-    """Wait for all; the SuperLink goes on calling a killed node online for a while."""
-    deadline, waited = time.monotonic() + seconds, set(project.sites)
-    logger.info(f"waiting for {len(waited)} sites to be online, at most {seconds:g} seconds")
-    while waited:
+def _wait_online(project: Project, fresh: dict[str, int], timeout: float) -> None:
+    """Wait until all sites are online; a killed node still counts as online for a while."""
+    deadline, awaited = time.monotonic() + timeout, set(project.sites)
+    logger.info(f"waiting for {len(awaited)} sites to be online, at most {timeout:g} seconds")
+    while awaited:
         for site in project.sites:
             if processes.running(project, site) is None:
                 _restart(project, site, fresh, deadline)
-        known = flwr_cli.nodes(project)
-        there = {s for s in waited if s not in fresh or processes.node_in_log(project, s, fresh[s])}
-        now = {s for s in there if known.get(_node(project, s) or "") == "online"}
-        for site in sorted(now):
+        nodes = flwr_cli.nodes(project)
+        joined = {
+            s for s in awaited if s not in fresh or processes.node_in_log(project, s, fresh[s])
+        }
+        online = {s for s in joined if nodes.get(_node(project, s) or "") == "online"}
+        for site in sorted(online):
             logger.info(f"{site} is online")
-        waited -= now
-        if waited and time.monotonic() > deadline:
+        awaited -= online
+        if awaited and time.monotonic() > deadline:
             raise SilentError(
-                f"{', '.join(sorted(waited))} not online within {seconds:g} seconds: see "
-                f"{project.log(min(waited))}"
+                f"{', '.join(sorted(awaited))} not online within {timeout:g} seconds: see "
+                f"{project.log(min(awaited))}"
             )
 
 
 def _restart(project: Project, site: str, fresh: dict[str, int], deadline: float) -> None:
-    """Start a site again that was refused: for some 40 seconds after a kill its key counts as used.
+    """Start a refused site again: for some 40 seconds after a kill its key counts as in use.
 
-    A site that ended for any other reason is told with its last words.
+    SecedeError with the end of its log if the site ended for any other reason.
     """
     refused = site in fresh and processes.was_refused(project, site, fresh[site])
     if not refused or time.monotonic() > deadline:
         raise SecedeError(f"{site} ended: {processes.log_tail(project, site)}")
     logger.info(
-        f"{site} is refused while the SuperLink takes it for the one that was killed; once more"
+        f"{site} is refused while the SuperLink takes the killed one for online; starting it again"
     )
-    time.sleep(_AGAIN)
+    time.sleep(_RESTART_PAUSE)
     fresh[site] = _start_site(project, site)
 
 
 def _stop(project: Project, names: Iterable[str]) -> None:
-    """Stop processes and their families, each within a bounded time."""
+    """Stop processes and their descendants, each within a timeout."""
     for name in names:
         process = processes.running(project, name)
         if process is None:
             processes.forget(project, name)
             continue
         children = processes.descendants([process.pid])
-        left = processes.stop([process], STOP_SECONDS)
-        left += processes.stop(children, STOP_SECONDS / 4)
-        if left:
-            raise SecedeError(f"{name}: process {left[0].pid} cannot be ended")
+        alive = processes.stop([process], STOP_TIMEOUT)
+        alive += processes.stop(children, STOP_TIMEOUT / 4)
+        if alive:
+            raise SecedeError(f"{name}: process {alive[0].pid} cannot be stopped")
         processes.forget(project, name)
         logger.info(f"{name} stopped, process {process.pid}")
 
 
 def _sweep(project: Project) -> None:
-    """End what a killed process left behind; one that is just being started shows a bit later."""
+    """Stop what killed processes left behind, also a child that appears a moment later."""
     _end(lambda: processes.with_environment(MARK, str(project.folder)), "was left behind")
 
 
-def _end(find: Callable[[], list[processes.Process]], why: str) -> None:
-    """End what is found, until nothing is."""
-    deadline = time.monotonic() + SWEEP_SECONDS
+def _end(find: Callable[[], list[processes.Process]], reason: str) -> None:
+    """Stop the processes that `find` returns, until it returns none."""
+    deadline = time.monotonic() + SWEEP_TIMEOUT
     while strays := find():
         if time.monotonic() > deadline:
             raise SecedeError(
-                f"process {strays[0].pid} was started anew, {SWEEP_SECONDS:g} seconds after all "
-                "were stopped: who starts it?"
+                f"process {strays[0].pid} was started anew, {SWEEP_TIMEOUT:g} seconds after all "
+                "were stopped: find and stop the program that starts it"
             )
         for stray in strays:
-            logger.info(f"process {stray.pid} {why} and is stopped")
-        if left := processes.stop(strays, STOP_SECONDS / 4):
-            raise SecedeError(f"process {left[0].pid} cannot be ended")
+            logger.warning(f"process {stray.pid} {reason} and is stopped")
+        if alive := processes.stop(strays, STOP_TIMEOUT / 4):
+            raise SecedeError(f"process {alive[0].pid} cannot be stopped")
         time.sleep(_POLL)
 
 

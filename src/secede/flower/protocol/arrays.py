@@ -19,7 +19,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from torch import Tensor, nn
 
 from secede import state as states
-from secede.erasure.defences import state_message as messages
+from secede.erasure import pack_state, unpack_state
 from secede.errors import GuardError, StateError
 from secede.state import State
 from secede.text import list_first, one_line
@@ -80,7 +80,7 @@ def to_state(
 
 def pack(state: State) -> ArrayRecord:
     """Return a state as safetensors bytes in one Array."""
-    data = messages.pack(state)
+    data = pack_state(state)
     return ArrayRecord({_ENTRY: Array("uint8", (len(data),), SAFETENSORS, data)})
 
 
@@ -89,7 +89,7 @@ def unpack(record: ArrayRecord, template: State) -> dict[str, Tensor]:
     array = record.get(_ENTRY)
     if len(record) != 1 or array is None or array.stype != SAFETENSORS:
         raise GuardError("the message has no state in safetensors form: did a mod change it?")
-    return messages.unpack(array.data, template)
+    return unpack_state(array.data, template)
 
 
 def size_bytes(message: Message) -> int:

@@ -18,8 +18,7 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from pydantic import Field, ValidationError
 
-from secede.erasure.canonical_json import parse
-from secede.erasure.types import Count, Digest, Document, Fraction, Name, describe_errors
+from secede.erasure import Count, Digest, Document, Fraction, Name, describe_errors, parse_json
 from secede.errors import ConfigError, GuardError, RecordError, SecedeError, StateError, TrustError
 from secede.flower.protocol import arrays
 from secede.state import State
@@ -159,21 +158,21 @@ def read_task(message: Message, template: State) -> tuple[TaskHeader, dict[str, 
 def reply_message(message: Message, reply: LocalResult | Reply) -> Message:
     """Return a client's reply to a task."""
     if isinstance(reply, LocalResult):
-        content: dict[str, Any] = {"report": _finite(reply.report.as_dict())}
-        content = RecordDict({_STATE: arrays.pack(reply.state)})
+        body: dict[str, Any] = {"report": _finite(reply.report.as_dict())}
+        records = RecordDict({_STATE: arrays.pack(reply.state)})
     else:
         numbers = {name: _finite(value.tolist()) for name, value in reply.state.items()}
-        content = {"numbers": numbers, "samples": reply.samples}
-        content = RecordDict()
-    content[_REPLY] = ConfigRecord({"json": json.dumps(content, allow_nan=False)})
-    return Message(content, reply_to=message)
+        body = {"numbers": numbers, "samples": reply.samples}
+        records = RecordDict()
+    records[_REPLY] = ConfigRecord({"json": json.dumps(body, allow_nan=False)})
+    return Message(records, reply_to=message)
 
 
 def error_message(message: Message, error: SecedeError) -> Message:
     """Return a client's reply that says why it did not do the task."""
-    content = {"error": type(error).__name__, "text": str(error)[:_TEXT]}
-    content = RecordDict({_REPLY: ConfigRecord({"json": json.dumps(content)})})
-    return Message(content, reply_to=message)
+    body = {"error": type(error).__name__, "text": str(error)[:_TEXT]}
+    records = RecordDict({_REPLY: ConfigRecord({"json": json.dumps(body)})})
+    return Message(records, reply_to=message)
 
 
 def read_reply(message: Message, task: Task, template: State, who: str) -> LocalResult | Reply:
@@ -235,7 +234,7 @@ def _json(message: Message, key: str) -> dict[str, Any]:
     if not isinstance(text, str) or len(text) > _LIMIT:
         raise GuardError(f"the message has no {key!r}, or more than {_LIMIT:,} bytes of it")
     try:
-        return parse(text.encode(errors="surrogatepass"), _LIMIT)
+        return parse_json(text.encode(errors="surrogatepass"), _LIMIT)
     except TrustError as error:
         raise GuardError(f"{key!r}: {error}") from error
 

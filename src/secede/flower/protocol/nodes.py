@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from flwr.serverapp import Grid
 
-from secede.erasure.types import is_name
+from secede.erasure import is_name
 from secede.errors import ConfigError
 from secede.flower._flwr import NodeInfo
 

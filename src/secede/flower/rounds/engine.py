@@ -18,8 +18,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from secede import state as states
 from secede.errors import ConfigError, GuardError, SilentError
-from secede.federation.cost import Cost
-from secede.federation.engine import ClientSide, ReplyT, RoundReply, Update
+from secede.federation.engine import ClientSide, Cost, ReplyT, RoundReply, Update
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node
 from secede.flower.rounds import supported_strategies

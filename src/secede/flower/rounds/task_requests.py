@@ -11,8 +11,7 @@ from typing import cast
 from flwr.app import Message
 
 from secede.errors import RecordError, SecedeError, SilentError
-from secede.federation.cost import Cost
-from secede.federation.engine import ClientSide, ReplyT, RoundReply
+from secede.federation.engine import ClientSide, Cost, ReplyT, RoundReply
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node
 from secede.flower.rounds.transport import Transport

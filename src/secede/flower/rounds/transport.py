@@ -61,9 +61,10 @@ class Transport:
         log_wait = LogAtIntervals(logger.info)
         for left in seconds_left(timeout, self.pause):
             for reply in self.grid.pull_messages(list(pending)):
-                message = pending.pop(reply.metadata.reply_to_message_id, None)
-                if message is None:
+                message_id = reply.metadata.reply_to_message_id
+                if message_id not in pending:
                     continue
+                message = pending.pop(message_id)
                 node = message.metadata.dst_node_id
                 if not reply.has_error():
                     if fault := _mismatch(reply, message):

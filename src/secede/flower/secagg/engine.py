@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
@@ -163,24 +163,23 @@ class SecureEngine(LiveEngine):
             for node, reason in current.faults.items():
                 logger.warning(f"left out of the round: client {names[node]!r}: {reason}")
             raise
-        traffic = {
-            "upload_bytes": current.upload_bytes,
-            "download_bytes": current.download_bytes,
-        }
+        result = RoundResult(
+            faults=current.faults,
+            upload_bytes=current.upload_bytes,
+            download_bytes=current.download_bytes,
+        )
         if not capturing.results:
             reason = current.spoilt or "too few clients stayed in it"
             logger.warning(f"secure aggregation did not complete: {reason}")
-            return RoundResult(faults=current.faults, **traffic)
+            return result
         mean = legacy_api.to_state(capturing.mean, self.template)
         weights = {
-            client_at[int(proxy.cid)]: int(result.num_examples)
-            for proxy, result in capturing.results
+            client_at[int(proxy.cid)]: int(fit.num_examples) for proxy, fit in capturing.results
         }
         for line in legacy_api.warnings(self.masked.workflow, [*weights.values()]):
             logger.warning(line)
-        return RoundResult(
+        return replace(
+            result,
             updates=[Update(client, mean, weight) for client, weight in weights.items()],
             digests={client_at[node]: digest for node, digest in current.digests.items()},
-            faults=current.faults,
-            **traffic,
         )

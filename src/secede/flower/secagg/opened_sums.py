@@ -14,8 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from secede import files
-from secede.erasure.canonical_json import to_canonical
-from secede.erasure.types import Digest, Document, Name, describe_errors
+from secede.erasure import Digest, Document, Name, describe_errors, to_canonical
 from secede.errors import GuardError, RecordError, SilentError, StorageError
 from secede.text import short_digest
 

@@ -10,15 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from secede import files
-from secede.erasure.canonical_json import to_canonical
-from secede.erasure.documents.ledger_rows import ModelBody
-from secede.erasure.documents.receipt import Scope
-from secede.erasure.storage.home import Client, Federation, Home
-from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import Candidate, Model, ModelRegistry
-from secede.erasure.types import parse_time
-from secede.erasure.workflow.session import delivered_rows
+from secede.erasure import (
+    Candidate,
+    Client,
+    Federation,
+    Home,
+    Journal,
+    Ledger,
+    Model,
+    ModelBody,
+    ModelRegistry,
+    Scope,
+    delivered_rows,
+    parse_time,
+    to_canonical,
+)
 from secede.errors import ConfigError, RecordError
 from secede.flower.storage.round_log import Round
 from secede.flower.storage.store import Store
@@ -57,7 +63,7 @@ def register_federation(store: Store) -> Home:
         clients=clients,
         recipe=files.digest(home.path / "recipe.json"),
     )
-    home.describe(federation)
+    home.save_federation(federation)
     return home
 
 

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from secede import files
-from secede.erasure.canonical_json import to_canonical
-from secede.erasure.types import Count, Digest, Document, Name, Timestamp, describe_errors
+from secede.erasure import Count, Digest, Document, Name, Timestamp, describe_errors, to_canonical
 from secede.errors import RecordError, StorageError
 from secede.flower.protocol.nodes import Node, check_names
 

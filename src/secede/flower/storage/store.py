@@ -27,13 +27,22 @@ from torch import Tensor, nn
 
 from secede import files, logs
 from secede import state as states
-from secede.erasure.canonical_json import parse, read_file
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.json_files import load_document, save_document
-from secede.erasure.storage.locks import HomeLock, lock_home
-from secede.erasure.storage.model_registry import Model, ModelRegistry
-from secede.erasure.types import Document, check_name, format_time, is_name
+from secede.erasure import (
+    Document,
+    Home,
+    HomeLock,
+    Journal,
+    Model,
+    ModelRegistry,
+    check_name,
+    format_time,
+    is_name,
+    load_document,
+    lock_home,
+    parse_json,
+    read_bounded,
+    save_document,
+)
 from secede.errors import (
     ConfigError,
     GuardError,
@@ -101,7 +110,7 @@ class Store:
         if not path.exists():
             return
         try:
-            engine = parse(read_file(path, _LIMIT), _LIMIT).get("engine")
+            engine = parse_json(read_bounded(path, _LIMIT), _LIMIT).get("engine")
         except TrustError as error:
             raise RecordError(f"{path}: damaged; restore it from a backup") from error
         if engine != self.engine:
@@ -113,7 +122,7 @@ class Store:
             )
 
     def _default_name(self) -> str:
-        """Return the home's federation, else the name of the folder, or of the one around `home`."""
+        """Return the name of the home's federation, else of the folder that holds it."""
         if (self.path / "federation.json").exists():
             return self.home.federation.name
         names = (self.path.name, self.path.parent.name)
@@ -158,9 +167,9 @@ class Store:
         last = self.last_round()
         if last is None:
             return None
-        state, _ = states.load(self.home.model(last.model))
+        state, _ = states.load(self.home.model_path(last.model))
         if states.digest(state) != last.model:
-            raise StateError(f"{self.home.model(last.model)}: not the model that was recorded")
+            raise StateError(f"{self.home.model_path(last.model)}: not the model that was recorded")
         return {name: state[name] for name in self.template}
 
     def clients(self) -> tuple[Node, ...]:
@@ -237,15 +246,15 @@ class Store:
         """Record that the training has ended."""
         self.trainings.finish()
 
-    def go_on(self) -> bool:
+    def cancel_from_scratch(self) -> bool:
         """Cancel a training from scratch that has no round yet; return whether there was one."""
         with self.lock(purpose="cancelling a training from scratch"):
-            return self.trainings.go_on()
+            return self.trainings.cancel_from_scratch()
 
-    def take_as_it_is(self) -> None:
+    def accept_unfinished(self) -> None:
         """Let the model of a training that was cut short serve, as if the training had ended."""
-        with self.lock(purpose="taking a training as it is"):
-            self.trainings.take_as_it_is()
+        with self.lock(purpose="accepting an unfinished training"):
+            self.trainings.accept_unfinished()
 
     def record_round(
         self,

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from secede.erasure.storage.json_files import load_document, save_document
-from secede.erasure.types import Count, Document
+from secede.erasure import Count, Document, load_document, save_document
 from secede.errors import ConfigError
 from secede.flower.storage.round_log import Round, RoundLog
 from secede.text import plural, short_digest
@@ -80,8 +79,8 @@ class TrainingState:
             training, done = unfinished
             raise ConfigError(
                 f"a training of {training.rounds} rounds was cut short after round {done}: start "
-                "it again to finish it (secede flower train), or take its model as it is (secede "
-                "flower erase --accept-unfinished, in an app store.take_as_it_is())"
+                "it again to finish it (secede flower train), or accept its model as it is (secede "
+                "flower erase --accept-unfinished, in an app store.accept_unfinished())"
             )
 
     def plan_start(
@@ -103,10 +102,10 @@ class TrainingState:
                     "a training from scratch was requested, but it is started with model "
                     f"{short_digest(given)} of an earlier training: give it fresh weights"
                 )
-            cancel = "" if from_scratch else "; --resume, in an app store.go_on(), cancels that"
+            cancel = "; --resume, in an app store.cancel_from_scratch(), cancels that"
             return StartPoint(
                 description="FROM SCRATCH: training begins from fresh weights and replaces model "
-                f"{short_digest(last.model)}{cancel}"
+                f"{short_digest(last.model)}{'' if from_scratch else cancel}"
             )
         if unfinished is not None:
             return self._resume(*unfinished, last, rounds)
@@ -141,7 +140,7 @@ class TrainingState:
         number = 0 if last is None else last.number + 1
         self.write(Training(number=number, rounds=rounds, fresh=True, unfinished=unfinished))
 
-    def go_on(self) -> bool:
+    def cancel_from_scratch(self) -> bool:
         """Cancel a requested training from scratch; return whether there was one.
 
         Once that has a round it is too late: its model has replaced the other.
@@ -159,7 +158,7 @@ class TrainingState:
         if (last := self.last()) is not None:
             self.write(last.model_copy(update={"finished": True}))
 
-    def take_as_it_is(self) -> None:
+    def accept_unfinished(self) -> None:
         """Record that the model of the training that was cut short may serve."""
         last, unfinished = self._last_and_unfinished()
         if last is not None and unfinished is not None:

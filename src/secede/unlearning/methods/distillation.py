@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from secede import state as states
 from secede.errors import ConfigError, DataError, StateError
-from secede.federation.cost import Cost
+from secede.federation.engine import Cost
 from secede.federation.training import trainable
 from secede.seeding import generator, seeded
 from secede.state import State

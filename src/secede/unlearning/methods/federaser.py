@@ -20,8 +20,7 @@ from torch import Tensor
 
 from secede import state as states
 from secede.errors import ConfigError, RecordError
-from secede.federation.cost import Cost
-from secede.federation.engine import Batch, ClientSide
+from secede.federation.engine import Batch, ClientSide, Cost
 from secede.federation.training import batch_loss, trainable
 from secede.state import State
 from secede.unlearning.method import Method, Reply, Server, Start, ask_each

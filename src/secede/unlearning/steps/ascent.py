@@ -8,7 +8,7 @@ the device once per block, and the ascent ends at the same step as if steps ran 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,9 +21,131 @@ from secede.federation.engine import Batch
 from secede.federation.training import Loss
 from secede.state import State
 from secede.unlearning.steps import leaver_metrics
-from secede.unlearning.steps.flat_buffers import FlatBuffers
 from secede.unlearning.steps.leaver_metrics import Evaluation
-from secede.unlearning.steps.step_blocks import StepBlock
+
+
+class StepBlock:
+    """The buffers of a block of steps, allocated once per ascent."""
+
+    def __init__(
+        self, parameters: list[Tensor], momentum: FlatBuffers, move: Callable[[Batch], None]
+    ) -> None:
+        self._parameters, self._momentum, self._move = parameters, momentum, move
+        self._momentum_before = FlatBuffers(parameters)
+        self._current, self._proposed, self._difference = (
+            FlatBuffers(parameters, wide=True) for _ in range(3)
+        )
+        self._is_narrow = any(
+            p.dtype != view.dtype for p, view in zip(parameters, self._current.views, strict=True)
+        )
+
+    def launch(
+        self,
+        batches: Sequence[Batch],
+        *,
+        center: FlatBuffers,
+        radius: float,
+        own: FlatBuffers,
+        stop_distance: float,
+    ) -> Tensor:
+        """Queue one step per batch; return two distances per step, still on the device.
+
+        They are the distance to `center` before the projection and the distance to `own` after it.
+        After the first step that ends beyond `stop_distance` from `own`, nothing changes any more.
+        """
+        device = self._parameters[0].device
+        limit = torch.full((), radius, dtype=torch.float64, device=device)
+        stopped = torch.zeros((), dtype=torch.bool, device=device)
+        distances: list[Tensor] = []
+        with torch.no_grad():
+            self._current.load(self._parameters)
+            for batch in batches:
+                self._momentum_before.copy(self._momentum)
+                with torch.enable_grad():
+                    self._move(batch)
+                to_center = self._project(center, limit)
+                self._accept_or_undo(stopped)
+                self._difference.set_difference(self._current, own)
+                to_own = self._difference.squared_norm().sqrt()
+                stopped = stopped | (to_own > stop_distance)
+                distances += (to_center, to_own)
+        return torch.stack(distances).view(-1, 2)
+
+    def _project(self, center: FlatBuffers, radius: Tensor) -> Tensor:
+        self._proposed.load(self._parameters)
+        self._difference.set_difference(self._proposed, center)
+        distance = self._difference.squared_norm().sqrt()
+        self._difference.shrink_towards(center, radius / distance)
+        self._proposed.copy_where(distance > radius, self._difference)
+        return distance
+
+    def _accept_or_undo(self, stopped: Tensor) -> None:
+        """Accept the step, or undo it if an earlier step was the last."""
+        self._current.copy_where(~stopped, self._proposed)
+        self._momentum.copy_where(stopped, self._momentum_before)
+        torch._foreach_copy_(self._parameters, self._current.views)
+        if self._is_narrow:
+            self._current.load(self._parameters)  # distances are those of the rounded values
+
+
+class FlatBuffers:
+    """One tensor per parameter; tensors of one dtype share one flat tensor.
+
+    `parts` are the flat tensors, one per dtype. `views` show the same numbers in the parameters'
+    order and shapes. Buffers over the same parameters with the same `wide` have matching parts.
+    With `wide`, float16 and bfloat16 are held in float32, the dtype that distances are measured in.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Tensor], *, wide: bool = False, value: float = 0.0
+    ) -> None:
+        indices_by_dtype: dict[torch.dtype, list[int]] = {}
+        for index, parameter in enumerate(parameters):
+            dtype = _wide_dtype(parameter.dtype) if wide else parameter.dtype
+            indices_by_dtype.setdefault(dtype, []).append(index)
+        self.parts: list[Tensor] = []
+        views: dict[int, Tensor] = {}
+        for dtype, indices in indices_by_dtype.items():
+            sizes = [parameters[index].numel() for index in indices]
+            part = torch.full((sum(sizes),), value, dtype=dtype, device=parameters[0].device)
+            self.parts.append(part)
+            for index, flat_view in zip(indices, part.split(sizes), strict=True):
+                views[index] = flat_view.view(parameters[index].shape)
+        self.views = [views[index] for index in range(len(parameters))]
+
+    def load(self, values: list[Tensor]) -> None:
+        """Copy `values`, one per parameter."""
+        torch._foreach_copy_(self.views, values)
+
+    def copy(self, other: FlatBuffers) -> None:
+        """Copy the values of `other`."""
+        for part, other_part in zip(self.parts, other.parts, strict=True):
+            part.copy_(other_part)
+
+    def copy_where(self, flag: Tensor, other: FlatBuffers) -> None:
+        """Copy the values of `other` if the device's `flag` is set; else keep every bit."""
+        for part, other_part in zip(self.parts, other.parts, strict=True):
+            torch.where(flag, other_part, part, out=part)
+
+    def set_difference(self, minuend: FlatBuffers, subtrahend: FlatBuffers) -> None:
+        """Set the values to `minuend` minus `subtrahend`."""
+        for part, left, right in zip(self.parts, minuend.parts, subtrahend.parts, strict=True):
+            torch.sub(left, right, out=part)
+
+    def shrink_towards(self, center: FlatBuffers, scale: float | Tensor) -> None:
+        """Replace a difference d to `center` by the point center + scale * d."""
+        for part, center_part in zip(self.parts, center.parts, strict=True):
+            part.mul_(scale).add_(center_part)
+
+    def squared_norm(self) -> Tensor:
+        """Return the squared L2 norm, in float64 on the device."""
+        norms = torch.stack(torch._foreach_norm(self.views))
+        return torch.sum(norms.double() ** 2)
+
+
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
 
 _NORM_LAYERS = (nn.modules.batchnorm._NormBase,)
 _GPU_BLOCK_SIZE = 8  # one read for eight steps; at most seven steps are computed after a stop

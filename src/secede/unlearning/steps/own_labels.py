@@ -22,8 +22,28 @@ from secede.errors import StateError
 from secede.federation.engine import Batch
 from secede.state import State
 from secede.unlearning.local_step import LocalTask
-from secede.unlearning.steps.error_floor import natural_floor
 from secede.unlearning.steps.sgd import frozen
+
+FULL_FLOOR_ERROR_RATE = 0.5  # from this error rate on, the floor is the whole rate
+MIN_OTHER_SAMPLES = 50  # samples with other labels; missing ones count as right
+
+
+@torch.no_grad()
+def natural_floor(model: nn.Module, samples: Sequence[Batch], classes: int) -> Tensor:
+    """Return, for each class, the probability below which its label is not lowered."""
+    device = next(model.parameters()).device
+    wrong = torch.zeros(classes, dtype=torch.float64, device=device)
+    others = torch.zeros_like(wrong)
+    for inputs, labels in samples:
+        labels = labels.to(device).unsqueeze(1)
+        probabilities = model(inputs.to(device)).softmax(dim=1).double()
+        other_classes = torch.ones_like(probabilities).scatter(1, labels, 0.0)
+        wrong += (probabilities * other_classes).sum(dim=0)
+        others += other_classes.sum(dim=0)
+    rate = (wrong / others.clamp(min=MIN_OTHER_SAMPLES)).clamp(max=1 / classes)
+    errors = rate * (classes - 1)  # if the model erred towards every class as often
+    return (rate * (errors / FULL_FLOOR_ERROR_RATE).clamp(max=1)).float()
+
 
 REACH = 16.0  # times p / (1 - p): near the best value on MNIST, EMNIST and CIFAR-10
 MAX_RAISES = 12  # each by a factor of the square root of 2

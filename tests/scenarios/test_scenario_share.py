@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secede.errors import ConfigError
-from secede.scenarios.share import changed_count, check_share, default_share
+from secede.scenarios.scenario import changed_count, check_share, default_share
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+"""Tests `unlearning/steps/leaver_metrics.py` too."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -5,7 +5,7 @@ import pytest
 from harness.erasure import small
 from secede import state as states
 from secede.erasure.documents.receipt import Scope
-from secede.erasure.receipts import contribution
+from secede.erasure.receipts.build import client_scope
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.model_registry import Candidate, ModelRegistry
@@ -44,8 +44,8 @@ def test_training_that_went_on_since_is_not_counted_down(home: Home) -> None:
     rounds = small.told(home)["method"]["rounds"]
     trained = Scope(first_round=1, last_round=40, rounds=30, weight=0.5)
     with Journal(home.journal) as journal, ModelRegistry(home.registry) as registry:
-        found = contribution.scope(home, journal, registry, trained, "site-1")
-        nobody = contribution.scope(home, journal, registry, trained, "site-9")
+        found = client_scope(home, journal, registry, trained, "site-1")
+        nobody = client_scope(home, journal, registry, trained, "site-9")
     assert (found.last_round, found.rounds, found.weight) == (40, 30 + rounds, 0.5)
     assert nobody == trained
 
@@ -55,9 +55,9 @@ def train_on(home: Home, *clients: str, rounds: int) -> None:
     with ModelRegistry(home.registry) as registry:
         before = registry.serving(small.NAME)
         assert before is not None
-        state = states.load(home.model(before.digest))[0]
+        state = states.load(home.model_path(before.digest))[0]
         after = {name: 1.01 * value for name, value in state.items()}
-        states.save(after, home.model(states.digest(after)))
+        states.save(after, home.model_path(states.digest(after)))
         made = Candidate(
             digest=states.digest(after),
             parent=before.digest,
@@ -71,7 +71,7 @@ def train_on(home: Home, *clients: str, rounds: int) -> None:
 def test_a_client_that_trains_again_after_an_erasure_has_all_its_rounds(home: Home) -> None:
     def scope(trained: Scope, client: str) -> Scope:
         with Journal(home.journal) as journal, ModelRegistry(home.registry) as registry:
-            return contribution.scope(home, journal, registry, trained, client)
+            return client_scope(home, journal, registry, trained, client)
 
     # Training 1 to 4; site-0 is erased in 5 and 6; then 7 to 9, which site-3 sits out.
     two = small.options(max_rounds=2, min_rounds=2)

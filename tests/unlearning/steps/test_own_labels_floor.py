@@ -8,7 +8,7 @@ from torch import nn
 
 from secede import state as states
 from secede.federation.engine import Batch
-from secede.unlearning.steps.error_floor import natural_floor
+from secede.unlearning.steps.own_labels import natural_floor
 
 
 def two_classes(first: int, second: int, size: float = 4.0) -> tuple[nn.Module, list[Batch]]:

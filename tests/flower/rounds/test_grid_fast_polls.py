@@ -29,7 +29,7 @@ def test_only_flowers_grid_over_the_network_is_asked_more_often(federation: Fede
 def test_replies_are_taken_as_they_come(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grids, "_LOOK", 0.01)
+    monkeypatch.setattr(grids, "_PAUSE", 0.01)
     federation.site("site-1").late = 3  # looks
     grid = federation.grid()
     replies = list(FastPollGrid(grid).send_and_receive(messages(grid)))
@@ -39,7 +39,7 @@ def test_replies_are_taken_as_they_come(
 def test_who_is_silent_is_waited_for_as_long_as_is_said(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grids, "_LOOK", 0.01)
+    monkeypatch.setattr(grids, "_PAUSE", 0.01)
     federation.site("site-1").silent = True
     grid, begun = federation.grid(), time.monotonic()
     assert len(list(FastPollGrid(grid).send_and_receive(messages(grid), timeout=0.1))) == 3

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from harness.erasure.questions import NOW, later
-from secede.erasure.workflow.opening import MonotonicClock
+from secede.erasure.workflow.session import MonotonicClock
 
 
 def test_it_says_what_the_clock_says_and_never_goes_back() -> None:

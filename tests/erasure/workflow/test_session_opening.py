@@ -116,5 +116,5 @@ def test_a_clock_behind_the_records_and_a_home_open_to_others_are_told(home: Hom
     home.path.chmod(0o777)
     home.journal.chmod(0o666)
     small.erase(home, entry.id, now=small.later(days=-1), tell=lines.append)
-    assert any("look at it" in line for line in lines)
+    assert any("set it right" in line for line in lines)
     assert sum("chmod go-w" in line for line in lines) == 2

@@ -57,6 +57,7 @@ def auc(positive: Tensor, negative: Tensor) -> float:
 
 
 def swapped(state: State, one: str, other: str) -> State:
+    """Return the state with two of its entries exchanged."""
     return {**state, one: state[other], other: state[one]}
 
 

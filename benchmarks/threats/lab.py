@@ -121,9 +121,11 @@ class Lab:
         return self.counts(self.global_state)
 
     def counts(self, state: State) -> Counts:
+        """Let the retained clients count their right answers."""
         return count(self.engine, RETAINED, state)[0]
 
     def gate(self, state: State) -> Passed | Failed:
+        """Return what the gate decides about a state."""
         return Gate().decide(self.before, self.counts(state))
 
     def post_train(
@@ -187,10 +189,12 @@ class Lab:
         return self.local("second-choice")
 
     def local(self, method: str, **settings: object) -> State:
+        """Return the state that a local step returns."""
         return create(method, settings)[1].start(self.server).state
 
     @property
     def server(self) -> Server:
+        """What a method is given at the server."""
         return Server(
             engine=self.engine,
             global_state=self.global_state,
@@ -202,6 +206,7 @@ class Lab:
 
     @cached_property
     def unit(self) -> float:
+        """The guard's unit of distance."""
         return self.guard()._unit
 
     def noisy(self, state: State, distance: float) -> State:
@@ -265,6 +270,7 @@ class Lab:
     # What is measured
 
     def accuracy(self, state: State) -> float:
+        """Return the share of clean test images that a state gets right."""
         return evaluate(self.engine.model(state), self.test).accuracy().value
 
     def success(self, state: State, backdoor: Backdoor | None = None) -> float:
@@ -274,6 +280,7 @@ class Lab:
         return evidence.accuracy(probe.measures["attack_success"]).value
 
     def losses(self, state: State, samples: Samples) -> Tensor:
+        """Return the loss on each sample."""
         return evaluate(self.engine.model(state), samples).losses
 
     def gap(self, a: State, b: State, inputs: Samples) -> Tensor:
@@ -282,6 +289,7 @@ class Lab:
         return (one - other).abs().sum(dim=1)
 
     def confidence(self, state: State, inputs: Samples) -> Tensor:
+        """Return the largest probability for each input."""
         return evaluate(self.engine.model(state), inputs).logits.softmax(dim=1).amax(dim=1)
 
     @cached_property

@@ -170,7 +170,8 @@ class Home:
         plan = load_document(Plan, path, _MAX_PLAN_BYTES)
         if plan.digest() != digest:
             raise RecordError(
-                f"{path}: its content does not have the digest of its name; restore it from a backup"
+                f"{path}: its content does not have the digest of its name: restore it "
+                "from a backup"
             )
         return plan
 

@@ -23,7 +23,8 @@ from secede.erasure.storage.home import Home
 from secede.erasure.workflow import erase
 from secede.errors import RecordError, SecedeError, StorageError
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TESTS)}
+PATHS = (str(TESTS), os.environ.get("PYTHONPATH", ""))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, PATHS))}
 MEMORY = Path("/dev/shm")  # where there is one: a kill does not care what reached the disk
 Interrupted = Callable[..., dict[str, Any]]
 

@@ -28,9 +28,9 @@ from harness.nvflare.needs import needs_nvflare
 from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import ClientSide, Engine, aggregate
-from secede.flower import FlowerEngine
 from secede.flower.protocol.arrays import template_of
 from secede.flower.protocol.nodes import online_nodes
+from secede.flower.rounds.engine import FlowerEngine
 from secede.flower.rounds.transport import Transport
 from secede.unlearning.client_tasks import LIVE, CountRight, Measure
 from secede.unlearning.create import create

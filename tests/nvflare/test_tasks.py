@@ -19,10 +19,10 @@ from harness.nvflare.inprocess import Job
 from harness.nvflare.small import SITES
 from secede import state as states
 from secede.errors import ConfigError, GuardError, RecordError, SecedeError, SilentError
-from secede.flower import FlowerEngine
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import online_nodes
 from secede.flower.rounds import supported_strategies
+from secede.flower.rounds.engine import FlowerEngine
 from secede.flower.rounds.transport import Transport
 from secede.nvflare import flmodels
 from secede.nvflare.tasks import node_id_of

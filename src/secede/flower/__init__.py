@@ -1,4 +1,4 @@
-"""Erasure on a live Flower federation: the only place that imports flwr.
+"""Erasure on a live Flower federation. Only this package and secede.nvflare import flwr.
 
 erasure = ClientErasure(load_model, load_data)           # at the client
 app = ClientApp(mods=[erasure.mod]); erasure.register(app)
@@ -19,32 +19,32 @@ if find_spec("flwr") is None:
     )
 
 if TYPE_CHECKING:
-    from secede.flower.backend import FlowerBackend as FlowerBackend
+    from secede.erasure import EraseOptions as EraseOptions
+    from secede.erasure import Outcome as Outcome
     from secede.flower.client.mod import ClientErasure as ClientErasure
     from secede.flower.erasure import erase as erase
     from secede.flower.erasure import erase_if_asked as erase_if_asked
     from secede.flower.erasure import plan as plan
-    from secede.flower.rounds.engine import FlowerEngine as FlowerEngine
     from secede.flower.rounds.recording import recording as recording
     from secede.flower.secagg.recording import secure_recording as secure_recording
     from secede.flower.storage.store import Store as Store
 
-_HOMES = {
-    "ClientErasure": "client.mod",
-    "FlowerEngine": "rounds.engine",
-    "FlowerBackend": "backend",
-    "Store": "storage.store",
-    "erase": "erasure",
-    "erase_if_asked": "erasure",
-    "plan": "erasure",
-    "recording": "rounds.recording",
-    "secure_recording": "secagg.recording",
+_MODULES = {
+    "ClientErasure": "secede.flower.client.mod",
+    "EraseOptions": "secede.erasure",
+    "Outcome": "secede.erasure",
+    "Store": "secede.flower.storage.store",
+    "erase": "secede.flower.erasure",
+    "erase_if_asked": "secede.flower.erasure",
+    "plan": "secede.flower.erasure",
+    "recording": "secede.flower.rounds.recording",
+    "secure_recording": "secede.flower.secagg.recording",
 }
 
 __all__ = [
     "ClientErasure",
-    "FlowerBackend",
-    "FlowerEngine",
+    "EraseOptions",
+    "Outcome",
     "Store",
     "erase",
     "erase_if_asked",
@@ -55,9 +55,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'secede.flower' has no attribute {name!r}")
-    return getattr(import_module(f"secede.flower.{_HOMES[name]}"), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

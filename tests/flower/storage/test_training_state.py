@@ -17,7 +17,8 @@ from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, GuardError, RecordError
-from secede.flower import FlowerBackend, recording
+from secede.flower import recording
+from secede.flower.backend import FlowerBackend
 from secede.flower.rounds.transport import Transport
 from secede.flower.storage import register
 from secede.flower.storage.training_state import Training, TrainingState

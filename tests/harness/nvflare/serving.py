@@ -10,9 +10,9 @@ from flwr.serverapp import Grid
 
 from harness.flower.small import load_model, strategy
 from secede.errors import SecedeError
-from secede.flower import FlowerEngine
 from secede.flower.protocol.arrays import template_of
 from secede.flower.protocol.nodes import online_nodes
+from secede.flower.rounds.engine import FlowerEngine
 from secede.flower.rounds.transport import Transport
 from secede.nvflare.controller import FederationController
 

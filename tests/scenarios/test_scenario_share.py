@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secede.errors import ConfigError
-from secede.scenarios.scenario import changed_count, check_share, default_share
+from secede.scenarios import default_share
+from secede.scenarios.scenario import changed_count, check_share
 
 
 @pytest.mark.parametrize(

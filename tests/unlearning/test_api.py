@@ -241,8 +241,8 @@ def test_workers_that_persist_are_not_disturbed_by_measuring() -> None:
 
 def test_shared_parameters_are_saved_and_come_back(tmp_path: Path) -> None:
     result = erase(trained(Shared()))
-    secede.save_state(result.state, str(tmp_path / "state.safetensors"))
-    loaded, _ = secede.load_state(tmp_path / "state.safetensors")
+    secede.state.save(result.state, str(tmp_path / "state.safetensors"))
+    loaded, _ = secede.state.load(tmp_path / "state.safetensors")
     assert states.digest(loaded) == states.digest(result.state)
 
 

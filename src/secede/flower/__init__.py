@@ -6,11 +6,9 @@ strategy = recording(FedAvg(), Store("home", load_model))    # at the server
 erase(grid, strategy, store, leaver="name:site-3", trigger="contract-ended")
 """
 
-from __future__ import annotations
-
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+
+import lazy_loader
 
 if find_spec("flwr") is None:
     raise ImportError(
@@ -18,47 +16,4 @@ if find_spec("flwr") is None:
         "checkout, or 'secede[flower]' from a release"
     )
 
-if TYPE_CHECKING:
-    from secede.erasure import EraseOptions as EraseOptions
-    from secede.erasure import Outcome as Outcome
-    from secede.flower.client.mod import ClientErasure as ClientErasure
-    from secede.flower.erasure import erase as erase
-    from secede.flower.erasure import erase_if_asked as erase_if_asked
-    from secede.flower.erasure import plan as plan
-    from secede.flower.rounds.recording import recording as recording
-    from secede.flower.secagg.recording import secure_recording as secure_recording
-    from secede.flower.storage.store import Store as Store
-
-_MODULES = {
-    "ClientErasure": "secede.flower.client.mod",
-    "EraseOptions": "secede.erasure",
-    "Outcome": "secede.erasure",
-    "Store": "secede.flower.storage.store",
-    "erase": "secede.flower.erasure",
-    "erase_if_asked": "secede.flower.erasure",
-    "plan": "secede.flower.erasure",
-    "recording": "secede.flower.rounds.recording",
-    "secure_recording": "secede.flower.secagg.recording",
-}
-
-__all__ = [
-    "ClientErasure",
-    "EraseOptions",
-    "Outcome",
-    "Store",
-    "erase",
-    "erase_if_asked",
-    "plan",
-    "recording",
-    "secure_recording",
-]
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'secede.flower' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

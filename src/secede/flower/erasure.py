@@ -24,10 +24,8 @@ from secede.erasure import (
     TRIGGERS,
     Document,
     Entry,
-    EraseOptions,
     Home,
     Journal,
-    Outcome,
     Plan,
     Request,
     describe_errors,
@@ -39,12 +37,10 @@ from secede.erasure import (
     sign_request,
     verify_request,
 )
-from secede.erasure import (
-    erase as run_erasure,
-)
-from secede.erasure import (
-    plan as make_plan,
-)
+from secede.erasure import EraseOptions as EraseOptions
+from secede.erasure import Outcome as Outcome
+from secede.erasure import erase as run_erasure
+from secede.erasure import plan as make_plan
 from secede.errors import ConfigError, GuardError, RequestError
 from secede.flower._flwr import LegacyStrategy
 from secede.flower.backend import FlowerBackend

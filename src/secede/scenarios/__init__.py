@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from secede.errors import ConfigError, did_you_mean
-from secede.scenarios.scenario import default_share
 
 if TYPE_CHECKING:
     from secede.scenarios.scenario import Scenario
@@ -74,6 +73,11 @@ def check_settings(name: str, given: Mapping[str, object]) -> None:
     for key, value in given.items():
         if value is not None and key not in SCENARIOS[name].settings:
             raise ConfigError(f"scenario.{key} is {value}, but {name!r} takes none: leave it out")
+
+
+def default_share(clients: int) -> float:
+    """Return the paper's share: 66 % with fewer than 10 clients (its N=5), else 80 % (its N=10)."""
+    return 0.66 if clients < 10 else 0.80
 
 
 def create(

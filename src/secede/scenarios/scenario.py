@@ -81,11 +81,6 @@ def check_images(scenario: str, samples: Samples, *, minimum_side: int = 1) -> N
         )
 
 
-def default_share(clients: int) -> float:
-    """Return the paper's share: 66 % with fewer than 10 clients (its N=5), else 80 % (its N=10)."""
-    return 0.66 if clients < 10 else 0.80
-
-
 def check_share(share: float) -> None:
     """Raise unless `share` is above 0 and at most 1."""
     if not 0 < share <= 1:

@@ -1,6 +1,8 @@
 from .backend import FederationBackend as FederationBackend
+from .canonical_json import load_document as load_document
 from .canonical_json import parse_json as parse_json
 from .canonical_json import read_bounded as read_bounded
+from .canonical_json import save_document as save_document
 from .canonical_json import to_canonical as to_canonical
 from .defences.gate import Counts as Counts
 from .defences.gate import Tally as Tally
@@ -68,8 +70,6 @@ from .storage.home import Federation as Federation
 from .storage.home import Home as Home
 from .storage.journal import Journal as Journal
 from .storage.journal_entries import Entry as Entry
-from .storage.json_files import load_document as load_document
-from .storage.json_files import save_document as save_document
 from .storage.ledger import Ledger as Ledger
 from .storage.ledger import export_ledger as export_ledger
 from .storage.ledger import rows_of_export as rows_of_export
@@ -97,10 +97,10 @@ from .workflow.consistency import check_home as check_home
 from .workflow.consistency import receipt_heads as receipt_heads
 from .workflow.erase import Outcome as Outcome
 from .workflow.erase import close_request as close_request
+from .workflow.erase import enter_into_ledger as enter_into_ledger
 from .workflow.erase import erase as erase
 from .workflow.erase import plan as plan
 from .workflow.erase import receive as receive
-from .workflow.intake import enter_into_ledger as enter_into_ledger
-from .workflow.intake import write_acknowledgement as write_acknowledgement
+from .workflow.erase import write_acknowledgement as write_acknowledgement
 from .workflow.measurement import score_beside_reference as score_beside_reference
 from .workflow.session import delivered_rows as delivered_rows

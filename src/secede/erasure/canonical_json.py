@@ -13,14 +13,17 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import rfc8785
+from pydantic import ValidationError
 
-from secede.erasure.types import MAX_SAFE_INTEGER
-from secede.errors import ConfigError, TrustError
+from secede import files
+from secede.erasure.types import MAX_SAFE_INTEGER, Document, describe_errors
+from secede.errors import ConfigError, RecordError, TrustError
 
 MAX_DEPTH = 32
+D = TypeVar("D", bound=Document)
 # A string (closed or not, so that the scan stays linear) or a bracket outside of strings.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -83,6 +86,22 @@ def read_bounded(path: Path, limit: int) -> bytes:
     if len(data) > limit:
         raise TrustError(f"{path} has more bytes than the limit of {limit:,}")
     return data
+
+
+def save_document(path: Path, document: Document) -> None:
+    """Replace the file at `path` with a document, in one step."""
+    files.write_bytes(path, to_canonical(document.model_dump(mode="json")) + b"\n")
+
+
+def load_document(kind: type[D], path: Path, limit: int) -> D:
+    """Return the document of a kind in a file of at most `limit` bytes."""
+    try:
+        return kind.model_validate_json(to_canonical(parse_json(read_bounded(path, limit), limit)))
+    except (ConfigError, TrustError, ValidationError) as error:
+        reason = describe_errors(error) if isinstance(error, ValidationError) else error
+        raise RecordError(
+            f"{path}: missing or damaged ({reason}); restore it from a backup"
+        ) from error
 
 
 def _check_value(value: object, depth: int) -> None:

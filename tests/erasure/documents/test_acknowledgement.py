@@ -1,5 +1,3 @@
-"""Tests `erasure/workflow/intake.py` too."""
-
 from __future__ import annotations
 
 from pathlib import Path

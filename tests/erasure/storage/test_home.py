@@ -1,5 +1,3 @@
-"""Tests `erasure/storage/json_files.py` too."""
-
 from __future__ import annotations
 
 from pathlib import Path

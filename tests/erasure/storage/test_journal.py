@@ -1,6 +1,4 @@
-"""Tests `erasure/storage/journal_entries.py`, `erasure/storage/journal_rules.py` and
-`erasure/storage/progress.py` too.
-"""
+"""Tests `erasure/storage/journal_entries.py` and `erasure/storage/progress.py` too."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from secede import files
+from secede.erasure.canonical_json import load_document, save_document
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Scope
 from secede.erasure.signing.keys import (
@@ -31,7 +32,6 @@ from secede.erasure.signing.keys import (
     ensure_key_pair,
     load_private_key,
 )
-from secede.erasure.storage.json_files import load_document, save_document
 from secede.erasure.types import Count, Digest, Document, Name
 from secede.errors import ConfigError, RecordError, did_you_mean
 from secede.text import list_first

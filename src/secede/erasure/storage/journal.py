@@ -24,16 +24,22 @@ from secede.erasure.documents.request import (
 )
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import PublicKey
-from secede.erasure.storage import journal_rules
 from secede.erasure.storage.journal_entries import (
     DETAILS_BYTES,
     ENTRY_COLUMNS,
+    QUOTA,
     Accepted,
+    Allowed,
     AlreadyAccepted,
     Entry,
     Holder,
     Lease,
     TransitionRow,
+    check_admission,
+    check_extension,
+    check_free,
+    check_lease,
+    check_transition,
     damaged_request,
     find_entry,
     find_lease,
@@ -42,7 +48,6 @@ from secede.erasure.storage.journal_entries import (
     parse_row_time,
     unknown_request,
 )
-from secede.erasure.storage.journal_rules import Allowed
 from secede.erasure.storage.sqlite import Database, Schema
 from secede.erasure.types import check_name, format_time, parse_time
 from secede.errors import ConfigError, RecordError, SecedeError
@@ -115,7 +120,7 @@ class Journal(Database):
         *,
         keyring: Mapping[str, PublicKey],
         federation: str,
-        quota: int = journal_rules.QUOTA,
+        quota: int = QUOTA,
     ) -> Accepted | AlreadyAccepted:
         """Write a signed request down, once however often it comes.
 
@@ -128,14 +133,14 @@ class Journal(Database):
             if number is not None:
                 return AlreadyAccepted(find_entry(connection, number))
             check_times(request, now)
-            journal_rules.check_admission(connection, request, now, quota)
+            check_admission(connection, request, now, quota)
             return Accepted(find_entry(connection, self._insert_request(request, data, now)))
 
     def check_new(self, request: Request, now: datetime) -> None:
         """Raise if a genuine request that is not here yet would be refused now."""
         check_times(request, now)
         with self.errors():
-            journal_rules.check_admission(self.connection, request, now, journal_rules.QUOTA)
+            check_admission(self.connection, request, now, QUOTA)
 
     def number_of(self, digest: str) -> int | None:
         """Return the number of the request with this digest; None if it never came."""
@@ -174,7 +179,7 @@ class Journal(Database):
         """Put the due date off to `months` (1 or 2) beyond the first month, and say why."""
         with self.transaction() as connection:
             entry = find_entry(connection, number)
-            journal_rules.check_extension(entry, months, reason, now)
+            check_extension(entry, months, reason, now)
             due = due_date(entry.received, months)
             connection.execute(
                 "UPDATE requests SET due = ?, extended = ?, reason = ? WHERE id = ?",
@@ -199,13 +204,13 @@ class Journal(Database):
         """Give `holder` the request for some seconds, or longer if it has it already."""
         with self.transaction() as connection:
             find_entry(connection, number)
-            journal_rules.check_free(connection, number, holder, now)
+            check_free(connection, number, holder, now)
             return self._insert_lease(number, holder, now, seconds)
 
     def renew(self, number: int, holder: Holder, now: datetime, seconds: int) -> Lease:
         """Let `holder` keep a request that it still has; RecordError once anybody else had it."""
         with self.transaction() as connection:
-            journal_rules.check_lease(connection, number, holder)
+            check_lease(connection, number, holder)
             return self._insert_lease(number, holder, now, seconds)
 
     def release(self, number: int, holder: Holder) -> None:
@@ -243,13 +248,13 @@ class Journal(Database):
             )
         with self.transaction() as connection:
             find_entry(connection, number)
-            journal_rules.check_lease(connection, number, holder)
+            check_lease(connection, number, holder)
             last, last_state, last_time = connection.execute(
                 "SELECT number, state, at FROM transitions WHERE request = ? "
                 "ORDER BY number DESC LIMIT 1",
                 (number,),
             ).fetchone()
-            journal_rules.check_transition(number, last_state, state, allowed)
+            check_transition(number, last_state, state, allowed)
             now = max(now, parse_row_time(number, last_time))
             self._insert_transition(number, last + 1, state, now, content)
             if not allowed[state]:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from secede import files
 from secede.erasure.backend import FederationBackend
+from secede.erasure.documents.acknowledgement import Acknowledgement, Ended, sign_acknowledgement
+from secede.erasure.documents.ledger_rows import KINDS
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.request import Request, due_date
 from secede.erasure.planning.options import (
@@ -29,8 +31,8 @@ from secede.erasure.planning.planner import plan_for
 from secede.erasure.signing.keys import PrivateKey, PublicKey
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.journal_entries import Entry
-from secede.erasure.storage.journal_rules import QUOTA, check_reason
+from secede.erasure.storage.journal_entries import QUOTA, Entry, check_reason
+from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.locks import HomeLock
 from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.storage.progress import Progress
@@ -48,16 +50,21 @@ from secede.erasure.storage.transition_details import (
     EscalationDetails,
     PlanDetails,
     PromotionDetails,
+    Transition,
+    read_transition,
 )
-from secede.erasure.workflow import attempt, intake, post_training, promotion
+from secede.erasure.types import format_time
+from secede.erasure.workflow import attempt, post_training, promotion
+from secede.erasure.workflow.consistency import accepted, check_home
 from secede.erasure.workflow.session import ErasureSession, open_session
 from secede.errors import RecordError, RequestError, RolledBackError, StateError
-from secede.text import shorten
+from secede.text import printable, shorten
 
 logger = logging.getLogger(__name__)
 
 _MAX_PLANS = 3  # for a damaged state that is computed again, before somebody must look
 _REASON_LENGTH = 500  # characters of a reason that the journal keeps
+_TEXT_LENGTH = 300  # of one that an acknowledgement states
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +108,49 @@ def receive(
     with files.private(), Journal(home.journal) as journal:
         keys = home.client_keys() if operator is None else operator
         outcome = journal.accept(data, now, keyring=keys, federation=name, quota=quota)
-        entry = intake.write_acknowledgement(home, journal, outcome.entry, now)
-        intake.enter_into_ledger(home, journal, entry, entry.received)
+        entry = write_acknowledgement(home, journal, outcome.entry, now)
+        enter_into_ledger(home, journal, entry, entry.received)
         return entry
+
+
+def write_acknowledgement(home: Home, journal: Journal, entry: Entry, now: datetime) -> Entry:
+    """Write the acknowledgement of a request into the home, and note in the journal when.
+
+    An unchanged one is not written again. It changes with an extension, and when the request ends
+    without an erasure.
+    """
+    path = home.acknowledgement_path(entry.digest)
+    acknowledgement = Acknowledgement(
+        request=entry.digest,
+        federation=home.federation.name,
+        client=entry.client,
+        received=format_time(entry.received),
+        due=format_time(due_date(entry.received)),
+        extended_to=format_time(entry.due) if entry.extended else None,
+        reason=entry.reason,
+        ended=_ended(read_transition(journal.transitions(entry.id)[-1])),
+    )
+    data = sign_acknowledgement(acknowledgement, home.server_key())
+    with files.private():
+        if not path.exists() or path.read_bytes() != data:
+            files.write_bytes(path, data)
+    return journal.acknowledge(entry.id, now)
+
+
+def _ended(last: Transition) -> Ended | None:
+    if not isinstance(last.details, ClosingDetails):
+        return None
+    reason = printable(last.details.reason)[:_TEXT_LENGTH]
+    return Ended.model_validate({"state": last.state, "at": format_time(last.at), "reason": reason})
+
+
+def enter_into_ledger(home: Home, journal: Journal, entry: Entry, now: datetime) -> None:
+    """Write into the ledger that a request was accepted, and until when it was extended, once."""
+    with Ledger(home.ledger) as ledger, ModelRegistry(home.registry) as registry:
+        check_home(home, journal, ledger, registry)
+        for body in accepted(entry, journal.request(entry.id)):
+            ledger.append_once(KINDS[type(body)], body, now)
+        journal.save_ledger_head(ledger.head())
 
 
 def plan(
@@ -210,7 +257,7 @@ def _notify(session: ErasureSession) -> None:
     """Sign for the client that its request ended without an erasure, and why, if it did."""
     if session.progress.state != PROMOTED:
         entry = session.progress.entry
-        intake.write_acknowledgement(session.home, session.journal, entry, session.clock())
+        write_acknowledgement(session.home, session.journal, entry, session.clock())
 
 
 _STEPS: Mapping[str, Callable[[ErasureSession], None]] = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from secede.erasure.storage.json_files import load_document, save_document
+from secede.erasure.canonical_json import load_document, save_document
 from secede.erasure.types import Count, Document, Name
 from secede.errors import RecordError
 

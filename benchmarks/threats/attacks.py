@@ -26,7 +26,7 @@ from benchmarks.threats.lab import (
 )
 from secede import state as states
 from secede.data.samples import Samples
-from secede.erasure.defences.gate import Counts, count
+from secede.erasure.defences.gate import Counts, tally
 from secede.erasure.defences.state_message import limit_bytes, pack_state, unpack_state
 from secede.errors import GuardError
 from secede.federation.engine import Update
@@ -321,7 +321,7 @@ def oversized(lab: Lab, mebibytes: int = 64) -> tuple[int, int]:
 def lied(lab: Lab, state: State) -> tuple[Counts, Counts]:
     """Return what is counted with `state` if one client denies all its hits, or claims all."""
     everyone = lab.counts(state)
-    own = count(lab.engine, RETAINED[-1:], state)[0]
+    own = tally(lab.engine, RETAINED[-1:], state).counts[RETAINED[-1]]
     denied = tuple(a - b for a, b in zip(everyone.right, own.right, strict=True))
     claimed = tuple(a + b for a, b in zip(denied, own.samples, strict=True))
     return Counts(denied, everyone.samples), Counts(claimed, everyone.samples)

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from secede.erasure.defences import unused_weights
-from secede.erasure.defences.gate import Counts, Gate, Passed, count
+from secede.erasure.defences.gate import Counts, find_loss, tally, total
 from secede.erasure.defences.guard import Guard
 from secede.erasure.defences.weight_layout import find_layers
+from secede.erasure.documents.plan import Margins
 from secede.erasure.storage.transition_details import GuardReport
 from secede.errors import GuardError
 from secede.experiments.config import parse
@@ -113,7 +114,7 @@ def _rounds(server: Server, state: State, before: Counts, *, fades: bool) -> int
             state = unused_weights.remove_unused_weights(
                 state, start, shown, trainable=state.keys(), weights=weights
             ).state
-        if isinstance(Gate().decide(before, _count(server, state)), Passed):
+        if find_loss(Margins(), before, _count(server, state)) is None:
             return number
     return None
 
@@ -131,7 +132,7 @@ def _server(federation: Federation, state: State) -> Server:
 
 
 def _count(server: Server, state: State) -> Counts:
-    return count(server.engine, server.retained, state)[0]
+    return total([*tally(server.engine, server.retained, state).counts.values()])
 
 
 def main() -> None:

@@ -16,10 +16,10 @@ from secede import state as states
 from secede.data import catalog, partition
 from secede.data.samples import Dataset, Samples
 from secede.erasure.defences import unused_weights
-from secede.erasure.defences.gate import Counts, Failed, Gate, Passed, count
+from secede.erasure.defences.gate import Counts, find_loss, tally, total
 from secede.erasure.defences.guard import Guard
 from secede.erasure.defences.weight_layout import find_layers
-from secede.erasure.documents.plan import GuardLimits
+from secede.erasure.documents.plan import GuardLimits, Margins
 from secede.errors import GuardError, StateError
 from secede.federation.engine import Update, aggregate
 from secede.federation.robust import Mean
@@ -122,11 +122,11 @@ class Lab:
 
     def counts(self, state: State) -> Counts:
         """Let the retained clients count their right answers."""
-        return count(self.engine, RETAINED, state)[0]
+        return total([*tally(self.engine, RETAINED, state).counts.values()])
 
-    def gate(self, state: State) -> Passed | Failed:
-        """Return what the gate decides about a state."""
-        return Gate().decide(self.before, self.counts(state))
+    def gate(self, state: State) -> str | None:
+        """Return why the gate refuses a state; None: it passes."""
+        return find_loss(Margins(), self.before, self.counts(state))
 
     def post_train(
         self,
@@ -177,7 +177,7 @@ class Lab:
         except GuardError:
             return Outcome(self.global_state, "guard")
         after = self.post_train(start, rounds, fade=True)
-        if isinstance(self.gate(after), Failed):
+        if self.gate(after):
             return Outcome(self.global_state, "gate")
         return Outcome(after)
 

@@ -10,7 +10,7 @@ import torch
 
 from harness.erasure import small
 from secede import state as states
-from secede.erasure.defences.gate import count
+from secede.erasure.defences.gate import tally
 from secede.erasure.documents.data_commitment import check_commitment
 from secede.erasure.signing.keys import Keyring, load_private_key
 from secede.erasure.storage.home import Home
@@ -83,7 +83,7 @@ def test_the_ground_is_the_same_on_every_start(home: Home) -> None:
         states.of(other.fresh_model(2))
     )
     state = states.load(home.model_path(small.serving(home)))[0]
-    assert count(one.engine, [1], state)[0] == count(other.engine, [1], state)[0]
+    assert tally(one.engine, [1], state).counts == tally(other.engine, [1], state).counts
     assert (one.classes, one.training_rounds, one.scenario) == (3, 4, "backdoor")
 
 
@@ -98,7 +98,7 @@ def test_who_is_gone_or_slow_is_silent(home: Home) -> None:
     server = SimulatedBackend(home).server("site-0", ["site-1"], state, 1e-9)
     with pytest.raises(SilentError, match="more than 1e-09 seconds"):
         server.engine.ask(0, CountRight(), global_state=state)
-    count(server.engine, [1], state)
+    assert 1 in tally(server.engine, [1], state).counts
     ground.set_timeout(1e-9)
     assert dict(ground.tally([1], state).left_out) == {1: "silent"}
     reply = ground.engine.train_round(state, [0, 1], phase="post-training", number=1)

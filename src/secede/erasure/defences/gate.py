@@ -16,8 +16,9 @@ from statistics import NormalDist
 import torch
 
 from secede.erasure.defences.reply_checks import MALFORMED, SILENT, cap_gradients, is_plain
+from secede.erasure.documents.plan import Margins
 from secede.erasure.types import MAX_SAFE_INTEGER
-from secede.errors import ConfigError, DataError, GuardError, SilentError
+from secede.errors import DataError, GuardError, SilentError
 from secede.federation.engine import Cost, Engine
 from secede.state import State
 from secede.unlearning.client_tasks import CountRight
@@ -81,19 +82,6 @@ def total(counts: Sequence[Counts]) -> Counts:
     )
 
 
-def count(engine: Engine, clients: Sequence[int], state: State) -> tuple[Counts, Cost]:
-    """Let every client count on its own samples with `state`; return the sums and the cost.
-
-    Raise if any of them is left out, or counts another number of classes.
-    """
-    result = tally(engine, clients, state)
-    for client, fault in result.left_out.items():
-        raise GuardError(f"client {client}'s counts cannot be used: {fault}")
-    if len({len(counts.samples) for counts in result.counts.values()}) != 1:
-        raise GuardError("the clients counted different numbers of classes")
-    return total(list(result.counts.values())), result.cost
-
-
 def _read_counts(reply: Reply) -> Counts | None:
     """Return a reply's counts; None unless they are whole, in order and add up."""
     state = reply.state
@@ -122,101 +110,61 @@ class Loss:
     high: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Passed:
-    """The verdict that nothing was lost beyond the margins."""
+def find_loss(margins: Margins, before: Counts, after: Counts) -> str | None:
+    """Compare the counts before the erasure with those after post-training; None: the gate passes.
 
-    overall: Loss
-    worst_class: int | None  # of those with enough samples to judge; None: there are none
-    worst: Loss | None
-    judged: tuple[int, ...]  # classes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failed:
-    """The verdict that too much was lost, or too few samples were counted to tell."""
-
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gate:
-    """Fails if the lower end of the loss's interval is above a margin.
-
-    From round to round a class's accuracy swings by more than an erasure costs, so a loss that may
-    be chance rolls nothing back (docs/threats.md has what honest erasures measure). Classes with
-    fewer than `minimum` samples do not decide; those that only the leaver held have none.
+    Otherwise return the reason: the lower end of a loss's interval is above its margin, or there
+    are too few samples to tell. From round to round a class's accuracy swings by more than an
+    erasure costs, so a loss that may be chance rolls nothing back (docs/threats.md has what honest
+    erasures measure). Classes of few samples do not decide; those that only the leaver held have
+    none.
     """
+    if before.samples != after.samples:
+        raise GuardError("the counts before and after are not of the same samples")
+    if (count := sum(before.samples)) < margins.min_samples:
+        return f"{count} samples were counted, expected {margins.min_samples} or more"
+    was, now = before.overall(), after.overall()
+    loss = accuracy_loss(was, now, margins.level)
+    if loss.low > margins.overall:
+        return _reason("all samples", was, now, loss, margins.overall)
+    for label, samples in enumerate(before.samples):
+        if samples < margins.min_samples:
+            continue
+        was, now = before.of_class(label), after.of_class(label)
+        loss = accuracy_loss(was, now, margins.level)
+        if loss.low > margins.per_class:
+            return _reason(f"class {label}", was, now, loss, margins.per_class)
+    return None
 
-    margin: float = 0.05  # of all samples
-    class_margin: float = 0.1
-    minimum: int = 30  # samples
-    level: float = 0.95  # of the intervals
 
-    def __post_init__(self) -> None:
-        for name in ("margin", "class_margin", "level"):
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be above 0 and below 1, got {getattr(self, name)}")
-        if self.minimum < 1:
-            raise ConfigError(f"minimum must be at least 1, got {self.minimum}")
+def find_veto(margins: Margins, before: Counts, after: Counts, retained: Counts) -> str | None:
+    """Return the sure loss that the server's held-out samples show, whatever the clients counted.
 
-    def decide(self, before: Counts, after: Counts) -> Passed | Failed:
-        """Compare the counts of the model before the erasure with those after post-training."""
-        if before.samples != after.samples:
-            raise GuardError("the counts before and after are not of the same samples")
-        total_samples = sum(before.samples)
-        if total_samples < self.minimum:
-            return Failed(
-                reason=f"{total_samples} samples were counted, expected {self.minimum} or more"
-            )
-        overall = accuracy_loss(before.overall(), after.overall(), self.level)
-        if overall.low > self.margin:
-            was, now = before.overall(), after.overall()
-            return Failed(reason=_reason("all samples", was, now, overall, self.margin))
-        losses = dict[int, Loss]()
-        for label, samples in enumerate(before.samples):
-            if samples < self.minimum:
-                continue
-            was, now = before.of_class(label), after.of_class(label)
-            losses[label] = loss = accuracy_loss(was, now, self.level)
-            if loss.low > self.class_margin:
-                return Failed(reason=_reason(f"class {label}", was, now, loss, self.class_margin))
-        worst = max(losses, key=lambda label: losses[label].low, default=None)
-        return Passed(
-            overall=overall,
-            worst_class=worst,
-            worst=None if worst is None else losses[worst],
-            judged=tuple(losses),
-        )
-
-    def veto(self, before: Counts, after: Counts, retained: Counts) -> Failed | None:
-        """Object if the server's held-out samples show a sure loss, whatever the clients counted.
-
-        Classes weigh as they do among the retained clients' samples, so that one which only the
-        leaver held may fall. None: no objection, or too few samples to tell.
-        """
-        if not len(before.samples) == len(after.samples) == len(retained.samples):
-            raise GuardError("held-out samples and clients have different numbers of classes")
-        judged = [c for c, n in enumerate(before.samples) if n and retained.samples[c]]
-        weight = sum(retained.samples[c] for c in judged)
-        if sum(before.samples[c] for c in judged) < self.minimum or not weight:
-            return None
-        value = variance = 0.0
-        for label in judged:
-            share = retained.samples[label] / weight
-            was, now = before.of_class(label), after.of_class(label)
-            value += share * (was.value - now.value)
-            # One right and one wrong more, so that a class of few samples is not taken for sure.
-            for right, count in ((before.right[label], was.count), (after.right[label], now.count)):
-                p = (right + 1) / (count + 2)
-                variance += share**2 * p * (1 - p) / (count + 2)
-        low = value - NormalDist().inv_cdf((1 + self.level) / 2) * math.sqrt(variance)
-        if low <= self.margin:
-            return None
-        return Failed(
-            reason=f"the server's held-out samples: accuracy fell by {value:.1%}, a loss of "
-            f"{low:.1%} or more, expected at most {self.margin:.1%}"
-        )
+    Classes weigh as they do among the retained clients' samples, so that one which only the leaver
+    held may fall. None: no sure loss, or too few samples to tell.
+    """
+    if not len(before.samples) == len(after.samples) == len(retained.samples):
+        raise GuardError("held-out samples and clients have different numbers of classes")
+    judged = [c for c, n in enumerate(before.samples) if n and retained.samples[c]]
+    weight = sum(retained.samples[c] for c in judged)
+    if sum(before.samples[c] for c in judged) < margins.min_samples or not weight:
+        return None
+    value = variance = 0.0
+    for label in judged:
+        share = retained.samples[label] / weight
+        was, now = before.of_class(label), after.of_class(label)
+        value += share * (was.value - now.value)
+        # One right and one wrong more, so that a class of few samples is not taken for sure.
+        for right, count in ((before.right[label], was.count), (after.right[label], now.count)):
+            p = (right + 1) / (count + 2)
+            variance += share**2 * p * (1 - p) / (count + 2)
+    low = value - NormalDist().inv_cdf((1 + margins.level) / 2) * math.sqrt(variance)
+    if low <= margins.overall:
+        return None
+    return (
+        f"the server's held-out samples: accuracy fell by {value:.1%}, a loss of {low:.1%} or more, "
+        f"expected at most {margins.overall:.1%}"
+    )
 
 
 def accuracy_loss(before: Score, after: Score, level: float) -> Loss:

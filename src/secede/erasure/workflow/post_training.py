@@ -15,9 +15,9 @@ import torch
 from secede import state as states
 from secede.erasure.canonical_json import digest
 from secede.erasure.defences import gate, unused_weights, weight_layout
-from secede.erasure.defences.gate import Counts, Failed, Gate
+from secede.erasure.defences.gate import Counts
 from secede.erasure.defences.reply_checks import MALFORMED, WRONG_SAMPLES
-from secede.erasure.documents.plan import Margins, Plan, Step
+from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.planning.planner import method_of
 from secede.erasure.storage.transition_details import (
     BaselineCounts,
@@ -38,16 +38,6 @@ from secede.unlearning.method import Method, Recovered, Server
 from secede.unlearning.stopping import rounds_that_pay
 
 _MAX_WEIGHTS = 256  # weights that stay as they are, named in the journal
-
-
-def gate_of(margins: Margins) -> Gate:
-    """Return the gate with a plan's margins."""
-    return Gate(
-        margin=margins.overall,
-        class_margin=margins.per_class,
-        minimum=margins.min_samples,
-        level=margins.level,
-    )
 
 
 def check_gate(
@@ -77,15 +67,13 @@ def check_gate(
         baseline = recounted = BaselineCounts(
             right=sums.right, samples=sums.samples, counted_by=digest(both)
         )
-    decided = gate_of(plan.margins).decide(read_counts(baseline), total)
-    failed = decided if isinstance(decided, Failed) else None
-    veto = None if failed else _veto(participants, state, read_counts(baseline))
-    failed = failed or veto
+    loss = gate.find_loss(plan.margins, read_counts(baseline), total)
+    veto = None if loss else _veto(participants, state, read_counts(baseline))
     result = GateResult(
         counts=ClassCounts(right=total.right, samples=total.samples),
         baseline=recounted,
-        passed=failed is None,
-        reason="passed" if failed is None else failed.reason,
+        passed=not (loss or veto),
+        reason=loss or veto or "passed",
         vetoed=veto is not None,
     )
     return result, cost
@@ -113,14 +101,14 @@ def count(participants: Participants, state: State, model: str) -> tuple[dict[st
     return sound, tally.cost
 
 
-def _veto(participants: Participants, state: State, retained: Counts) -> Failed | None:
+def _veto(participants: Participants, state: State, retained: Counts) -> str | None:
     """Return what the server's own samples have against a model, where it has some."""
     backend, plan = participants.session.backend, participants.plan
     after = backend.held_out(state)
     if after is None:
         return None
     before = backend.held_out(participants.session.load_model(plan.model))
-    return None if before is None else gate_of(plan.margins).veto(before, after, retained)
+    return None if before is None else gate.find_veto(plan.margins, before, after, retained)
 
 
 def begin(session: ErasureSession) -> None:

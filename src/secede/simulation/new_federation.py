@@ -203,8 +203,8 @@ def _register(
         )
     with Ledger(home.ledger) as ledger, Journal(home.journal) as journal:
         body = ModelBody(model=digest, parent=None, run=run, round=rounds, status="serving")
-        ledger.append_once("model", body, now)
+        ledger.append_once(body, now)
         for start in range(0, len(names), MAX_NAMES):
             part = DeliveredBody(model=digest, clients=names[start : start + MAX_NAMES])
-            ledger.append_once("delivered", part, now)
+            ledger.append_once(part, now)
         journal.save_ledger_head(ledger.head())

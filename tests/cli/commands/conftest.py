@@ -13,7 +13,7 @@ from secede.erasure.documents.receipt import Statement
 from secede.erasure.receipts.verify import countersign_receipt, sign_receipt
 from secede.erasure.signing.keys import generate_key_pair, load_private_key
 from secede.erasure.storage.home import Home
-from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.ledger import Ledger, export_ledger
 from secede.errors import SecedeError
 
 
@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
     with Ledger(tmp_path / "ledger.db") as ledger:
         digest = hashlib.sha256(statement.payload()).hexdigest()
         papers.issue(ledger, digest, after=after)
-        ledger.export(tmp_path / "ledger.jsonl")
+        export_ledger(ledger.rows(), tmp_path / "ledger.jsonl")
     leaver = load_private_key(tmp_path / f"{papers.LEAVER}.key")
     (tmp_path / "receipt.json").write_bytes(countersign_receipt(signed, leaver))
     return tmp_path

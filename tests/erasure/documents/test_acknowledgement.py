@@ -110,7 +110,7 @@ def test_a_later_date_that_the_journal_does_not_know_is_found(home: Home) -> Non
     entry = small.receive(home)
     with Journal(home.journal) as journal, Ledger(home.ledger) as ledger:
         body = ExtendedBody(request=entry.digest, extended_to="2027-01-15T12:00:00Z")
-        ledger.append("extended", body, NOW)
+        ledger.append(body, NOW)
         journal.save_ledger_head(ledger.head())
     with pytest.raises(TrustError, match="extends request 1, the journal does not"):
         small.erase(home, entry.id)

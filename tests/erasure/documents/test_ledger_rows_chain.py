@@ -36,8 +36,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Head]:
     with Ledger(folder / "ledger.db") as ledger:
         papers.fill(ledger)
         put_off = ExtendedBody(request=papers.REQUEST, extended_to="2027-01-03T10:00:00Z")
-        ledger.append("extended", put_off, papers.NOW)
-        head = ledger.export(folder / "ledger.jsonl")
+        ledger.append(put_off, papers.NOW)
+        head = ledgers.export_ledger(ledger.rows(), folder / "ledger.jsonl")
     return (folder / "ledger.jsonl").read_bytes(), head
 
 
@@ -47,7 +47,7 @@ def verify(data: bytes, expected: Head | None = None) -> Head:
 
 def test_a_row_s_hash_is_over_everything_else_in_it() -> None:
     body = DeliveredBody(model=papers.AFTER, clients=("a",))
-    row = link_row(START, "delivered", body, papers.NOW)
+    row = link_row(START, body, papers.NOW)
     told = {
         "number": 1,
         "at": "2026-11-15T12:00:00Z",
@@ -174,7 +174,7 @@ def test_scalars_keep_their_kind() -> None:
         "none": None,
     }
     body = TransitionBody(request=papers.REQUEST, number=0, state="guarded", scalars=scalars)
-    row = link_row(START, "transition", body, papers.NOW)
+    row = link_row(START, body, papers.NOW)
     assert row.body["scalars"] == scalars
     assert [type(row.body["scalars"][key]) for key in ("flag", "count", "share")] == [
         bool,

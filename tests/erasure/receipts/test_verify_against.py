@@ -9,7 +9,7 @@ from harness.erasure import papers
 from secede.erasure.documents.ledger_rows import Head, ModelBody
 from secede.erasure.documents.receipt import Attempt
 from secede.erasure.receipts.verify import verify_receipt
-from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.ledger import Ledger, export_ledger
 from secede.errors import TrustError
 
 KEYS = papers.publics("server", papers.LEAVER)
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_ledger_that_says_the_same_bears_the_receipt_out(path: Path) -> None:
     data = issued(path)
     with Ledger(path) as ledger:
-        head = ledger.export(path.with_suffix(".jsonl"))
+        head = export_ledger(ledger.rows(), path.with_suffix(".jsonl"))
     for form in (path, path.with_suffix(".jsonl")):
         assert verify_receipt(data, KEYS, ledger=form).ledger == head
 
@@ -40,7 +40,7 @@ def test_a_ledger_that_says_the_same_bears_the_receipt_out(path: Path) -> None:
 def test_a_cut_or_another_ledger_is_refused(path: Path) -> None:
     data = issued(path)
     with Ledger(path) as ledger:
-        ledger.export(path.with_suffix(".jsonl"))
+        export_ledger(ledger.rows(), path.with_suffix(".jsonl"))
     rows = path.with_suffix(".jsonl").read_bytes().splitlines(keepends=True)
     cut = path.with_name("cut.jsonl")
     cut.write_bytes(b"".join(rows[:-2]))
@@ -69,7 +69,7 @@ def test_a_second_receipt_for_the_same_request_is_refused(path: Path) -> None:
 def test_a_whole_ledger_without_the_request_is_refused(path: Path) -> None:
     body = ModelBody(model=papers.AFTER, parent=None, run="r", round=1, status="serving")
     with Ledger(path) as ledger:
-        head = ledger.append("model", body, papers.NOW).head
+        head = ledger.append(body, papers.NOW).head
     with pytest.raises(TrustError, match="request is not in it"):
         verify_receipt(papers.signed(ledger=head), KEYS, ledger=path)
 

@@ -68,7 +68,7 @@ def test_an_empty_ledger_is_whole(tmp_path: Path) -> None:
 
 def test_the_export_verifies_to_the_same_head(path: Path, tmp_path: Path) -> None:
     with Ledger(path) as ledger:
-        head = ledger.export(tmp_path / "ledger.jsonl")
+        head = ledgers.export_ledger(ledger.rows(), tmp_path / "ledger.jsonl")
         assert head == ledger.head()
     assert ledgers.verify_ledger(tmp_path / "ledger.jsonl", head) == head
     assert list(ledgers.rows_of_export(tmp_path / "ledger.jsonl")) == list(
@@ -79,7 +79,7 @@ def test_the_export_verifies_to_the_same_head(path: Path, tmp_path: Path) -> Non
 def test_a_damaged_ledger_is_not_exported(path: Path, tmp_path: Path) -> None:
     tamper(path, "DELETE FROM rows WHERE number = 3")
     with Ledger(path) as ledger, pytest.raises(TrustError):
-        ledger.export(tmp_path / "out.jsonl")
+        ledgers.export_ledger(ledger.rows(), tmp_path / "out.jsonl")
     assert [file.name for file in tmp_path.iterdir()] == ["ledger.db"]
 
 
@@ -184,20 +184,20 @@ def test_a_body_of_many_megabytes_is_not_read(path: Path) -> None:
 def test_nothing_is_appended_to_a_damaged_tail(path: Path) -> None:
     tamper(path, "UPDATE rows SET hash = previous WHERE number = 10")
     with Ledger(path) as ledger, pytest.raises(TrustError, match="row 10 was altered"):
-        ledger.append("transition", step(1), papers.NOW)
+        ledger.append(step(1), papers.NOW)
 
 
-def test_a_body_of_another_kind_is_refused(path: Path) -> None:
-    with Ledger(path) as ledger, pytest.raises(RecordError, match="cannot hold a TransitionBody"):
-        ledger.append("model", step(1), papers.NOW)
+def test_a_document_that_is_no_body_is_refused(path: Path) -> None:
+    with Ledger(path) as ledger, pytest.raises(RecordError, match="can hold a Head"):
+        ledger.append(ledger.head(), papers.NOW)
 
 
 def test_appending_once_is_appending_once(path: Path) -> None:
     with Ledger(path) as ledger:
-        first = ledger.append_once("transition", step(1), papers.NOW)
-        assert ledger.append_once("transition", step(1), papers.NOW) == first
-        assert ledger.append_once("transition", step(2), papers.NOW).number == first.number + 1
-        assert ledger.append("transition", step(1), papers.NOW).number == first.number + 2
+        first = ledger.append_once(step(1), papers.NOW)
+        assert ledger.append_once(step(1), papers.NOW) == first
+        assert ledger.append_once(step(2), papers.NOW).number == first.number + 1
+        assert ledger.append(step(1), papers.NOW).number == first.number + 2
 
 
 def test_a_newer_ledger_and_one_of_something_else_are_told(path: Path, tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_reading_leaves_no_files_behind(path: Path) -> None:
 
 def test_a_reader_sees_what_a_writer_has_just_written(path: Path) -> None:
     with Ledger(path) as ledger:
-        row = ledger.append("transition", step(1), papers.NOW)
+        row = ledger.append(step(1), papers.NOW)
         assert ledgers.verify_ledger(path) == row.head
 
 
@@ -239,11 +239,11 @@ def test_a_full_and_a_read_only_disk_are_told_and_lose_nothing(path: Path) -> No
         connection.execute(f"PRAGMA max_page_count = {pages}")
         body = DeliveredBody(model=papers.AFTER, clients=("c" * 64,) * 1000)
         with pytest.raises(StorageError, match="full"):
-            ledger.append("delivered", body, papers.NOW)
+            ledger.append(body, papers.NOW)
         assert ledger.verify() == head
         connection.execute("PRAGMA query_only = ON")
         with pytest.raises(StorageError, match="readonly"):
-            ledger.append("transition", step(1), papers.NOW)
+            ledger.append(step(1), papers.NOW)
     with pytest.raises(StorageError):
         Ledger(Path("/proc/ledger.db"))
 
@@ -251,7 +251,7 @@ def test_a_full_and_a_read_only_disk_are_told_and_lose_nothing(path: Path) -> No
 def _append_many(path: Path, start: int) -> None:
     with Ledger(path) as ledger:
         for number in range(start, start + 25):
-            ledger.append_once("transition", step(number), papers.NOW)
+            ledger.append_once(step(number), papers.NOW)
 
 
 def test_processes_that_append_at_once_lose_and_double_nothing(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ with Ledger(Path(sys.argv[1])) as ledger:
     print("ready", flush=True)
     for number in range(100_000):
         body = TransitionBody(request="0" * 64, number=number, state="post-training")
-        ledger.append_once("transition", body, now)
+        ledger.append_once(body, now)
         print(number, flush=True)
 """
 

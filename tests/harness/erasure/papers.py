@@ -131,7 +131,7 @@ def issue(ledger: Ledger, receipt: str, **changes: Any) -> Head:
         "forgotten": "yes",
         "useful": "yes",
     }
-    return ledger.append("receipt", ReceiptBody(**{**told, **changes}), COMPLETED).head
+    return ledger.append(ReceiptBody(**{**told, **changes}), COMPLETED).head
 
 
 SCOPE = Scope(

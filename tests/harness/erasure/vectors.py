@@ -81,7 +81,7 @@ def ledger_row() -> dict[str, Any]:
         forgotten="yes",
         useful="yes",
     )
-    return link_row(START, "receipt", body, papers.COMPLETED).model_dump(exclude={"hash"})
+    return link_row(START, body, papers.COMPLETED).model_dump(exclude={"hash"})
 
 
 def parsed(data: bytes) -> dict[str, Any]:

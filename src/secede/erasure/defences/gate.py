@@ -162,8 +162,8 @@ def find_veto(margins: Margins, before: Counts, after: Counts, retained: Counts)
     if low <= margins.overall:
         return None
     return (
-        f"the server's held-out samples: accuracy fell by {value:.1%}, a loss of {low:.1%} or more, "
-        f"expected at most {margins.overall:.1%}"
+        f"the server's held-out samples: accuracy fell by {value:.1%}, a loss of "
+        f"{low:.1%} or more, expected at most {margins.overall:.1%}"
     )
 
 

@@ -7,6 +7,7 @@ unknown fields are refused, so that nobody's data gets in by mistake.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
@@ -24,7 +25,7 @@ from secede.erasure.types import (
     describe_errors,
     format_time,
 )
-from secede.errors import TrustError
+from secede.errors import RecordError, TrustError
 
 Rung = Literal["local-step", "server-side", "retraining"]
 Status = Literal["serving", "superseded", "retired"]
@@ -34,10 +35,15 @@ MAX_NAMES = 4096  # clients that one row lists
 Names = Annotated[tuple[Name, ...], Field(max_length=MAX_NAMES)]
 
 
-class RequestBody(Document):
-    """An accepted request, by the digest of its signed bytes."""
+class BodyOfRequest(Document):
+    """A body that is about one request."""
 
     request: Digest
+
+
+class RequestBody(BodyOfRequest):
+    """An accepted request, by the digest of its signed bytes."""
+
     client: Name
     trigger: Trigger
     model: Digest
@@ -46,20 +52,18 @@ class RequestBody(Document):
     due: Timestamp
 
 
-class ExtendedBody(Document):
+class ExtendedBody(BodyOfRequest):
     """An extension of a request's due date; the acknowledgement has the reason."""
 
-    request: Digest
     extended_to: Timestamp
 
 
-class PlanBody(Document):
+class PlanBody(BodyOfRequest):
     """One rung of a plan: its method and predicted cost.
 
     The plan's file, whose digest is `plan`, lists all clients where they do not fit into a row.
     """
 
-    request: Digest
     plan: Digest
     rung: Rung
     method: Name
@@ -71,10 +75,9 @@ class PlanBody(Document):
     download_bytes: Count
 
 
-class TransitionBody(Document):
+class TransitionBody(BodyOfRequest):
     """A transition of an erasure to another state, with the scalars of guard and gate."""
 
-    request: Digest
     number: Count
     state: Name
     model: Digest | None = None
@@ -98,19 +101,17 @@ class DeliveredBody(Document):
     clients: Names
 
 
-class DestroyedBody(Document):
+class DestroyedBody(BodyOfRequest):
     """Something that was deleted, and until when backups may hold it."""
 
-    request: Digest
     what: Name
     digest: Digest | None = None
     backups_until: Timestamp | None = None
 
 
-class ReceiptBody(Document):
+class ReceiptBody(BodyOfRequest):
     """An issued receipt, by the digest of its signed payload."""
 
-    request: Digest
     receipt: Digest
     before: Digest
     after: Digest
@@ -133,7 +134,14 @@ BODIES: dict[Kind, type[Document]] = {
     "destroyed": DestroyedBody,
     "receipt": ReceiptBody,
 }
-KINDS: dict[type[Document], Kind] = {model: kind for kind, model in BODIES.items()}
+_KINDS: dict[type[Document], Kind] = {model: kind for kind, model in BODIES.items()}
+
+
+def kind_of(body: Document) -> Kind:
+    """Return the kind of the rows that hold such a body."""
+    if type(body) not in _KINDS:
+        raise RecordError(f"no row of the ledger can hold a {type(body).__name__}")
+    return _KINDS[type(body)]
 
 
 class Head(Document):
@@ -156,6 +164,11 @@ class Row(Document):
     previous: Digest
     hash: Digest
 
+    @cached_property
+    def document(self) -> Document:
+        """The body, as a document of the row's kind; TrustError if it is not of that kind."""
+        return check_body(self.kind, to_canonical(self.body))
+
     @property
     def head(self) -> Head:
         """The head of a ledger that ends with this row."""
@@ -167,12 +180,12 @@ class Row(Document):
         return to_canonical(self.model_dump()) + b"\n"
 
 
-def link_row(head: Head, kind: Kind, body: Document, now: datetime) -> Row:
+def link_row(head: Head, body: Document, now: datetime) -> Row:
     """Return the row that follows `head`."""
     row = {
         "number": head.number + 1,
         "at": format_time(now),
-        "kind": kind,
+        "kind": kind_of(body),
         "body": body.model_dump(mode="json"),
         "previous": head.hash,
     }
@@ -185,7 +198,7 @@ def checked_row(value: dict[str, Any]) -> Row:
         row = Row.model_validate(value)
     except ValidationError as error:
         raise TrustError(f"not a row of a ledger ({describe_errors(error)})") from error
-    check_body(row.kind, to_canonical(row.body))
+    _ = row.document  # raises for a body of another kind
     if digest({key: part for key, part in value.items() if key != "hash"}) != row.hash:
         raise TrustError(f"row {row.number} was altered: its hash does not fit its content")
     return row

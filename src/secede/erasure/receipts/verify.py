@@ -11,12 +11,24 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from secede.erasure.canonical_json import parse_json
-from secede.erasure.documents.ledger_rows import START, Head, Kind, Row
+from secede.erasure.documents.ledger_rows import (
+    START,
+    BodyOfRequest,
+    DestroyedBody,
+    ExtendedBody,
+    Head,
+    ModelBody,
+    PlanBody,
+    ReceiptBody,
+    RequestBody,
+    Row,
+    TransitionBody,
+)
 from secede.erasure.documents.receipt import (
     MAX_ATTEMPTS,
     MAX_RECEIPT_BYTES,
@@ -30,10 +42,11 @@ from secede.erasure.documents.receipt import (
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import SERVER, PrivateKey, PublicKey
 from secede.erasure.storage.ledger import rows_of_export, walk_chain
-from secede.erasure.types import describe_errors
+from secede.erasure.types import Document, describe_errors
 from secede.errors import TrustError
 from secede.text import short_digest
 
+B = TypeVar("B", bound=Document)
 _FIRST_STATES = ("local-step", "server-step")  # of a rung
 
 
@@ -47,6 +60,10 @@ class Verified:
     countersigned_by: tuple[str, ...]
     model_checked: bool
     ledger: Head | None  # the end of the ledger that it was compared with
+
+    def ledger_row(self) -> ReceiptBody:
+        """Return the ledger's row of the receipt."""
+        return _ledger_row(self.statement.predicate, self.digest)
 
 
 def sign_receipt(statement: Statement, server_key: PrivateKey) -> bytes:
@@ -142,8 +159,9 @@ def _check_ledger(predicate: Predicate, digest: str, path: Path) -> Head:
     """Return the head of the ledger at `path`; TrustError unless it agrees with the receipt."""
     head, related = START, list[Row]()
     for row in walk_chain(rows_of_export(path), predicate.ledger):
-        head = row.head
-        if row.body.get("request") == predicate.request.digest or row.kind == "model":
+        head, body = row.head, row.document
+        is_own = isinstance(body, BodyOfRequest) and body.request == predicate.request.digest
+        if is_own or isinstance(body, ModelBody):
             related.append(row)
     before = [row for row in related if row.number <= predicate.ledger.number]
     _check_request(predicate, before)
@@ -155,59 +173,62 @@ def _check_ledger(predicate: Predicate, digest: str, path: Path) -> Head:
 
 
 def _check_request(predicate: Predicate, rows: Sequence[Row]) -> None:
-    request, accepted = predicate.request, _bodies(rows, "request")
-    if not accepted or accepted[0]["client"] != request.client:
+    request, accepted = predicate.request, _bodies(rows, RequestBody)
+    if not accepted or accepted[0].client != request.client:
         raise TrustError("the ledger is intact, but the receipt's request is not in it")
-    for key in ("trigger", "issued", "due"):
-        _check_same(f"the request's {key}", getattr(request, key), accepted[0][key])
-    extended = [body["extended_to"] for body in _bodies(rows, "extended")]
+    _check_same("the request's trigger", request.trigger, accepted[0].trigger)
+    _check_same("the request's issued", request.issued, accepted[0].issued)
+    _check_same("the request's due", request.due, accepted[0].due)
+    extended = [body.extended_to for body in _bodies(rows, ExtendedBody)]
     _check_same("the extended date", request.extended_to, extended[-1] if extended else None)
 
 
 def _check_method(predicate: Predicate, rows: Sequence[Row]) -> None:
     """Compare rung, method and rungs given up with the ledger's transitions and plans."""
-    method, transitions = predicate.method, _bodies(rows, "transition")
-    starts = [body["scalars"] for body in transitions if body["state"] in _FIRST_STATES]
+    method, transitions = predicate.method, _bodies(rows, TransitionBody)
+    starts = [body.scalars for body in transitions if body.state in _FIRST_STATES]
     last_start = starts[-1] if starts else {}
     _check_same("the rung", method.rung, last_start.get("rung"))
     _check_same("the method", method.name, last_start.get("method"))
     given_up = [
-        tuple(body["scalars"].get(key) for key in ("rung", "method", "outcome"))
+        tuple(body.scalars.get(key) for key in ("rung", "method", "outcome"))
         for body in transitions
-        if body["state"] == "escalated"
+        if body.state == "escalated"
     ]
     tried_before = [(a.rung, a.method, a.outcome) for a in method.tried_before]
     _check_same("the list of rungs given up", tried_before, given_up[-MAX_ATTEMPTS:])
-    verified = [body for body in transitions if body["state"] == "verified"]
-    last = verified[-1] if verified else {"model": None, "scalars": {}}
-    _check_same("the verified model", predicate.models.after, last["model"])
-    _check_same("the number of rounds", method.rounds, last["scalars"].get("rounds"))
-    for plan in _bodies(rows, "plan"):
-        if (plan["plan"], plan["rung"], plan["method"]) == (method.plan, method.rung, method.name):
-            parameters = {key: method.parameters.get(key) for key in plan["settings"]}
-            _check_same("a parameter of the method", parameters, plan["settings"])
+    verified = [(body.model, body.scalars) for body in transitions if body.state == "verified"]
+    model, scalars = verified[-1] if verified else (None, {})
+    _check_same("the verified model", predicate.models.after, model)
+    _check_same("the number of rounds", method.rounds, scalars.get("rounds"))
+    for plan in _bodies(rows, PlanBody):
+        if (plan.plan, plan.rung, plan.method) == (method.plan, method.rung, method.name):
+            parameters = {key: method.parameters.get(key) for key in plan.settings}
+            _check_same("a parameter of the method", parameters, plan.settings)
             return
     raise TrustError("the ledger contradicts the receipt: it has no such plan")
 
 
 def _check_models(predicate: Predicate, rows: Sequence[Row]) -> None:
-    before, after = predicate.models.before, predicate.models.after
-    models = _bodies(rows, "model")
-    parents = [body["parent"] for body in models if body["model"] == after]
+    before, models = predicate.models.before, _bodies(rows, ModelBody)
+    parents = [body.parent for body in models if body.model == predicate.models.after]
     _check_same("the model before", before, parents[-1] if parents else None)
-    if not any(body["model"] == before and body["status"] == "retired" for body in models):
+    if not any(body.model == before and body.status == "retired" for body in models):
         raise TrustError("the ledger contradicts the receipt: the model before is not retired")
 
 
 def _check_destroyed(predicate: Predicate, rows: Sequence[Row]) -> None:
-    destroyed = [row for row in rows if row.kind == "destroyed"]
-    items = [DestroyedItem(row.body["what"], row.body["digest"], row.at) for row in destroyed]
+    items, recorded, head = list[DestroyedItem](), set[str | None](), predicate.ledger
+    for row in rows:
+        if isinstance(row.document, DestroyedBody):
+            items.append(DestroyedItem(row.document.what, row.document.digest, row.at))
+            recorded.add(row.document.backups_until)
+            head = row.head
     listed = list(summarise_destroyed(items))
     _check_same("the list of what was destroyed", list(predicate.destroyed), listed)
     stated: set[str | None] = {remaining.until for remaining in predicate.remaining}
-    recorded = {row.body["backups_until"] for row in destroyed}
     _check_same("the end of backups", stated or {None}, recorded or {None})
-    if destroyed and destroyed[-1].head != predicate.ledger:
+    if head != predicate.ledger:
         raise TrustError("the receipt's head of the ledger is not the row before the receipt's")
 
 
@@ -215,23 +236,28 @@ def _check_issued(predicate: Predicate, digest: str, rows: Sequence[Row]) -> Non
     issued = [row for row in rows if row.kind == "receipt"]
     if not issued:
         raise TrustError("the ledger does not name this receipt: it was never issued, or cut off")
-    if len(issued) > 1 or issued[0].body["receipt"] != digest:
+    body = _bodies(issued, ReceiptBody)[0]
+    if len(issued) > 1 or body.receipt != digest:
         raise TrustError("the ledger names another receipt for this request")
-    row = issued[0]
-    stated = {
-        "before": predicate.models.before,
-        "after": predicate.models.after,
-        "rung": predicate.method.rung,
-        "method": predicate.method.name,
-        "forgotten": predicate.verification.forgotten,
-        "useful": predicate.verification.useful,
-    }
-    _check_same("the receipt's row", stated, {key: row.body[key] for key in stated})
-    _check_same("the time of completion", predicate.request.completed, row.at)
+    _check_same("the receipt's row", _ledger_row(predicate, digest), body)
+    _check_same("the time of completion", predicate.request.completed, issued[0].at)
 
 
-def _bodies(rows: Sequence[Row], kind: Kind) -> list[dict[str, Any]]:
-    return [row.body for row in rows if row.kind == kind]
+def _ledger_row(predicate: Predicate, digest: str) -> ReceiptBody:
+    return ReceiptBody(
+        request=predicate.request.digest,
+        receipt=digest,
+        before=predicate.models.before,
+        after=predicate.models.after,
+        rung=predicate.method.rung,
+        method=predicate.method.name,
+        forgotten=predicate.verification.forgotten,
+        useful=predicate.verification.useful,
+    )
+
+
+def _bodies(rows: Sequence[Row], kind: type[B]) -> list[B]:
+    return [row.document for row in rows if isinstance(row.document, kind)]
 
 
 def _check_same(what: str, stated: object, recorded: object) -> None:

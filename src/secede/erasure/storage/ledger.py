@@ -17,13 +17,13 @@ from typing import Any, BinaryIO
 from secede import files
 from secede.erasure.canonical_json import parse_json, to_canonical
 from secede.erasure.documents.ledger_rows import (
-    KINDS,
     MAX_ROW_BYTES,
     START,
     Head,
-    Kind,
+    ReceiptBody,
     Row,
     checked_row,
+    kind_of,
     link_row,
 )
 from secede.erasure.storage.sqlite import Database, Schema
@@ -59,25 +59,23 @@ class Ledger(Database):
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         super().__init__(path, SCHEMA, read_only=read_only)
 
-    def append(self, kind: Kind, body: Document, now: datetime) -> Row:
+    def append(self, body: Document, now: datetime) -> Row:
         """Add one row and wait until it is on the disk; it is stamped no earlier than the last."""
-        _check_kind(kind, body)
         with self.transaction():
-            return self._append(kind, body, now)
+            return self._append(body, now)
 
-    def append_once(self, kind: Kind, body: Document, now: datetime) -> Row:
+    def append_once(self, body: Document, now: datetime) -> Row:
         """Add a row unless there is one of this kind and body: for work that resumes after a kill.
 
         Returns the row that was there, or the new one.
         """
-        _check_kind(kind, body)
         with self.transaction():
             values = self.fetch_one(
                 f"SELECT {_COLUMNS} FROM rows WHERE kind = ? AND body = ? LIMIT 1",
-                kind,
+                kind_of(body),
                 to_canonical(body.model_dump(mode="json")).decode(),
             )
-            return self._append(kind, body, now) if values is None else _parse_row(values)
+            return self._append(body, now) if values is None else _parse_row(values)
 
     def head(self) -> Head:
         """Return the last row's number and hash, without looking at the rows before it."""
@@ -92,8 +90,10 @@ class Ledger(Database):
     def receipt_of(self, request: str) -> Row | None:
         """Return the row that names the receipt for a request, if there is one."""
         query = f"SELECT {_COLUMNS} FROM rows WHERE kind = 'receipt' ORDER BY number"
-        rows = map(_parse_row, self.fetch_all(query))
-        return next((row for row in rows if row.body["request"] == request), None)
+        for row in map(_parse_row, self.fetch_all(query)):
+            if isinstance(row.document, ReceiptBody) and row.document.request == request:
+                return row
+        return None
 
     def rows(self) -> Generator[Row]:
         """Yield all rows in order, each checked by itself; `verify` checks the chain."""
@@ -112,15 +112,11 @@ class Ledger(Database):
         with closing(self.rows()) as rows:
             return chain_end(rows, *expected)
 
-    def export(self, path: Path) -> Head:
-        """Write the whole ledger as JSON lines, verified on the way."""
-        return export_ledger(self.rows(), path)
-
-    def _append(self, kind: Kind, body: Document, now: datetime) -> Row:
+    def _append(self, body: Document, now: datetime) -> Row:
         last = self._last_row()
         if last is not None:
             now = max(now, parse_time(last.at))
-        row = link_row(START if last is None else last.head, kind, body, now)
+        row = link_row(START if last is None else last.head, body, now)
         if len(row.line) > MAX_ROW_BYTES:
             raise RecordError(
                 f"the row takes {len(row.line):,} bytes, expected at most {MAX_ROW_BYTES:,}"
@@ -186,11 +182,6 @@ def _parse_row(values: tuple[Any, ...]) -> Row:
         raise TrustError(f"row {number}: its body is not in canonical form")
     parts = {"at": at, "kind": kind, "body": content, "previous": previous, "hash": hash_}
     return checked_row({"number": number, **parts})
-
-
-def _check_kind(kind: Kind, body: Document) -> None:
-    if KINDS.get(type(body)) != kind:
-        raise RecordError(f"a row of kind {kind!r} cannot hold a {type(body).__name__}")
 
 
 def parse_lines(file: BinaryIO) -> Iterator[Row]:

@@ -7,14 +7,17 @@ its last part; that is completed later, and no contradiction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from secede.erasure.canonical_json import read_bounded
 from secede.erasure.documents.ledger_rows import (
+    DeliveredBody,
+    DestroyedBody,
     ExtendedBody,
     Head,
+    ModelBody,
+    ReceiptBody,
     RequestBody,
     Row,
     TransitionBody,
@@ -102,54 +105,53 @@ def transition_body(digest: str, transition: Transition) -> TransitionBody:
 def _check_journal(journal: Journal, entries: Sequence[Entry], rows: Sequence[Row]) -> None:
     """Raise unless each row about a request follows from the journal, and is there once."""
     by_digest = {entry.digest: entry for entry in entries}
-    expected = dict[tuple[str, int], Mapping[str, Any]]()
+    expected = dict[tuple[str, int], Document]()
     seen = set[tuple[str, int]]()
     for row in rows:
-        if row.kind not in ("request", "extended", "transition"):
+        body = row.document
+        if not isinstance(body, RequestBody | ExtendedBody | TransitionBody):
             continue
-        digest, number = row.body["request"], row.body.get("number", -1)
-        if digest not in by_digest:
+        digest, number = body.request, body.number if isinstance(body, TransitionBody) else -1
+        entry = by_digest.get(digest)
+        if entry is None:
             raise TrustError(
                 f"row {row.number} of the ledger is about request {short_digest(digest)}, which is "
                 f"not in the journal: {RESTORE}"
             )
-        if row.kind == "extended":
-            _check_extended(by_digest[digest], row)
+        if isinstance(body, ExtendedBody):
+            _check_extended(entry, row.number, body)
             continue
         if (digest, -1) not in expected:
-            entry = by_digest[digest]
-            body = request_body(entry, journal.request(entry.id))
-            expected[digest, -1] = body.model_dump(mode="json")
+            expected[digest, -1] = request_body(entry, journal.request(entry.id))
             for transition in map(read_transition, journal.transitions(entry.id)):
-                body_of = transition_body(digest, transition).model_dump(mode="json")
-                expected[digest, transition.number] = body_of
-        if (digest, number) in seen or row.body != expected.get((digest, number)):
+                expected[digest, transition.number] = transition_body(digest, transition)
+        if (digest, number) in seen or body != expected.get((digest, number)):
             raise TrustError(
-                f"row {row.number} of the ledger contradicts the journal on request "
-                f"{by_digest[digest].id}: one of them was altered; {RESTORE}"
+                f"row {row.number} of the ledger contradicts the journal on request {entry.id}: "
+                f"one of them was altered; {RESTORE}"
             )
         seen.add((digest, number))
 
 
-def _check_extended(entry: Entry, row: Row) -> None:
+def _check_extended(entry: Entry, number: int, body: ExtendedBody) -> None:
     """Raise unless the journal has extended a request to the row's date, or later."""
     months = range(1, entry.extended + 1)
-    if row.body["extended_to"] not in {format_time(due_date(entry.received, m)) for m in months}:
+    if body.extended_to not in {format_time(due_date(entry.received, m)) for m in months}:
         raise TrustError(
-            f"row {row.number} of the ledger extends request {entry.id}, the journal does not: "
+            f"row {number} of the ledger extends request {entry.id}, the journal does not: "
             f"one of them was altered; {RESTORE}"
         )
 
 
 def _check_erased(registry: ModelRegistry, rows: Sequence[Row]) -> None:
     """Raise unless the registry holds every erasure that has a receipt, and none without a row."""
-    clients = {row.body["request"]: row.body["client"] for row in rows if row.kind == "request"}
+    bodies = [row.document for row in rows]
+    clients = {body.request: body.client for body in bodies if isinstance(body, RequestBody)}
     erasures = registry.erasures()
-    for row in rows:
-        if row.kind == "receipt":
-            request = row.body["request"]
-            client = clients.get(request)
-            if (client, row.body["after"], request) not in erasures:
+    for body in bodies:
+        if isinstance(body, ReceiptBody):
+            client = clients.get(body.request)
+            if (client, body.after, body.request) not in erasures:
                 raise TrustError(
                     f"the ledger says that {client!r} was erased, the registry of models does "
                     f"not: it is older, or was altered; {RESTORE}"
@@ -168,20 +170,20 @@ def _check_models(home: Home, registry: ModelRegistry, rows: Sequence[Row]) -> N
     erasures = registry.erasures()
     gone = {client for client, _, _ in erasures}
     for row in rows:
-        body = row.body
-        if row.kind == "model":
-            model = models.get(body["model"])
-            if model is None or (body["status"] == "retired" and model.status != "retired"):
+        body = row.document
+        if isinstance(body, ModelBody):
+            model = models.get(body.model)
+            if model is None or (body.status == "retired" and model.status != "retired"):
                 status = "missing" if model is None else model.status
                 raise TrustError(
-                    f"model {short_digest(body['model'])} is {body['status']} by the ledger and "
+                    f"model {short_digest(body.model)} is {body.status} by the ledger and "
                     f"{status} in the registry of models: it is older, or was altered; {RESTORE}"
                 )
-        elif row.kind == "delivered" and body["model"] in models:
-            lost = {*body["clients"]} - {*models[body["model"]].clients} - gone
-            _check_carried(body["model"], lost)
-        elif row.kind == "destroyed" and body["what"] == "model-before":
-            path = home.model_path(body["digest"])
+        elif isinstance(body, DeliveredBody) and body.model in models:
+            lost = {*body.clients} - {*models[body.model].clients} - gone
+            _check_carried(body.model, lost)
+        elif isinstance(body, DestroyedBody) and body.what == "model-before" and body.digest:
+            path = home.model_path(body.digest)
             if path.exists():
                 raise TrustError(
                     f"{path} was destroyed by an erasure and is there again, as after a restore: "

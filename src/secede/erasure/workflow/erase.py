@@ -16,7 +16,6 @@ from pathlib import Path
 from secede import files
 from secede.erasure.backend import FederationBackend
 from secede.erasure.documents.acknowledgement import Acknowledgement, Ended, sign_acknowledgement
-from secede.erasure.documents.ledger_rows import KINDS
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.request import Request, due_date
 from secede.erasure.planning.options import (
@@ -149,7 +148,7 @@ def enter_into_ledger(home: Home, journal: Journal, entry: Entry, now: datetime)
     with Ledger(home.ledger) as ledger, ModelRegistry(home.registry) as registry:
         check_home(home, journal, ledger, registry)
         for body in accepted(entry, journal.request(entry.id)):
-            ledger.append_once(KINDS[type(body)], body, now)
+            ledger.append_once(body, now)
         journal.save_ledger_head(ledger.head())
 
 

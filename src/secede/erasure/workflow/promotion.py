@@ -11,7 +11,7 @@ from pathlib import Path
 
 from secede import files
 from secede import state as states
-from secede.erasure.documents.ledger_rows import DestroyedBody, Head, ModelBody, ReceiptBody
+from secede.erasure.documents.ledger_rows import DestroyedBody, Head, ModelBody
 from secede.erasure.documents.receipt import DestroyedItem
 from secede.erasure.receipts.build import build_statement
 from secede.erasure.receipts.page import write_page
@@ -195,12 +195,12 @@ def _issue(
     data, receipt = _sign(
         session, promoted=model.added, completed=completed, destroyed=destroyed, head=head
     )
-    body = _receipt_row(receipt)
+    body = receipt.ledger_row()
     if row is None:
         session.renew_lease()
-        row = session.ledger.append("receipt", body, parse_time(completed))
+        row = session.ledger.append(body, parse_time(completed))
         session.save_ledger_head()
-    if row.at != completed or row.body != body.model_dump(mode="json"):
+    if row.at != completed or row.document != body:
         raise RecordError(
             "the ledger names another receipt for this request than the one that follows from the "
             "journal: one of them was altered; restore both from a backup"
@@ -248,18 +248,3 @@ def _read_receipt(session: ErasureSession, path: Path, digest: str) -> Verified 
     except TrustError:
         return None
     return receipt if receipt.digest == digest else None
-
-
-def _receipt_row(receipt: Verified) -> ReceiptBody:
-    """Return the ledger's row of a receipt."""
-    predicate = receipt.statement.predicate
-    return ReceiptBody(
-        request=predicate.request.digest,
-        receipt=receipt.digest,
-        before=predicate.models.before,
-        after=predicate.models.after,
-        rung=predicate.method.rung,
-        method=predicate.method.name,
-        forgotten=predicate.verification.forgotten,
-        useful=predicate.verification.useful,
-    )

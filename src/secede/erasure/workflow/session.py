@@ -21,7 +21,7 @@ from secede import files
 from secede import state as states
 from secede.erasure.backend import FederationBackend
 from secede.erasure.defences.fingerprints import ReplayDetector
-from secede.erasure.documents.ledger_rows import KINDS, MAX_NAMES, DeliveredBody, Row
+from secede.erasure.documents.ledger_rows import MAX_NAMES, DeliveredBody, Row
 from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.documents.request import Request
 from secede.erasure.signing.keys import SERVER, PrivateKey
@@ -183,7 +183,7 @@ class ErasureSession:
     def append_row(self, body: Document) -> Row:
         """Append a row to the ledger with the present time, unless it is there."""
         self.renew_lease()
-        row = self.ledger.append_once(KINDS[type(body)], body, self.clock())
+        row = self.ledger.append_once(body, self.clock())
         self.save_ledger_head()
         return row
 
@@ -223,11 +223,11 @@ class ErasureSession:
         """Append once that the request was accepted, and until when it was extended."""
         entry = self.progress.entry
         for body in consistency.accepted(entry, self.request):
-            self.ledger.append_once(KINDS[type(body)], body, entry.received)
+            self.ledger.append_once(body, entry.received)
 
     def _append_rows(self, transition: Transition) -> None:
         for body in self._rows(transition):
-            self.ledger.append_once(KINDS[type(body)], body, transition.at)
+            self.ledger.append_once(body, transition.at)
         self.save_ledger_head()
 
     def _rows(self, transition: Transition) -> Iterator[Document]:

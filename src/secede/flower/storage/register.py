@@ -134,9 +134,9 @@ def _register(store: Store, lineage: Sequence[Round]) -> None:
             status="serving",
         )
         at = parse_time(last.at)
-        ledger.append_once("model", body, at)
+        ledger.append_once(body, at)
         for part in delivered_rows(last.model, model.clients):
-            ledger.append_once("delivered", part, at)
+            ledger.append_once(part, at)
 
 
 def _promote(

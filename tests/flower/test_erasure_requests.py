@@ -10,7 +10,7 @@ import pytest
 from harness.flower.journals import home, told
 from harness.flower.small import OPTIONS, Federation, strategy
 from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
-from secede.erasure.signing.keys import Keyring, key_id
+from secede.erasure.signing.keys import Keyring
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError, RolledBackError, TrustError
 from secede.flower import erasure, plan
@@ -29,7 +29,7 @@ def test_the_operator_cannot_countersign_as_the_leaver(federation: Federation) -
     both = countersign_receipt(signed, operator)
     with pytest.raises(TrustError):
         verify_receipt(both, keys, countersigned_by=["site-1"])
-    assert key_id(operator.public_key) != key_id(keys["server"])
+    assert operator.public_key.keyid != keys["server"].keyid
     assert any("operator" in limit for limit in told(outcome.receipt)["limits"])
 
 

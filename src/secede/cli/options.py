@@ -62,7 +62,7 @@ Auditors = Annotated[
 ]
 
 
-class DefaultCommandGroup(TyperGroup):
+class _DefaultCommandGroup(TyperGroup):
     """A group that takes what begins with none of its commands as its default command."""
 
     default = ""
@@ -72,3 +72,8 @@ class DefaultCommandGroup(TyperGroup):
         if args and args[0] not in (*self.commands, *ctx.help_option_names):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+
+def group_with_default(name: str) -> type[TyperGroup]:
+    """Return the class of a group whose command `name` may be left out."""
+    return type("Group", (_DefaultCommandGroup,), {"default": name})

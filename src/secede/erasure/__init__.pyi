@@ -62,7 +62,6 @@ from .signing.dsse import ENVELOPE_FIELDS as ENVELOPE_FIELDS
 from .signing.dsse import payload_type as payload_type
 from .signing.keys import Signers as Signers
 from .signing.keys import generate_key_pair as generate_key_pair
-from .signing.keys import key_id as key_id
 from .signing.keys import load_private_key as load_private_key
 from .signing.keys import load_public_key as load_public_key
 from .storage.home import Client as Client

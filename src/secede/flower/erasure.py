@@ -30,7 +30,6 @@ from secede.erasure import (
     Request,
     describe_errors,
     format_time,
-    key_id,
     new_request,
     options_from_json,
     receive,
@@ -281,7 +280,7 @@ def _open_request(
     with Journal(home.journal) as journal:
         entry = _existing_request(store, journal, client)
         if entry is not None:  # it goes on, or has ended
-            return entry, key_id(operator.public_key) in journal.signed_with(entry.id)
+            return entry, operator.public_key.keyid in journal.signed_with(entry.id)
     public = home.keys / f"{client}.pub"
     if public.exists():
         raise RequestError(

@@ -65,7 +65,7 @@ def test_an_honest_state_passes_unchanged_with_a_report_for_the_ledger() -> None
     assert report.distance == pytest.approx(0.5, rel=1e-4)
     assert report.projections == report.restored == 0
     assert report.max_distance == pytest.approx(1.25 * report.unit)
-    assert json.loads(canonical_json.to_canonical(report.as_dict())) == report.as_dict()
+    assert json.loads(canonical_json.to_canonical(report.model_dump())) == report.model_dump()
 
 
 def test_the_unit_is_a_third_of_the_mean_distance_to_ten_fresh_models() -> None:

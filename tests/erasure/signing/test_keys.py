@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.serialization import (
 from secede.erasure.signing.keys import (
     Keyring,
     generate_key_pair,
-    key_id,
     load_private_key,
     load_public_key,
 )
@@ -31,7 +30,7 @@ def test_a_pair_is_written_and_belongs_together(tmp_path: Path) -> None:
     private, public = generate_key_pair(tmp_path / "new", "north")
     assert (private.name, public.name) == ("north.key", "north.pub")
     assert load_private_key(private).public_key == load_public_key(public)
-    assert len(key_id(load_public_key(public))) == 64
+    assert len(load_public_key(public).keyid) == 64
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["north.key", "north.pub"]
 
 
@@ -204,6 +203,6 @@ def test_a_public_key_given_as_the_private_one_is_told_so(tmp_path: Path, mode: 
 def test_the_two_keys_of_a_pair_may_lie_in_different_folders(tmp_path: Path) -> None:
     private, public = generate_key_pair(tmp_path / "own", "north", public_folder=tmp_path / "all")
     assert (private, public) == (tmp_path / "own" / "north.key", tmp_path / "all" / "north.pub")
-    assert key_id(load_private_key(private).public_key) == key_id(load_public_key(public))
+    assert load_private_key(private).public_key.keyid == load_public_key(public).keyid
     with pytest.raises(ConfigError, match="exists and is not replaced"):
         generate_key_pair(tmp_path / "other", "north", public_folder=tmp_path / "all")

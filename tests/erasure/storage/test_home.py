@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from secede.erasure.signing.keys import key_id
 from secede.erasure.storage.home import Home
 from secede.errors import ConfigError
 
@@ -16,7 +15,7 @@ def test_the_folder_of_public_keys_holds_no_private_one(tmp_path: Path) -> None:
     assert (home.path / "server.key").stat().st_mode & 0o777 == 0o600
     before = home.server_key()
     home.make_server_key()
-    assert key_id(home.server_key().public_key) == key_id(before.public_key)
+    assert home.server_key().public_key.keyid == before.public_key.keyid
 
 
 def test_half_a_pair_that_a_kill_left_is_made_anew(tmp_path: Path) -> None:
@@ -24,7 +23,7 @@ def test_half_a_pair_that_a_kill_left_is_made_anew(tmp_path: Path) -> None:
     home.make_server_key()
     (home.keys / "server.pub").unlink()
     home.make_server_key()
-    assert key_id(home.server_key().public_key) == key_id(home.keyring()["server"])
+    assert home.server_key().public_key.keyid == home.keyring()["server"].keyid
 
 
 def test_a_private_key_among_the_public_ones_is_not_used_there(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from harness.erasure import small
 from secede.erasure.canonical_json import to_canonical
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.transition_details import dump_details, read_transition
+from secede.erasure.storage.transition_details import read_transition
 from secede.errors import RecordError
 
 
@@ -28,7 +28,9 @@ def test_every_transition_is_read_back_as_it_was_written(home: Home) -> None:
             row.state,
             row.at,
         )
-        assert to_canonical(dump_details(transition.details)) == to_canonical(dict(row.details))
+        assert to_canonical(transition.details.model_dump(mode="json")) == to_canonical(
+            dict(row.details)
+        )
 
 
 @pytest.mark.parametrize(

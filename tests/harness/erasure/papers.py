@@ -113,8 +113,7 @@ def fill(ledger: Ledger, *, receipts: bool = True, after: str = AFTER) -> Head:
         ),
     )
     for minutes, body in enumerate(bodies):
-        kind = type(body).__name__.removesuffix("Body").lower()
-        ledger.append(kind, body, NOW + timedelta(minutes=minutes))  # type: ignore[arg-type]
+        ledger.append(body, NOW + timedelta(minutes=minutes))
     head = ledger.head()
     return issue(ledger, "22" * 32) if receipts else head
 

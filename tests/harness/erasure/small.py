@@ -158,7 +158,7 @@ def erase(
 
 def course(home: Home, number: int = 1) -> Progress:
     with Journal(home.journal, read_only=True) as journal:
-        return Progress.read(journal, number)
+        return Progress.read(journal, journal.entry(number))
 
 
 def way(home: Home, number: int = 1) -> list[str]:

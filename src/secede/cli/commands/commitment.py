@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secede.cli.options import Auditors, DefaultCommandGroup, Json, Keys, ServerName
+from secede.cli.options import Auditors, Json, Keys, ServerName, group_with_default
 from secede.cli.output import naming, print_json
 from secede.errors import ConfigError, SecedeError
 
@@ -18,16 +18,9 @@ if TYPE_CHECKING:
 HomeArgument = Annotated[Path, typer.Argument(metavar="HOME", help="Home folder.")]
 Client = Annotated[str, typer.Argument(help="Name of the client.")]
 
-
-class _Group(DefaultCommandGroup):
-    """Takes `secede commitment HOME CLIENT` as `secede commitment verify HOME CLIENT`."""
-
-    default = "verify"
-
-
 group = typer.Typer(
     name="commitment",
-    cls=_Group,
+    cls=group_with_default("verify"),
     help="Show what a client committed to: its samples.",
     no_args_is_help=True,
 )

@@ -23,10 +23,10 @@ def keygen(
 
     Example: secede keygen site-3
     """
-    from secede.erasure import generate_key_pair, key_id, load_public_key
+    from secede.erasure import generate_key_pair, load_public_key
 
     private, public = generate_key_pair(folder, name)
-    identity = key_id(load_public_key(public))
+    identity = load_public_key(public).keyid
     if json:
         print_json({"private": str(private), "public": str(public), "key_id": identity})
         return

@@ -109,17 +109,17 @@ def _from_home(folder: Path, federation: str | None, model: str | None) -> tuple
 
 def _check_accepted(folder: Path, client: str, key: Path) -> None:
     """Raise if the home would refuse a request of `client` signed with `key`."""
-    from secede.erasure import Home, ModelRegistry, key_id, load_private_key
+    from secede.erasure import Home, ModelRegistry, load_private_key
 
     home = Home(folder)
     home.federation.client(client)
     with ModelRegistry(home.registry, read_only=True) as registry:
         if client in registry.erased_clients():
             raise RequestError(f"{client!r} was erased already: there is nothing to ask for")
-    ring, identity = home.keyring(), key_id(load_private_key(key).public_key)
-    if client not in ring or key_id(ring[client]) == identity:
+    ring, identity = home.keyring(), load_private_key(key).public_key.keyid
+    if client not in ring or ring[client].keyid == identity:
         return
-    owners = [f"{name}'s key" for name, public in ring.items() if key_id(public) == identity]
+    owners = [f"{name}'s key" for name, public in ring.items() if public.keyid == identity]
     raise ConfigError(
         f"{key} is {owners[0] if owners else 'a key that nobody has here'}, expected "
         f"{client}'s, whose public key is {home.keys / f'{client}.pub'}"

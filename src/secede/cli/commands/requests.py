@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from secede.cli.commands.erase import check_simulated
-from secede.cli.options import DefaultCommandGroup, HomeFolder, Json
+from secede.cli.options import HomeFolder, Json, group_with_default
 from secede.cli.output import print_json
 from secede.errors import ConfigError
 
@@ -22,16 +22,9 @@ if TYPE_CHECKING:
 
 Number = Annotated[int, typer.Argument(help="Number of the request, from `secede requests`.")]
 
-
-class _Group(DefaultCommandGroup):
-    """Takes `secede requests HOME` as `secede requests list HOME`."""
-
-    default = "list"
-
-
 group = typer.Typer(
     name="requests",
-    cls=_Group,
+    cls=group_with_default("list"),
     help="List requests for erasure and the days left, or manage one.",
     no_args_is_help=True,
 )

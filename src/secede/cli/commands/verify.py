@@ -48,7 +48,6 @@ def verify(
         ACKNOWLEDGEMENT_TYPE,
         MAX_RECEIPT_BYTES,
         Signers,
-        key_id,
         payload_type,
         read_bounded,
         verify_acknowledgement,
@@ -81,7 +80,7 @@ def verify(
         if json:
             print_json(_as_json(verified, written))
             continue
-        _print_receipt(path, verified, key_id(signers.keys[verified.server]))
+        _print_receipt(path, verified, signers.keys[verified.server].keyid)
         if written is not None:
             print(f"page       {written}")
 
@@ -106,7 +105,6 @@ def countersign(
         MAX_RECEIPT_BYTES,
         Signers,
         countersign_receipt,
-        key_id,
         load_private_key,
         read_bounded,
         verify_receipt,
@@ -124,7 +122,7 @@ def countersign(
                 verified = verify_receipt(
                     data, signers.keys, auditors=signers.auditors, server=server
                 )
-                _check_entitled(key, key_id(private.public_key), signers, verified)
+                _check_entitled(key, private.public_key.keyid, signers, verified)
                 signed = countersign_receipt(data, private)
                 verified = verify_receipt(
                     signed, signers.keys, auditors=signers.auditors, server=server
@@ -150,11 +148,10 @@ def model_digest(path: Path) -> str:
 
 def _check_entitled(path: Path, identity: str, signers: Signers, verified: Verified) -> None:
     """Raise if this key is somebody's whose signature on this receipt counts for nothing."""
-    from secede.erasure import key_id
 
     client = verified.statement.predicate.request.client
     for name, public in signers.keys.items():
-        if key_id(public) == identity and name != client:
+        if public.keyid == identity and name != client:
             raise TrustError(
                 f"{path} is the key of {name!r}, who is neither {client!r}, the client that left, "
                 "nor an auditor: nothing is signed"

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from secede.erasure.canonical_json import digest, parse_json, to_canonical
 from secede.erasure.signing import dsse
-from secede.erasure.signing.keys import PrivateKey, PublicKey, key_id
+from secede.erasure.signing.keys import PrivateKey, PublicKey
 from secede.erasure.types import (
     Digest,
     Document,
@@ -123,7 +123,7 @@ def verify_request(data: bytes, keyring: Mapping[str, PublicKey], *, federation:
         )
     key = {request.client: keyring[request.client]}
     signed = dsse.key_ids(data, limit=MAX_REQUEST_BYTES)
-    others = [name for name, public in keyring.items() if key_id(public) in signed]
+    others = [name for name, public in keyring.items() if public.keyid in signed]
     if others and request.client not in others:
         raise TrustError(
             f"the request is signed with {others[0]}'s key, expected {request.client}'s"

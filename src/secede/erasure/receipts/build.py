@@ -195,7 +195,7 @@ def client_scope(
         progress.verification.model: progress
         for entry in journal.entries()
         if entry.state == PROMOTED
-        for progress in [Progress.of(journal, entry)]
+        for progress in [Progress.read(journal, entry)]
     }
     weights = {c.name: c.scope.weight for c in home.federation.clients}
     scope = trained

@@ -2,8 +2,7 @@
 
 The bytes must be the canonical JSON of the envelope, with signatures ordered by key, and every
 signature must be valid and of a known key. So each changed byte is found, and each added or spoilt
-signature. A removed countersignature cannot be found: ask for it by `threshold`, or look at who
-signed.
+signature. A removed countersignature cannot be found: look at who signed.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import UnverifiedSignatureError, VerificationError
 
 from secede.erasure.canonical_json import parse_json, to_canonical
-from secede.erasure.signing.keys import PrivateKey, PublicKey, key_id
+from secede.erasure.signing.keys import PrivateKey, PublicKey
 from secede.erasure.types import Digest, Document, describe_errors
 from secede.errors import TrustError
 from secede.text import short_digest
@@ -61,7 +60,7 @@ def sign(payload: bytes, payload_type: str, *keys: PrivateKey) -> bytes:
 def countersign(data: bytes, key: PrivateKey) -> bytes:
     """Return the envelope with one more signature; the others are kept and not verified."""
     envelope = _read(data, MAX_ENVELOPE_BYTES)
-    if key_id(key.public_key) in envelope.signatures:
+    if key.public_key.keyid in envelope.signatures:
         raise TrustError(
             f"the envelope is signed by key {short_digest(key.public_key.keyid)} already"
         )
@@ -74,23 +73,14 @@ def verify(
     payload_type: str,
     keys: Mapping[str, PublicKey],
     *,
-    threshold: int = 1,
     limit: int = MAX_ENVELOPE_BYTES,
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the payload and the sorted names of its signers; TrustError if it is not valid.
 
-    Every signature must be valid, so `keys` needs the keys of all signers, not of `threshold` many.
+    Every signature must be valid, so `keys` needs the keys of all signers.
     """
-    if threshold < 1:
-        raise ValueError(f"threshold must be at least 1, got {threshold}")
     envelope = _read_type(data, payload_type, limit)
-    signers = sorted(_signers(envelope, keys))
-    if len(signers) < threshold:
-        raise TrustError(
-            f"the envelope is signed by {len(signers)} ({', '.join(signers)}), "
-            f"expected at least {threshold} signatures"
-        )
-    return envelope.payload, tuple(signers)
+    return envelope.payload, tuple(sorted(_signers(envelope, keys)))
 
 
 def unverified_payload(data: bytes, payload_type: str, *, limit: int = MAX_ENVELOPE_BYTES) -> bytes:
@@ -123,9 +113,9 @@ def _type_name(payload_type: str) -> str:
 def _signers(envelope: Envelope, keys: Mapping[str, PublicKey]) -> list[str]:
     names: dict[str, str] = {}
     for name, key in keys.items():
-        if names.setdefault(key_id(key), name) != name:
+        if names.setdefault(key.keyid, name) != name:
             raise TrustError(
-                f"{names[key_id(key)]!r} and {name!r} have the same public key: each needs its own"
+                f"{names[key.keyid]!r} and {name!r} have the same public key: each needs its own"
             )
     message, signers = envelope.pae(), []
     for identity, signature in envelope.signatures.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,17 +40,15 @@ _MAX_KEYS = 100_000  # of a keyring
 _PUBLIC_PEM = b"-----BEGIN PUBLIC KEY-----"
 
 
-@dataclass(frozen=True)
-class Keyring(Mapping[str, PublicKey]):
+class Keyring(dict[str, PublicKey]):
     """Public keys by name; no two names share a key."""
 
-    keys_by_name: Mapping[str, PublicKey]
-
-    def __post_init__(self) -> None:
+    def __init__(self, keys: Mapping[str, PublicKey]) -> None:
+        super().__init__(keys)
         owners: dict[str, str] = {}
-        for name, key in self.keys_by_name.items():
+        for name, key in keys.items():
             check_name(name)
-            owner = owners.setdefault(key_id(key), name)
+            owner = owners.setdefault(key.keyid, name)
             if owner != name:
                 raise ConfigError(
                     f"{owner!r} and {name!r} have the same public key: each needs its own"
@@ -66,18 +64,6 @@ class Keyring(Mapping[str, PublicKey]):
         if len(names) > _MAX_KEYS:
             raise ConfigError(f"{folder} holds {len(names):,} keys, the limit is {_MAX_KEYS:,}")
         return cls({name[:-4]: load_public_key(folder / name) for name in sorted(names)})
-
-    def __getitem__(self, name: str) -> PublicKey:
-        """Return the key of `name`."""
-        return self.keys_by_name[name]
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names."""
-        return iter(self.keys_by_name)
-
-    def __len__(self) -> int:
-        """Return the number of keys."""
-        return len(self.keys_by_name)
 
 
 @dataclass(frozen=True)
@@ -157,11 +143,6 @@ def load_public_key(path: Path) -> PublicKey:
     if not isinstance(key, Ed25519PublicKey):
         raise ConfigError(f"{path} is not an Ed25519 public key in PEM: expected a file NAME.pub")
     return SSlibKey.from_crypto(key)
-
-
-def key_id(public: PublicKey) -> str:
-    """Return the 64 hexadecimal digits that identify a public key in signatures."""
-    return public.keyid
 
 
 def _pair_paths(folder: Path, name: str, public_folder: Path | None) -> tuple[Path, Path]:

@@ -14,9 +14,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from secede import files
 from secede.erasure.storage.home import Home
@@ -33,14 +36,23 @@ _CONTENT_LENGTH = 1024  # written in one piece: a kill leaves the old or the new
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class _LeaseOwner:
+class _LeaseOwner(BaseModel):
     """The process that leased a request last."""
 
     host: str
     pid: int
     token: str
     request: int
+
+
+class _LockOwner(BaseModel):
+    """The process that has the lock for something else than a request."""
+
+    by: int
+    purpose: str
+
+
+C = TypeVar("C", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -51,33 +63,27 @@ class HomeLock:
 
     def last_owner(self) -> _LeaseOwner | None:
         """Return who leased a request last; None if the file is new or damaged."""
-        try:
-            content = json.loads(self.path.read_bytes())
-            return _LeaseOwner(
-                str(content["host"]),
-                int(content["pid"]),
-                str(content["token"]),
-                int(content["request"]),
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return self._read(_LeaseOwner)
 
     def holder(self) -> str | None:
         """Return which process has the lock, and for what; None if it has it for a request."""
-        try:
-            content = json.loads(self.path.read_bytes())
-            return f"process {int(content['by'])} ({str(content['purpose'])[:80]})"
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        owner = self._read(_LockOwner)
+        return f"process {owner.by} ({owner.purpose[:80]})" if owner else None
 
     def write_purpose(self, purpose: str) -> None:
         """Write down what this process has the lock for; the last lease stays known."""
-        owner = self.last_owner()
-        self._write({**(asdict(owner) if owner else {}), "by": os.getpid(), "purpose": purpose})
+        last, owner = self.last_owner(), _LockOwner(by=os.getpid(), purpose=purpose)
+        self._write({**(last.model_dump() if last else {}), **owner.model_dump()})
 
     def write_owner(self, owner: _LeaseOwner) -> None:
         """Write down who leases a request."""
-        self._write(asdict(owner))
+        self._write(owner.model_dump())
+
+    def _read(self, kind: type[C]) -> C | None:
+        try:
+            return kind.model_validate_json(self.path.read_bytes())
+        except (OSError, ValidationError):
+            return None
 
     def _write(self, content: Mapping[str, object]) -> None:
         try:
@@ -127,7 +133,7 @@ def lease_request(
     last = lock.last_owner()
     if last is not None and last.host == host:  # it would have the lock if it lived
         journal.release(last.request, Holder(last.pid, last.token))
-    lock.write_owner(_LeaseOwner(host, holder.pid, holder.token, number))
+    lock.write_owner(_LeaseOwner(host=host, pid=holder.pid, token=holder.token, request=number))
     journal.lease(number, holder, clock(), LEASE_SECONDS)
     ended = threading.Event()
     renewal = threading.Thread(

@@ -78,13 +78,8 @@ class Progress:
     transitions: tuple[Transition, ...]
 
     @classmethod
-    def read(cls, journal: Journal, number: int) -> Progress:
-        """Read the progress of request `number`; RecordError if its details are damaged."""
-        return cls.of(journal, journal.entry(number))
-
-    @classmethod
-    def of(cls, journal: Journal, entry: Entry) -> Progress:
-        """Read the transitions of a request whose entry is known."""
+    def read(cls, journal: Journal, entry: Entry) -> Progress:
+        """Read the transitions of a request."""
         return cls(entry, tuple(map(read_transition, journal.transitions(entry.id))))
 
     @property

@@ -110,10 +110,6 @@ class GuardReport(Document):
     restored: Count  # entries that no local step may move and that came back changed
     to_reference: Number = 0.0  # from the global model, where no more than this is known of it
 
-    def as_dict(self) -> dict[str, Scalar]:
-        """Return the report by name, as ledger and receipt hold it."""
-        return self.model_dump(mode="json")
-
 
 class UnusedWeights(Document):
     """What the first round took out of a model that the retained clients' training does not use."""
@@ -144,6 +140,7 @@ class TransitionDetails(Document):
     """What the journal keeps of one transition."""
 
     state: ClassVar[str]
+    ledger_fields: ClassVar[frozenset[str]] = frozenset()  # that are scalars of the ledger's row
 
     @property
     def ledger_model(self) -> str | None:
@@ -152,7 +149,7 @@ class TransitionDetails(Document):
 
     def scalars(self) -> dict[str, Scalar]:
         """Return what the ledger's row says."""
-        return {}
+        return self.model_dump(include=set(self.ledger_fields))
 
 
 class ReceivedDetails(TransitionDetails):
@@ -165,13 +162,10 @@ class PlanDetails(TransitionDetails):
     """A plan was made; the options are those that the request was planned with first."""
 
     state: ClassVar[str] = PLANNED
+    ledger_fields = frozenset({"plan"})
     plan: Digest
     options: dict[str, Any]  # of `planning.options.EraseOptions`, as JSON
     reason: str | None = None  # for planning again
-
-    def scalars(self) -> dict[str, Scalar]:
-        """Return the plan's digest."""
-        return {"plan": self.plan}
 
 
 class ModelDetails(TransitionDetails):
@@ -196,6 +190,7 @@ class ComputedDetails(ModelDetails):
 class StartDetails(ComputedDetails):
     """A rung was started: by the leaver's local step, or by the server alone."""
 
+    ledger_fields = frozenset({"rung", "method"})
     rung: Rung
     method: Name
     report: dict[str, Scalar]  # of the method
@@ -204,12 +199,8 @@ class StartDetails(ComputedDetails):
     def scalars(self) -> dict[str, Scalar]:
         """Return rung, method and bytes."""
         cost = self.exchange.cost
-        return {
-            "rung": self.rung,
-            "method": self.method,
-            "upload_bytes": cost.upload_bytes,
-            "download_bytes": cost.download_bytes,
-        }
+        sent = {"upload_bytes": cost.upload_bytes, "download_bytes": cost.download_bytes}
+        return super().scalars() | sent
 
 
 class LocalStepDetails(StartDetails):
@@ -232,7 +223,7 @@ class GuardDetails(ComputedDetails):
 
     def scalars(self) -> dict[str, Scalar]:
         """Return what the guard measured."""
-        return self.report.as_dict()
+        return self.report.model_dump(mode="json")
 
 
 class RoundDetails(ComputedDetails):
@@ -266,6 +257,7 @@ class EscalationDetails(TransitionDetails):
     """A rung was given up; `outcome` is the kind of reason, `next_rung` None after the last one."""
 
     state: ClassVar[str] = ESCALATED
+    ledger_fields = frozenset({"rung", "method", "outcome"})
     plan: Digest
     rung: Rung
     method: Name
@@ -276,18 +268,14 @@ class EscalationDetails(TransitionDetails):
 
     def scalars(self) -> dict[str, Scalar]:
         """Return rung, method, outcome and what it took."""
-        scalars: dict[str, Scalar] = {
-            "rung": self.rung,
-            "method": self.method,
-            "outcome": self.outcome,
-        }
-        return scalars | (self.exchange.scalars() if self.exchange else {})
+        return super().scalars() | (self.exchange.scalars() if self.exchange else {})
 
 
 class VerificationDetails(ComputedDetails):
     """The last round's model was measured: all that the receipt says of it."""
 
     state: ClassVar[str] = VERIFIED
+    ledger_fields = frozenset({"rounds", "rounds_needed"})
     rounds: Count
     rounds_needed: Count | None  # None: none of those that were counted was good enough
     trained_from: Digest | None
@@ -300,12 +288,10 @@ class VerificationDetails(ComputedDetails):
     exchange: Exchange
 
     def scalars(self) -> dict[str, Scalar]:
-        """Return the two answers and the rounds."""
-        return {
+        """Return the two answers, the rounds and who was left out."""
+        return super().scalars() | {
             "forgotten": self.verification.forgotten,
             "useful": self.verification.useful,
-            "rounds": self.rounds,
-            "rounds_needed": self.rounds_needed,
             "left_out": self.left_out_count,
         }
 
@@ -314,24 +300,18 @@ class PromotionDetails(ModelDetails):
     """The new model serves and the receipt is issued."""
 
     state: ClassVar[str] = PROMOTED
+    ledger_fields = frozenset({"receipt", "rung"})
     rung: Rung
     method: Name
     receipt: Digest
-
-    def scalars(self) -> dict[str, Scalar]:
-        """Return the receipt and the rung."""
-        return {"receipt": self.receipt, "rung": self.rung}
 
 
 class ClosingDetails(TransitionDetails):
     """The request ended without an erasure."""
 
+    ledger_fields = frozenset({"failed_rungs"})
     reason: str
     failed_rungs: Count
-
-    def scalars(self) -> dict[str, Scalar]:
-        """Return how many rungs were given up."""
-        return {"failed_rungs": self.failed_rungs}
 
 
 class RefusalDetails(ClosingDetails):
@@ -391,8 +371,3 @@ def read_transition(row: TransitionRow) -> Transition:
             "backup"
         ) from error
     return Transition(number=row.number, at=row.at, details=details)
-
-
-def dump_details(details: TransitionDetails) -> dict[str, Any]:
-    """Return details as JSON, for the journal."""
-    return details.model_dump(mode="json")

@@ -46,7 +46,6 @@ from secede.erasure.storage.transition_details import (
     Transition,
     TransitionDetails,
     VerificationDetails,
-    dump_details,
     read_transition,
 )
 from secede.erasure.types import Document, format_time, parse_time
@@ -99,7 +98,7 @@ class ErasureSession:
     def progress(self) -> Progress:
         """How far the erasure has come."""
         if self._progress is None:
-            self._progress = Progress.read(self.journal, self.number)
+            self._progress = Progress.read(self.journal, self.journal.entry(self.number))
         return self._progress
 
     @property
@@ -199,7 +198,7 @@ class ErasureSession:
         row = self.journal.append(
             self.number,
             details.state,
-            dump_details(details),
+            details.model_dump(mode="json"),
             now,
             holder=self.holder,
             allowed=ALLOWED,

@@ -106,6 +106,6 @@ def test_who_works_in_silence_is_named_again(monkeypatch: pytest.MonkeyPatch) ->
         logging.getLogger("secede.erasure").info("asking site-0 for a local step")
         while len(lines) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
-    again = "still at it after 0 s: asking site-0 for a local step"
+    again = "still running after 0 s: asking site-0 for a local step"
     assert lines[:3] == ["asking site-0 for a local step", again, again]
     assert len(logs.LOGGER.handlers) == before

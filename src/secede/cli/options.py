@@ -52,7 +52,7 @@ _TRIGGER = typer.Option(
 Trigger = Annotated[str, _TRIGGER]
 OptionalTrigger = Annotated[str | None, _TRIGGER]
 
-# Of whoever verifies
+# Of verification
 
 Keys = Annotated[Path, typer.Option(help="Folder with the signers' public keys.")]
 ServerName = Annotated[str, typer.Option(help="Name of the server's key.")]

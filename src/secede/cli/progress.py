@@ -61,7 +61,7 @@ class _Bars:
 
 
 class _Bar:
-    """A running seed's."""
+    """The bar of a running seed."""
 
     def __init__(self, bars: Progress, name: str, rounds: int, overall: TaskID | None) -> None:
         self._bars, self._overall = bars, overall
@@ -139,7 +139,7 @@ def drawing() -> Iterator[Callable[[int, int], None]]:
 
 
 class _LastLine(logging.Handler):
-    """Knows the last line that was logged, and for how long none has followed."""
+    """Remembers the last line that was logged, and when."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -156,7 +156,7 @@ class _LastLine(logging.Handler):
         quiet = time.monotonic() - self.time
         if self.line and quiet >= self.patience:
             self.patience *= 2
-            logger.info(f"still at it after {quiet:.0f} s: {self.line.splitlines()[-1]}")
+            logger.info(f"still running after {quiet:.0f} s: {self.line.splitlines()[-1]}")
 
 
 @contextmanager

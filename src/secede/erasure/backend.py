@@ -23,7 +23,7 @@ from secede.unlearning.registry import Situation
 
 
 class ClientEngine(Protocol):
-    """The engine that reaches the clients. Whatever is random in it hangs on a fixed seed."""
+    """The engine that reaches the clients. Everything random in it follows from a fixed seed."""
 
     engine: Engine
     device: torch.device  # where the engine takes states
@@ -31,7 +31,7 @@ class ClientEngine(Protocol):
     training_rounds: int  # that the model took, and retraining takes
 
     def server(self, client: str, retained: Sequence[str], state: State, timeout: float) -> Server:
-        """Return what a method finds; its engine raises SilentError if the leaver is silent."""
+        """Return a method's view of the server; SilentError means that the leaver did not reply."""
         ...
 
     def fresh_model(self, number: int) -> nn.Module:
@@ -115,25 +115,25 @@ class ModelMeasurement(Protocol):
 
 
 class ErasureEvents(Protocol):
-    """What a backend hears of an erasure, so that it keeps what belongs to the serving model."""
+    """Events of an erasure, by which a backend keeps what belongs to the serving model."""
 
     def aggregated(self, shares: Mapping[str, float]) -> None:
-        """Hear whose updates went into a round's mean, and with which share.
+        """Note whose updates went into a round's mean, and with which share.
 
         After a mean that does not weigh, all shares are 0: nobody's can be taken out of it.
         """
         return
 
     def trained(self, start: str, state: State) -> None:
-        """Hear which model came of the round that began at the one with digest `start`."""
+        """Note the model of the round that began at the one with digest `start`."""
         return
 
     def roll_back(self) -> None:
-        """Forget what rounds that led nowhere left at the clients, where they are told so."""
+        """Tell clients to forget what rounds without a result left with them, where possible."""
         return
 
     def commit(self, client: str, trained_from: str | None) -> None:
-        """Go on with the new model and without `client`; destroy all holdings of it.
+        """Switch to the new model, drop `client`, and destroy all holdings of it.
 
         `trained_from` is the digest that the last round started from, None if there was none.
         Called again after a kill, it changes nothing.

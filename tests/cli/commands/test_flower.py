@@ -104,7 +104,7 @@ def test_a_run_that_is_cut_short_is_told(
     options = [word for name in only for word in ("--only", name)]
     shown = CliRunner().invoke(app, ["flower", "down", recorded_runs[0], *options])
     assert shown.exit_code == 0
-    told = "run 7 is cut short; give the command that began it again, and it goes on"
+    told = "run 7 is cut short; repeat the command that began it to continue"
     assert (told in shown.stderr) is cut
 
 

@@ -124,7 +124,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     _, text = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted; the same command goes on from here" in text
+    assert "interrupted; the same command continues from here" in text
 
 
 @pytest.mark.usefixtures("_undrawn")

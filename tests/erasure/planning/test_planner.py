@@ -137,7 +137,7 @@ def test_what_this_version_cannot_do_as_planned_is_refused(
     with pytest.raises(ConfigError, match=next(iter(change))):
         method_of(step.model_copy(update={"parameters": step.parameters | change}))
     fewer = {key: value for key, value in step.parameters.items() if key != "floor"}
-    with pytest.raises(ConfigError, match=r"\(floor\): go on with the version that planned it"):
+    with pytest.raises(ConfigError, match=r"\(floor\): continue with the version that planned it"):
         method_of(step.model_copy(update={"parameters": fewer}))
 
 

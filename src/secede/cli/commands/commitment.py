@@ -72,8 +72,8 @@ def prove(
 ) -> None:
     """Write one sample, and the proof that it was committed to.
 
-    It is for the client, who has samples and salt. The two files show this sample to whoever gets
-    them, and nothing of any other. The proof alone shows nothing.
+    It is for the client, who has samples and salt. Both files together show this sample
+    and nothing of any other. The proof alone shows nothing.
 
     Example: secede commitment prove home site-0 17
     """

@@ -81,7 +81,7 @@ def erase(
                 options=options,
             )
     except KeyboardInterrupt:
-        raise StoppedError("interrupted; the same command goes on from here") from None
+        raise StoppedError("interrupted; the same command continues from here") from None
     _print_outcome(outcome, as_json=json)
 
 

@@ -88,7 +88,7 @@ def _clean_up(folder: Path, *, existed: bool) -> str:
     if not existed:
         shutil.rmtree(folder, ignore_errors=True)
     rest = f"{folder} is no home" if folder.exists() else f"nothing was written to {folder}"
-    return f"interrupted: {rest}; the same command begins anew"
+    return f"interrupted: {rest}; the same command starts again"
 
 
 def _usable_name(text: str) -> str:

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 Folder = Annotated[Path, typer.Argument(help="Folder of the project.")]
 
 _STATUS_SECONDS = 15.0  # to ask a SuperLink that is about to stop for its runs
-_AGAIN = "give the command that began it again, and it goes on"
+_AGAIN = "repeat the command that began it to continue"
 
 group = typer.Typer(
     name="flower", help="Set up a Flower federation to erase from.", no_args_is_help=True

@@ -189,7 +189,7 @@ def _run_and_report(
     jobs: int | None = None,
     as_json: bool,
 ) -> None:
-    """Run experiments, seeds at once, and write a report; if no folder is given, beside the run."""
+    """Run experiments, several seeds at once, and write a report, by default beside the run."""
     from secede.experiments.runner import run as run_seeds
 
     try:
@@ -198,7 +198,7 @@ def _run_and_report(
     except KeyboardInterrupt:
         # A second Ctrl-C would only cut short the threads that finish their round.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        raise StoppedError("interrupted; the same command goes on from here") from None
+        raise StoppedError("interrupted; the same command continues from here") from None
     _report(folders, report or folders[0] / "report", as_json=as_json)
 
 

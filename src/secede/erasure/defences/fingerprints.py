@@ -154,7 +154,7 @@ class ReplayDetector:
 
 
 def _near(sent: Mapping[int, State], start: State, measure: Measure) -> set[int]:
-    """Return who is at an old update, and far nearer to it than the start and the others are."""
+    """Return the clients far nearer to an old update than the round's start and the others."""
     start_distance = measure(start)
     distances = {client: measure(state) for client, state in sent.items()}
     clients = set[int]()

@@ -54,7 +54,7 @@ class Tally:
 
 
 def tally(engine: Engine, clients: Sequence[int], state: State) -> Tally:
-    """Let each client count on its own samples with `state`; leave out who is silent or invalid."""
+    """Let each client count its right answers with `state`; exclude silent and invalid replies."""
     counts, left_out, cost = dict[int, Counts](), dict[int, str](), Cost()
     for client in clients:
         try:

@@ -111,7 +111,7 @@ class Attempt(Document):
 
 
 class LeftOut(Document):
-    """A retained client that the rung went on without, and why."""
+    """A retained client that was excluded from the rung, and why."""
 
     client: Name
     why: Name
@@ -142,7 +142,7 @@ class Software(Document):
 
 
 class Computed(Software):
-    """The software of some steps; there are several if the erasure went on elsewhere."""
+    """The software of some steps; there are several if the erasure continued elsewhere."""
 
     steps: Annotated[tuple[Name, ...], Field(min_length=1, max_length=16)]
 

@@ -196,7 +196,7 @@ def method_of(step: Step) -> Method:
         differing = [k for k in {**stated, **now} if stated.get(k, absent) != now.get(k, absent)]
         raise ConfigError(
             f"this erasure was planned with other parameters of {step.method} than this version "
-            f"of secede has ({', '.join(differing)}): go on with the version that planned it"
+            f"of secede has ({', '.join(differing)}): continue with the version that planned it"
         )
     return method
 

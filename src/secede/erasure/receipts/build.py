@@ -158,7 +158,7 @@ def _settings(plan: Plan, step: Step) -> dict[str, Setting]:
 
 
 def _software(progress: Progress) -> tuple[Computed, ...]:
-    """Return what computed this rung: more than one if it went on with other software."""
+    """Return what computed this rung: more than one if it continued with other software."""
     by_software: dict[bytes, tuple[Software, list[str]]] = {}
     for details in progress.computed:
         software = details.software

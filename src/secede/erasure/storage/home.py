@@ -76,7 +76,7 @@ class Federation(Document):
 
 
 class Home:
-    """The folder and the paths in it; its databases are opened by whoever needs them."""
+    """The folder and the paths in it; its databases are opened where they are needed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

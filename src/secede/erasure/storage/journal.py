@@ -122,7 +122,7 @@ class Journal(Database):
         federation: str,
         quota: int = QUOTA,
     ) -> Accepted | AlreadyAccepted:
-        """Write a signed request down, once however often it comes.
+        """Record a signed request, once however often it comes.
 
         Every reason to refuse it raises and leaves no trace: TrustError if it is forged or
         changed, RequestError otherwise. `quota` holds for clients that have none of their own.
@@ -176,7 +176,7 @@ class Journal(Database):
             return find_entry(connection, number)
 
     def extend(self, number: int, months: int, reason: str, now: datetime) -> Entry:
-        """Put the due date off to `months` (1 or 2) beyond the first month, and say why."""
+        """Postpone the due date to `months` (1 or 2) after the first month, with a reason."""
         with self.transaction() as connection:
             entry = find_entry(connection, number)
             check_extension(entry, months, reason, now)

@@ -1,4 +1,4 @@
-"""The home's lock: one process works in a home, and others are told which one.
+"""The home's lock: one process works in a home, and an error names it to others.
 
 The file lock ends with its process. The journal's lease counts for other machines, too: a killed
 process leaves its lease behind, which the next process on the same machine gives back. While a
@@ -46,7 +46,7 @@ class _LeaseOwner(BaseModel):
 
 
 class _LockOwner(BaseModel):
-    """The process that has the lock for something else than a request."""
+    """The process that has the lock, and its purpose."""
 
     by: int
     purpose: str
@@ -99,7 +99,7 @@ class BusyError(RecordError):
     def __init__(self, folder: Path, holder: str) -> None:
         super().__init__(
             f"{folder} is in use by {holder}: wait until it is done; if that process is killed, "
-            "the next one goes on at once"
+            "the next one continues at once"
         )
         self.holder = holder
 

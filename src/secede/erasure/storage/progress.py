@@ -4,7 +4,7 @@
                        ↘ server step (a rung without the leaver) ↗
     a rung that fails → escalated → the next rung, or rolled back if there is none
 
-Everything is read from the journal alone, so that whoever resumes after a kill sees the same.
+Everything is read from the journal alone: a process that resumes after a kill sees the same.
 """
 
 from __future__ import annotations

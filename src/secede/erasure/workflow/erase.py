@@ -96,7 +96,7 @@ def receive(
     quota: int = QUOTA,
     operator: Mapping[str, PublicKey] | None = None,
 ) -> Entry:
-    """Write a signed request down, and the acknowledgement that its client gets.
+    """Record a signed request, and write the acknowledgement that its client gets.
 
     `operator` has the key that signs for a client without one; it counts for requests alone. The
     same request again changes nothing. Where the home's records contradict each other the request

@@ -1,4 +1,4 @@
-"""What is measured in the end: by the retained clients, the leaver if it is there, the server.
+"""The final measurement: by the retained clients, the leaver if it is there, and the server.
 
 Without a model retrained without the leaver nobody can say that the result forgot as retraining
 would: the answer stays open then, and the receipt says so.
@@ -71,14 +71,16 @@ KEPT = (
     "What the retained clients' training does not use was kept as the leaver returned it, as "
     "asked: a backdoor in it would be left to their training."
 )
-STAYED = "{count} of the model's weights could not fade and stayed as the client returned them: "
+STAYED = (
+    "{count} of the model's weights could not be removed and stayed as the client returned them: "
+)
 CLEARED = (
-    "{count} of the model's weights could not fade and stayed as the client returned them, but for "
-    "what nobody's training reaches, which was set to zero: "
+    "{count} of the model's weights could not be removed and stayed as the client returned them, "
+    "but for what nobody's training reaches, which was set to zero: "
 )
 HIDDEN = (
     "Secure aggregation hid the retained clients' updates: none was checked by itself, no robust "
-    "mean was possible, and what faded was told by their mean alone."
+    "mean was possible, and their mean alone showed which weights are unused."
 )
 STALE = (
     "Retained clients that took no part in the last round keep their last updates, trained from "
@@ -91,7 +93,7 @@ UNSOUND = "What the client counted on its own samples does not add up and was le
 
 
 def verify(session: ErasureSession) -> None:
-    """Measure the last round's model and write down what came of it."""
+    """Measure the last round's model and write the scores into the journal."""
     progress, plan, step = session.progress, session.plan, session.step
     last, baseline = progress.rounds[-1], progress.baseline
     assert baseline is not None  # the gate has passed

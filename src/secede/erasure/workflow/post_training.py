@@ -80,7 +80,7 @@ def check_gate(
 
 
 def count(participants: Participants, state: State, model: str) -> tuple[dict[str, Counts], Cost]:
-    """Let those present count with a model; leave out who is silent or sends impossible counts."""
+    """Let those present count with a model; exclude silent clients and impossible counts."""
     session = participants.session
     numbers = session.engine_numbers(participants.present)
     participants.record_sent(model, participants.present)
@@ -102,7 +102,7 @@ def count(participants: Participants, state: State, model: str) -> tuple[dict[st
 
 
 def _veto(participants: Participants, state: State, retained: Counts) -> str | None:
-    """Return what the server's own samples have against a model, where it has some."""
+    """Return the loss that the server's own samples show, where it has some."""
     backend, plan = participants.session.backend, participants.plan
     after = backend.held_out(state)
     if after is None:

@@ -1,4 +1,4 @@
-"""The end of an erasure: the new model serves, what must go goes, the receipt is signed.
+"""The end of an erasure: the new model serves, the old ones are deleted, the receipt is signed.
 
 Every step may be done again after a kill and then changes nothing. Rows of the ledger get their
 time when they are first written; the receipt takes its times from them. Before each thing
@@ -36,7 +36,7 @@ _REASON_LENGTH = 500  # characters of a reason that the journal keeps
 def promote(session: ErasureSession) -> None:
     """Put the verified model into service, retire the old one, destroy, sign, and end."""
     plan, step, verified = session.plan, session.step, session.progress.verification
-    session.append_request_rows()  # whoever extended it may have been killed before the ledger
+    session.append_request_rows()  # an extension may have been killed before the ledger
     if not is_promoted(session):
         try:
             _rehearse(session, verified)
@@ -89,7 +89,7 @@ def _close(session: ErasureSession, kind: type[ClosingDetails], reason: str) -> 
 
 
 def _rehearse(session: ErasureSession, verified: VerificationDetails) -> None:
-    """Make the receipt out before anything is done for good; only its times are not the last."""
+    """Make a draft of the receipt before anything is done for good; only its times will change."""
     now = format_time(session.clock())
     carriers = _carriers(session)
     for model in carriers:

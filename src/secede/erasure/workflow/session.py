@@ -270,7 +270,7 @@ def describe(details: TransitionDetails, name: str) -> str:
     if isinstance(details, RoundDetails):
         return f"{name} round {details.round}{_describe_round(details)}"
     if isinstance(details, ClosingDetails):
-        return name  # whoever works on it logs the outcome, and why
+        return name  # the command logs the outcome, and why
     if isinstance(details, EscalationDetails):
         return f"{name}: {details.method}, {details.outcome}, {details.reason}"
     if isinstance(details, StartDetails | PromotionDetails):

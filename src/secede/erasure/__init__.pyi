@@ -12,9 +12,6 @@ from .defences.reply_checks import WRONG_SAMPLES as WRONG_SAMPLES
 from .defences.state_message import pack_state as pack_state
 from .defences.state_message import unpack_state as unpack_state
 from .defences.weight_layout import last_layer as last_layer
-from .documents.acknowledgement import ACKNOWLEDGEMENT_TYPE as ACKNOWLEDGEMENT_TYPE
-from .documents.acknowledgement import Acknowledgement as Acknowledgement
-from .documents.acknowledgement import verify_acknowledgement as verify_acknowledgement
 from .documents.data_commitment import MAX_PROOF_BYTES as MAX_PROOF_BYTES
 from .documents.data_commitment import MAX_SAMPLE_BYTES as MAX_SAMPLE_BYTES
 from .documents.data_commitment import Commitment as Commitment
@@ -40,12 +37,15 @@ from .documents.receipt import Score as Score
 from .documents.receipt import Setting as Setting
 from .documents.receipt import Software as Software
 from .documents.receipt import Verification as Verification
+from .documents.request import ACKNOWLEDGEMENT_TYPE as ACKNOWLEDGEMENT_TYPE
 from .documents.request import MAX_REQUEST_BYTES as MAX_REQUEST_BYTES
 from .documents.request import TRIGGERS as TRIGGERS
+from .documents.request import Acknowledgement as Acknowledgement
 from .documents.request import Request as Request
 from .documents.request import check_trigger as check_trigger
 from .documents.request import new_request as new_request
 from .documents.request import sign_request as sign_request
+from .documents.request import verify_acknowledgement as verify_acknowledgement
 from .documents.request import verify_request as verify_request
 from .planning.options import EraseOptions as EraseOptions
 from .planning.options import check_options as check_options

@@ -13,8 +13,12 @@ from harness.erasure.questions import NOW, People, later, people
 from secede.cli.app import app
 from secede.cli.commands import requests as module
 from secede.cli.commands.requests import list_requests, quota
-from secede.erasure.documents.acknowledgement import verify_acknowledgement
-from secede.erasure.documents.request import new_request, sign_request, unverified_request
+from secede.erasure.documents.request import (
+    new_request,
+    sign_request,
+    unverified_request,
+    verify_acknowledgement,
+)
 from secede.erasure.signing.keys import load_private_key
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal

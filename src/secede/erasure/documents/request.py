@@ -1,7 +1,12 @@
-"""A signed request for erasure, and the dates by which the server must answer it.
+"""A signed request for erasure, its acknowledgement, and the dates by which it must be answered.
 
-It names institutions, not people, and is signed with the client's own key. The nonce makes two
-requests of the same second differ; it is never shown.
+A request names institutions, not people, and is signed with the client's own key. The nonce makes
+two requests of the same second differ; it is never shown.
+
+The server signs the acknowledgement: when the request came, and when it is due. It is signed anew
+when the due date is extended, and when the request ends without an erasure, with the reason (GDPR
+Art. 12(3) and (4)); an erasure ends in a receipt instead. The client keeps it and checks it with
+the server's public key alone.
 """
 
 from __future__ import annotations
@@ -16,11 +21,12 @@ from pydantic import Field, ValidationError, model_validator
 
 from secede.erasure.canonical_json import digest, parse_json, to_canonical
 from secede.erasure.signing import dsse
-from secede.erasure.signing.keys import PrivateKey, PublicKey
+from secede.erasure.signing.keys import SERVER, PrivateKey, PublicKey
 from secede.erasure.types import (
     Digest,
     Document,
     Name,
+    Text,
     Timestamp,
     describe_errors,
     format_time,
@@ -35,6 +41,12 @@ MAX_LIFETIME = timedelta(days=31)  # between issued and expires
 CLOCK_SKEW = timedelta(minutes=5)  # a client's clock may be ahead of the server's by this much
 MONTHS = 1  # to answer a request (GDPR Art. 12(3))
 MAX_FURTHER_MONTHS = 2  # by which that may be extended
+ACKNOWLEDGEMENT_TYPE = "application/vnd.secede.erasure-acknowledgement+json"
+MAX_ACKNOWLEDGEMENT_BYTES = 16_384  # signed; one takes about 700
+REMEDIES = (
+    "The client may lodge a complaint with a supervisory authority and seek a judicial remedy "
+    "(GDPR Art. 12(4))."
+)
 
 Trigger = Literal["consent-withdrawn", "objection", "unlawful", "contract-ended", "other"]
 TRIGGERS: tuple[str, ...] = get_args(Trigger)
@@ -179,3 +191,45 @@ def days_left(due: datetime, now: datetime) -> int:
     """Return the number of days until `due`: 0 on the day itself, negative once it has passed."""
     days = (due.astimezone(UTC).date() - now.astimezone(UTC).date()).days
     return min(days, -1) if now > due else days
+
+
+class Ended(Document):
+    """When and why a request ended without an erasure."""
+
+    state: Literal["refused", "rolled-back"]
+    at: Timestamp
+    reason: Text
+    remedies: Text = REMEDIES
+
+
+class Acknowledgement(Document):
+    """When a request came, when it is due, and how it ended if nothing was erased."""
+
+    version: Literal[1] = 1
+    request: Digest
+    federation: Name
+    client: Name
+    received: Timestamp
+    due: Timestamp
+    extended_to: Timestamp | None
+    reason: Text | None  # for the extension
+    ended: Ended | None
+
+
+def sign_acknowledgement(acknowledgement: Acknowledgement, key: PrivateKey) -> bytes:
+    """Return the acknowledgement, signed by the server."""
+    return dsse.sign(to_canonical(acknowledgement.model_dump()), ACKNOWLEDGEMENT_TYPE, key)
+
+
+def verify_acknowledgement(
+    data: bytes, keys: Mapping[str, PublicKey], *, server: str = SERVER
+) -> Acknowledgement:
+    """Return the acknowledgement if the server signed it; TrustError otherwise."""
+    if server not in keys:
+        raise TrustError(f"no public key of the server {server!r}")
+    key = {server: keys[server]}
+    payload, _ = dsse.verify(data, ACKNOWLEDGEMENT_TYPE, key, limit=MAX_ACKNOWLEDGEMENT_BYTES)
+    try:
+        return Acknowledgement.model_validate(parse_json(payload, MAX_ACKNOWLEDGEMENT_BYTES))
+    except ValidationError as error:
+        raise TrustError(f"not an acknowledgement: {describe_errors(error)}") from None

@@ -17,9 +17,7 @@ from typing import TypeVar
 import torch
 
 from secede import state as states
-from secede.erasure.defences.fingerprints import Fingerprints
 from secede.erasure.defences.guard import Guard
-from secede.erasure.planning.planner import method_of
 from secede.erasure.storage.transition_details import (
     EscalationDetails,
     GuardDetails,
@@ -57,8 +55,7 @@ class MethodError(SecedeError):
 def start_rung(session: ErasureSession) -> None:
     """Take the next rung: ask the leaver, or let the server start."""
     plan, step = session.plan, session.step
-    method = method_of(step)
-    is_local = step.rung == "local-step"
+    method, is_local = session.method, step.rung == "local-step"
     logger.info(f"asking {plan.client} for a local step" if is_local else f"starting {step.method}")
     record_fingerprints(session)
     participants = Participants.of(session)
@@ -169,32 +166,31 @@ def or_escalate(
 
 def record_fingerprints(session: ErasureSession) -> None:
     """Fingerprint the registered models while their files are there: an erasure destroys some."""
-    fingerprints = _fingerprints(session)
     for model in session.registry.models():
-        if model.run != session.run or fingerprints.has(model.digest):
+        if model.run != session.run or session.fingerprints.has(model.digest):
             continue
         if not session.home.model_path(model.digest).exists():
             continue
         state = session.load_model(model.digest)
-        fingerprints.save(model.digest, state, session.trainable & state.keys())
+        session.fingerprints.save(model.digest, state, session.trainable & state.keys())
 
 
 def guard(session: ErasureSession) -> None:
     """Hold what the leaver returned against what the server knows."""
-    plan, step, start = session.plan, session.step, session.progress.start
+    plan, start = session.plan, session.progress.start
     state, memory = session.load_state(start.state_file)
     guard = Guard(
         global_state=session.load_model(plan.model),
         fresh_model=session.backend.fresh_model,
         last=session.backend.last_update(plan.client),
         trace=session.backend.update_trace(plan.client),
-        radius=_radius(method_of(step)),
+        radius=_radius(session.method),
         ball=plan.guard.radius,
         max_distance=plan.guard.max_distance,
         min_distance=plan.guard.min_distance,
         min_line_distance=plan.guard.min_line_distance,
         registered={model.digest for model in session.registry.models()},
-        fingerprints=_fingerprints(session),
+        fingerprints=session.fingerprints,
     )
     try:
         safe_state, report = guard.check(state)
@@ -252,10 +248,6 @@ def _scalars(report: Mapping[str, object]) -> dict[str, Scalar]:
         elif isinstance(value, float):
             scalars[name] = value if math.isfinite(value) else None
     return scalars
-
-
-def _fingerprints(session: ErasureSession) -> Fingerprints:
-    return Fingerprints(session.home.path / "sketches")
 
 
 def _origin(error: Exception) -> tuple[str, int]:

@@ -15,9 +15,14 @@ from pathlib import Path
 
 from secede import files
 from secede.erasure.backend import FederationBackend
-from secede.erasure.documents.acknowledgement import Acknowledgement, Ended, sign_acknowledgement
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.request import Request, due_date
+from secede.erasure.documents.request import (
+    Acknowledgement,
+    Ended,
+    Request,
+    due_date,
+    sign_acknowledgement,
+)
 from secede.erasure.planning.options import (
     EraseOptions,
     check_options,

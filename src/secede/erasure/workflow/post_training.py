@@ -18,7 +18,6 @@ from secede.erasure.defences import gate, unused_weights, weight_layout
 from secede.erasure.defences.gate import Counts
 from secede.erasure.defences.reply_checks import MALFORMED, WRONG_SAMPLES
 from secede.erasure.documents.plan import Plan, Step
-from secede.erasure.planning.planner import method_of
 from secede.erasure.storage.transition_details import (
     BaselineCounts,
     ClassCounts,
@@ -151,7 +150,7 @@ def proceed(session: ErasureSession) -> None:
 
 def _train_round(session: ErasureSession, last: RoundDetails) -> None:
     state, memory = session.load_state(last.state_file)
-    method, number = method_of(session.step), last.round + 1
+    method, number = session.method, last.round + 1
     participants = Participants.of(session)
 
     def train() -> tuple[State, RoundDetails]:
@@ -266,11 +265,6 @@ def _is_enough(
         return False
     if not last.passed or last.model == plan.model:
         return False
-    return _pays(rounds, baseline)
-
-
-def _pays(rounds: tuple[RoundDetails, ...], baseline: BaselineCounts) -> bool:
-    """Return whether one more round would not be worth it."""
     accuracies = [done.gate.accuracy for done in rounds if done.gate]
     return rounds_that_pay(read_counts(baseline).overall().value, accuracies) is not None
 

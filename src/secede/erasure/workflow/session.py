@@ -20,10 +20,11 @@ from torch import Tensor
 from secede import files
 from secede import state as states
 from secede.erasure.backend import FederationBackend
-from secede.erasure.defences.fingerprints import ReplayDetector
+from secede.erasure.defences.fingerprints import Fingerprints, ReplayDetector
 from secede.erasure.documents.ledger_rows import MAX_NAMES, DeliveredBody, Row
 from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.documents.request import Request
+from secede.erasure.planning.planner import method_of
 from secede.erasure.signing.keys import SERVER, PrivateKey
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
@@ -54,7 +55,7 @@ from secede.errors import ConfigError, RecordError, StateError, StorageError
 from secede.federation.robust import by_name
 from secede.state import State
 from secede.text import fill_line
-from secede.unlearning.method import Server
+from secede.unlearning.method import Method, Server
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +117,16 @@ class ErasureSession:
     def step(self) -> Step:
         """The rung of the plan that is taken."""
         return self.plan.ladder[self.progress.rung]
+
+    @property
+    def method(self) -> Method:
+        """The method of that rung, with the parameters of the plan."""
+        return method_of(self.step)
+
+    @cached_property
+    def fingerprints(self) -> Fingerprints:
+        """The fingerprints of registered models."""
+        return Fingerprints(self.home.path / "sketches")
 
     def serving_model(self) -> Model:
         """Return the registered model that serves."""

@@ -9,8 +9,8 @@ from harness.erasure import small
 from harness.erasure.small import NOW, later
 from secede.cli.commands import requests as commands
 from secede.cli.commands.verify import verify
-from secede.erasure.documents.acknowledgement import verify_acknowledgement
 from secede.erasure.documents.ledger_rows import ExtendedBody
+from secede.erasure.documents.request import verify_acknowledgement
 from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal

@@ -2,7 +2,7 @@
 
 Through the engine's two methods all agree on the digest: the same updates, the same answers.
 
-Tests `federation/engine.py` too.
+Tests `federation/cost.py` and `federation/engine.py` too.
 """
 
 from __future__ import annotations

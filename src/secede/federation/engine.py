@@ -7,39 +7,15 @@ The simulator implements it here; a live federation implements the same two meth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, TypeVar
 
 from torch import Tensor, nn
 
+from secede.federation.cost import Cost as Cost
 from secede.federation.training import LocalTraining, Loss
 from secede.state import State, check_all_finite, digest, is_finite, mean
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Rounds, bytes sent and received, per-sample gradients and wall-clock seconds."""
-
-    rounds: int = 0
-    upload_bytes: int = 0
-    download_bytes: int = 0
-    gradient_samples: int = 0
-    seconds: float = 0.0
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            rounds=self.rounds + other.rounds,
-            upload_bytes=self.upload_bytes + other.upload_bytes,
-            download_bytes=self.download_bytes + other.download_bytes,
-            gradient_samples=self.gradient_samples + other.gradient_samples,
-            seconds=self.seconds + other.seconds,
-        )
-
-    def as_dict(self) -> dict[str, int | float]:
-        """Return the cost as a dict, for records."""
-        return asdict(self)
-
 
 Batch = tuple[Tensor, Tensor]
 

@@ -44,7 +44,7 @@ from secede.erasure.storage.transition_details import (
 )
 from secede.erasure.types import MAX_SAFE_INTEGER
 from secede.errors import RecordError
-from secede.federation.engine import Cost
+from secede.federation.cost import Cost
 
 # Planned again: the serving model changed meanwhile, or a kept state is damaged.
 ALLOWED: Mapping[str, Sequence[str]] = {

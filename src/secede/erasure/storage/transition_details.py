@@ -18,7 +18,7 @@ from secede.erasure.documents.receipt import Scope, Software, Verification
 from secede.erasure.storage.journal_entries import TransitionRow
 from secede.erasure.types import Count, Digest, Document, Name, Number, Scalar, describe_errors
 from secede.errors import RecordError
-from secede.federation.engine import Cost
+from secede.federation.cost import Cost
 
 RECEIVED, PLANNED, REFUSED = "received", "planned", "refused"
 LOCAL_STEP, SERVER_STEP, GUARDED = "local-step", "server-step", "guarded"

@@ -7,11 +7,16 @@ from dataclasses import replace
 
 from benchmarks.archives import joined
 from secede.reports import names
-from secede.reports.analysis.formats import format_interval, format_number
-from secede.reports.analysis.statistics import Estimate, mean_over_seeds
+from secede.reports.analysis.estimates import (
+    Estimate,
+    format_interval,
+    format_number,
+    gap_to_retraining,
+    mean_over_seeds,
+)
 from secede.reports.records.runs import Attack, Run
 from secede.reports.tables import methods as compared
-from secede.reports.tables import overview, paired
+from secede.reports.tables import overview
 from secede.reports.tables.table import markdown, markdown_rows
 
 SHORT = {
@@ -46,7 +51,7 @@ def _worth(runs: Sequence[Run], columns: Sequence[str]) -> str:
 
 
 def _further(runs: Sequence[Run], columns: Sequence[str]) -> str:
-    return _columns(_rows(paired.further_table(runs))[0], columns)
+    return _columns(_rows(overview.further_table(runs))[0], columns)
 
 
 def _course(runs: Sequence[Run], shown: Sequence[str]) -> str:
@@ -66,21 +71,19 @@ def with_methods(run: Run, methods: Sequence[str]) -> Run:
 
 def _points(run: Run, arm: str) -> str:
     # Retraining has had more rounds in the end; here it is asked after as many.
-    gap, last = (
-        compared.gap_to_retraining(run),
-        run.last_round(run.erased if arm == names.RETRAIN else arm),
-    )
+    last = run.last_round(run.erased if arm == names.RETRAIN else arm)
     ends = [*(end for end in ROUNDS if end < last), last]
-    return " → ".join(format_number(gap(arm, end).mean, "difference") for end in ends)
+    gaps = (gap_to_retraining(run, arm, end, run.config.main_probe) for end in ends)
+    return " → ".join(format_number(gap.mean, "difference") for gap in gaps)
 
 
 def _apart(runs: Sequence[Run], shown: Sequence[str]) -> str:
-    return _turned(_rows(paired.further_table(runs))[0], shown)
+    return _turned(_rows(overview.further_table(runs))[0], shown)
 
 
 def _midway(runs: Sequence[Run], shown: Sequence[str]) -> str:
     """Return the same after those rounds of a course that are neither the first nor the last."""
-    return _turned(_rows(paired.further_table_after(runs, ROUNDS[1:]))[0], shown)
+    return _turned(_rows(overview.further_table_after(runs, ROUNDS[1:]))[0], shown)
 
 
 def _between(runs: Sequence[Run], shown: Sequence[str]) -> str:
@@ -88,7 +91,7 @@ def _between(runs: Sequence[Run], shown: Sequence[str]) -> str:
     labels = {names.label(m): m for run in runs for m in run.config.methods}
     chosen = [labels[_known(name, [*labels])] for name in shown]
     both = [with_methods(run, chosen) for run in runs if {*chosen} <= {*run.config.methods}]
-    return _columns(_rows(paired.further_table(both))[0], shown[1:])
+    return _columns(_rows(overview.further_table(both))[0], shown[1:])
 
 
 def _valued(runs: Sequence[Run], shown: Sequence[str]) -> str:
@@ -96,7 +99,7 @@ def _valued(runs: Sequence[Run], shown: Sequence[str]) -> str:
 
 
 def _nearer(runs: Sequence[Run], others: Sequence[str]) -> str:
-    heading, line, *rows = _rows(paired.nearer_table(runs))[0]
+    heading, line, *rows = _rows(overview.nearer_table(runs))[0]
     return markdown_rows([heading, line, *_named(rows, others)])
 
 
@@ -144,7 +147,7 @@ def _seeds(runs: Sequence[Run], columns: Sequence[str]) -> str:
     count = len(runs[0].seeds)
     rows = [("", *(f"seed {place}" for place in range(count))), ("---", *["---:"] * count)]
     for run in runs:
-        ends = [paired.distances(run, run.erased, end) for end in paired.ENDS]
+        ends = [overview.distances(run, run.erased, end) for end in overview.ENDS]
         gaps = (
             tuple(format_number(end, "difference") for end in pair)
             for pair in zip(*ends, strict=True)
@@ -201,7 +204,7 @@ def _known_of(run: Run, model: tuple[str, int], score: str | None) -> list[float
 
 
 def _beside(runs: Sequence[Run], others: Sequence[str]) -> str:
-    """Return how the judged method stands beside other records' methods: nothing is paired."""
+    """Return how the judged method stands beside other records' methods: nothing is overview."""
     here = {run.config.title: run for run in runs}
     pairs = [(here[run.config.title], run) for run in joined(*others) if run.config.title in here]
     heading = (f"{names.label(runs[0].erased)} against", *BESIDE)
@@ -215,8 +218,8 @@ def _beside(runs: Sequence[Run], others: Sequence[str]) -> str:
 def _stands(run: Run, other: Run, method: str) -> Iterator[bool]:
     """Say what BESIDE asks of one experiment."""
     both = ((run, run.erased), (other, method))
-    for end in paired.ENDS:
-        ours, theirs = (paired.distances(one, arm, end) for one, arm in both)
+    for end in overview.ENDS:
+        ours, theirs = (overview.distances(one, arm, end) for one, arm in both)
         yield abs(mean_over_seeds(ours).mean) < abs(mean_over_seeds(theirs).mean)
         here, there = (mean_over_seeds([*map(abs, found)]) for found in (ours, theirs))
         yield _below(here, there)

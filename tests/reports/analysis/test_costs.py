@@ -36,10 +36,10 @@ def test_megabytes_are_decimal() -> None:
 def test_reach_finds_the_first_round_at_or_above_the_level(run: Run) -> None:
     curve = run.seeds[0].curves["retrain"]
     for level, rounds in ((0.9, 2), (0.91, 3), (0.0, 0)):
-        found = cost_to_reach(curve, level)
+        found = cost_to_reach(curve, level, "clean_accuracy")
         assert found is not None
         assert found.rounds == rounds
-    assert cost_to_reach(curve, 0.99) is None
+    assert cost_to_reach(curve, 0.99, "clean_accuracy") is None
 
 
 def test_the_ratio_to_retraining_matches_the_hand_sum(run: Run) -> None:

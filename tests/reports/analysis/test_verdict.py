@@ -3,8 +3,15 @@ from itertools import product
 
 import pytest
 
-from secede.reports.analysis.questions import Answer, Reply
-from secede.reports.analysis.verdict import ONE_SEED, Verdict, joint_headline, judge, judged_round
+from secede.reports.analysis.verdict import (
+    ONE_SEED,
+    Answer,
+    Reply,
+    Verdict,
+    joint_headline,
+    judge,
+    judged_round,
+)
 from secede.reports.records.runs import Run
 
 Make = Callable[..., Run]

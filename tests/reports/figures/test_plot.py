@@ -1,4 +1,4 @@
-from secede.reports.analysis.statistics import Estimate
+from secede.reports.analysis.estimates import Estimate
 from secede.reports.figures.plot import (
     BarGroup,
     BarPanel,

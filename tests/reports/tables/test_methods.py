@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from secede.reports.analysis.statistics import Estimate
+from secede.reports.analysis.estimates import Estimate
 from secede.reports.records.runs import Run
 from secede.reports.tables.methods import method_table
 from secede.reports.tables.table import Mark, Row, Table, markdown

@@ -3,7 +3,7 @@ import io
 
 import pytest
 
-from secede.reports.analysis.statistics import Estimate
+from secede.reports.analysis.estimates import Estimate
 from secede.reports.tables.table import Column, Mark, Row, Table, csv_text, markdown
 
 SHARE = Estimate(0.981, 0.97, 0.99, 3, "seeds")
@@ -18,10 +18,11 @@ TABLE = Table(
 
 
 def test_rows_become_text_with_intervals() -> None:
-    assert TABLE.texts() == (
-        ("Erased", "98.1\u00a0% (97.0 to 99.0)", ""),
-        ("Ratio", "", "2.0×"),
-    )
+    rows = markdown(TABLE, "Model").replace("\u00a0", " ").splitlines()[2:]
+    assert rows == [
+        "| Erased (a note, with comma) | 98.1 % (97.0 to 99.0) | never |",
+        "| Ratio | never | 2.0× |",
+    ]
 
 
 def test_a_row_may_have_a_unit_of_its_own() -> None:
@@ -42,7 +43,7 @@ def test_csv_holds_one_line_per_value_in_fractions() -> None:
 
 def test_a_row_must_fill_its_columns() -> None:
     with pytest.raises(ValueError, match="zip"):
-        Table(TABLE.columns, (Row("short", "", (SHARE,)),)).texts()
+        markdown(Table(TABLE.columns, (Row("short", "", (SHARE,)),)), "Model")
 
 
 MARKED = Table(

@@ -246,7 +246,7 @@ def _overview(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> Table:
 def _table(run: Run) -> Table:
     """Return what fits 80 columns; the page and the CSV files hold the rest."""
     from secede.reports import names
-    from secede.reports.analysis.formats import format_brief
+    from secede.reports.analysis.estimates import format_brief
     from secede.reports.tables.scores import score_table
 
     table = score_table(run)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from secede.reports import names
-from secede.reports.analysis.statistics import Estimate, mean_over_seeds
+from secede.reports.analysis.estimates import Estimate, Unit, mean_over_seeds
 from secede.reports.records.runs import Cost, Point, Run
 from secede.text import plural
 
@@ -23,6 +23,13 @@ QUANTITIES: dict[Quantity, str] = {
     "download_mb": "downloaded",
     "gradient_samples": "gradient samples",
     "seconds": "computing",
+}
+UNITS: dict[Quantity, Unit] = {
+    "rounds": "rounds",
+    "upload_mb": "MB",
+    "download_mb": "MB",
+    "gradient_samples": "count",
+    "seconds": "seconds",
 }
 
 
@@ -98,9 +105,7 @@ def amount(cost: Cost, quantity: Quantity) -> float:
             return cost.seconds
 
 
-def cost_to_reach(
-    curve: Sequence[Point], level: float, score: str = names.CLEAN_ACCURACY
-) -> Cost | None:
+def cost_to_reach(curve: Sequence[Point], level: float, score: str) -> Cost | None:
     """Return the cost at the first round whose score reaches `level`; None if none does."""
     for point in curve:
         if point.scores[score].value >= level:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from secede.reports import names
 from secede.reports.analysis.costs import compare_at_level, compare_at_round, largest_ratio
-from secede.reports.analysis.formats import Unit
-from secede.reports.analysis.statistics import Estimate, mean_score
+from secede.reports.analysis.estimates import Estimate, Unit, mean_score
 from secede.reports.records.runs import Run
 from secede.text import plural
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from secede.reports import names
-from secede.reports.analysis.questions import FORGOTTEN_POINTS
+from secede.reports.analysis.verdict import FORGOTTEN_POINTS
 from secede.reports.figures.panels import (
     attack_panel,
     bar_panel,
@@ -63,13 +63,6 @@ _EFFICACY_CAPTION = {
         "aim is what retraining gives."
     ),
 }
-_CURVE = {
-    "backdoor": names.ATTACK_SUCCESS,
-    "flipped": names.FLIPPED_ACCURACY,
-    "clean": names.LEAVER_LOSS,
-    "exclusive": names.EXCLUSIVE_ACCURACY,
-    "class": names.CLASS_ACCURACY,
-}
 
 
 @dataclass(frozen=True)
@@ -105,7 +98,7 @@ def panel_columns(runs: Sequence[Run]) -> tuple[PanelColumn, ...]:
 
 def _scenario_plots(scenario: str, columns: tuple[PanelColumn, ...]) -> Iterator[Plot]:
     yield _efficacy(scenario, columns)
-    sizes = sorted({run.config.clients for column in columns for run in column.runs})
+    sizes = sorted({run.config.clients for run in _runs(columns)})
     of_size = {size: _with_size(columns, size) for size in sizes}
     for size, cells in of_size.items():
         yield from _membership(scenario, size, cells)
@@ -124,22 +117,22 @@ def _with_size(columns: tuple[PanelColumn, ...], size: int) -> list[tuple[str, R
 
 def _efficacy(scenario: str, columns: tuple[PanelColumn, ...]) -> Plot:
     scores, round = _EFFICACY[scenario]
-    after = _rounds_of(columns, round)
+    after = _reached(_runs(columns), round)
     return Plot(
         slug=f"{scenario}-efficacy",
         title=f"{names.SCENARIOS[scenario]}: is the leaver forgotten after {after}?",
-        caption=f"{_erased(columns, round)} {_EFFICACY_CAPTION[scenario]}",
+        caption=f"Erased: after {after} of post-training. {_EFFICACY_CAPTION[scenario]}",
         rows=tuple(_bars(columns, score, round) for score in scores),
     )
 
 
 def _clean(scenario: str, columns: tuple[PanelColumn, ...]) -> Plot:
-    after = _rounds_of(columns, LATER)
+    after = _reached(_runs(columns), LATER)
     which = " of the other classes" if scenario in names.UTILITY else ""
     return Plot(
         slug=f"{scenario}-clean-accuracy",
         title=f"{names.SCENARIOS[scenario]}: is the model useful after {after}?",
-        caption=f"{_erased(columns, LATER)} Accuracy on clean test images{which}.",
+        caption=f"Erased: after {after} of post-training. Accuracy on clean test images{which}.",
         rows=(_bars(columns, _utility(scenario), LATER),),
     )
 
@@ -164,7 +157,7 @@ def _membership(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Itera
         caption="Two membership attacks. First, how many of the leaver's samples they call members "
         "(the paper's number). Then, how many samples known not to be members they recognise: "
         f"an attack that calls everything a member scores high on the first and fails the second. "
-        f"{_erased_runs([run for _, run in attacked], SOON)}",
+        f"Erased: after {_reached([run for _, run in attacked], SOON)} of post-training.",
         rows=tuple(
             tuple(attack_panel(title, run, share, SOON) for title, run in attacked)
             for share in ("member_rate", "nonmember_accuracy")
@@ -184,7 +177,7 @@ def _communication(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Pl
 
 
 def _rounds(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Plot:
-    scores = (_utility(scenario), _CURVE[scenario])
+    curve = names.LEAVER_LOSS if scenario == "clean" else names.MAIN_PROBE[scenario]
     beside = _beside([run for _, run in cells])
     return Plot(
         slug=f"{scenario}-rounds-n{size}",
@@ -193,7 +186,8 @@ def _rounds(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Plot:
         "rounds of training from scratch for the retrained one. The dotted level is FedAvg's last "
         "round.",
         rows=tuple(
-            tuple(rounds_panel(title, run, score) for title, run in cells) for score in scores
+            tuple(rounds_panel(title, run, score) for title, run in cells)
+            for score in (_utility(scenario), curve)
         ),
     )
 
@@ -238,16 +232,8 @@ def _which(runs: Sequence[Run]) -> str:
     return "Every method but some variants, which the table has,"
 
 
-def _erased(columns: tuple[PanelColumn, ...], round: int) -> str:
-    return f"Erased: after {_rounds_of(columns, round)} of post-training."
-
-
-def _erased_runs(runs: Sequence[Run], round: int) -> str:
-    return f"Erased: after {_reached(runs, round)} of post-training."
-
-
-def _rounds_of(columns: tuple[PanelColumn, ...], round: int) -> str:
-    return _reached([run for column in columns for run in column.runs], round)
+def _runs(columns: tuple[PanelColumn, ...]) -> list[Run]:
+    return [run for column in columns for run in column.runs]
 
 
 def _reached(runs: Sequence[Run], round: int) -> str:

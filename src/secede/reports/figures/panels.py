@@ -9,11 +9,17 @@ from typing import Literal
 
 from secede.reports import names
 from secede.reports.analysis.costs import MEGABYTE
-from secede.reports.analysis.formats import Unit
-from secede.reports.analysis.questions import allowed_difference
-from secede.reports.analysis.statistics import difference, mean_score, mean_share
-from secede.reports.figures.palette import look_keys
-from secede.reports.figures.plot import BarGroup, BarPanel, Line, LinePanel, Mark, ScatterPanel
+from secede.reports.analysis.estimates import gap_to_retraining, mean_score, mean_share, score_unit
+from secede.reports.analysis.verdict import allowed_difference
+from secede.reports.figures.plot import (
+    BarGroup,
+    BarPanel,
+    Line,
+    LinePanel,
+    Mark,
+    ScatterPanel,
+    look_keys,
+)
 from secede.reports.records.runs import Run, Score
 
 # Drawn round by round where a run has them, besides retraining and the judged method; more lines
@@ -41,7 +47,7 @@ def bar_panel(title: str, runs: Sequence[Run], score: str, round: int) -> BarPan
         )
         for run in runs
     )
-    return BarPanel(title, names.SCORES[score], _unit(score), tuple(groups))
+    return BarPanel(title, names.SCORES[score], score_unit(score), tuple(groups))
 
 
 def attack_panel(title: str, run: Run, share: Share, round: int) -> BarPanel:
@@ -82,7 +88,7 @@ def rounds_panel(title: str, run: Run, score: str) -> LinePanel:
         title=title,
         position_label="round",
         value_label=names.SCORES[score],
-        unit=_unit(score),
+        unit=score_unit(score),
         lines=lines,
         window=_window(lines, score),
         level=(names.FEDAVG, mean_score(run, names.FEDAVG, last, score)),
@@ -98,13 +104,10 @@ def method_panel(title: str, run: Run) -> ScatterPanel:
     """Return methods after one round: how far probe and usefulness lie from retraining's."""
     probe, shown = run.config.main_probe, methods_shown(run)
     looks = look_keys([run.shown_as(arm) for arm in (names.FEDAVG, names.RETRAIN, *shown)])
-    use, last = run.config.utility, run.last_round(names.RETRAIN)
+    use = run.config.utility
     marks = []
     for arm in shown:
-        gap, loss = (
-            difference(run.scores(arm, 1, score), run.scores(names.RETRAIN, last, score))
-            for score in (probe, use)
-        )
+        gap, loss = (gap_to_retraining(run, arm, 1, score) for score in (probe, use))
         marks.append(Mark(names.label(arm), looks[run.shown_as(arm)], 100 * loss.mean, gap))
     return ScatterPanel(
         title=title,
@@ -129,10 +132,6 @@ def _barred(run: Run) -> tuple[str, str, str]:
 def _shown_round(run: Run, arm: str, round: int) -> int:
     last = run.last_round(arm)
     return min(round, last) if arm == run.erased else last
-
-
-def _unit(score: str) -> Unit:
-    return "share" if names.is_proportion(score) else "loss"
 
 
 def _curve(run: Run, arm: str, score: str) -> Line:

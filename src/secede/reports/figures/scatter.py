@@ -7,7 +7,8 @@ logarithmic scale, so that the better methods can be told apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
@@ -17,16 +18,42 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from secede.reports import names
-from secede.reports.analysis.formats import MINUS
-from secede.reports.figures import label_placement
-from secede.reports.figures.label_placement import LABEL_HEIGHT, MARK_SPACING, Box, Position
-from secede.reports.figures.palette import INK, LOOKS, PAPER, QUIET
-from secede.reports.figures.plot import Mark, ScatterPanel
+from secede.reports.analysis.estimates import MINUS
+from secede.reports.figures.plot import INK, LOOKS, PAPER, QUIET, Mark, ScatterPanel
 
 SCATTER_WIDTH, SCATTER_HEIGHT = 7.2, 4.3  # inches of a panel
 _AXES = (72 * 5.65, 72 * 3.2)  # points of the panel's axes, nearly
 _SIZE = 8.5  # of a name, in points
 _TICKS = (3.0, 10.0, 30.0, 100.0)  # of the logarithmic part, in points
+MARK_SPACING = 9.0  # between marks at the same place
+LABEL_HEIGHT = 10.6
+
+Position = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Box:
+    """The rectangle that a mark, an interval or a label covers."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def shifted(self, distance: float) -> Box:
+        """Return the box shifted to the right."""
+        return Box(self.left + distance, self.bottom, self.right + distance, self.top)
+
+    def overlap(self, other: Box) -> float:
+        """Return the area covered by both boxes."""
+        width = min(self.right, other.right) - max(self.left, other.left)
+        height = min(self.top, other.top) - max(self.bottom, other.bottom)
+        return max(width, 0.0) * max(height, 0.0)
+
+    def overhang(self, frame: Position) -> float:
+        """Return how far the box reaches out of a frame with its corner at the origin."""
+        over = (-self.left, -self.bottom, self.right - frame[0], self.top - frame[1])
+        return sum(max(end, 0.0) for end in over)
 
 
 def draw_scatter(axes: Axes, panel: ScatterPanel) -> None:
@@ -97,7 +124,7 @@ def _signed(value: float, _: int | None) -> str:
 def _shifts(axes: Axes, marks: Sequence[Mark]) -> list[float]:
     """Return how far each mark shifts sideways, so that equal ones do not hide each other."""
     order = _downwards(axes, marks)
-    free = label_placement.shifts([_column(axes, marks[index]) for index in order])
+    free = shifts([_column(axes, marks[index]) for index in order])
     by_mark = dict(zip(order, free, strict=True))
     return [by_mark[index] for index in range(len(marks))]
 
@@ -155,8 +182,8 @@ def _names(axes: Axes, marks: Sequence[Mark], shifts: Sequence[float]) -> None:
         mark, shift = marks[index], shifts[index]
         x, y = _place(axes, mark.position, mark.value.mean)
         place, width = (x + shift, y), _width(mark.label)
-        offset = label_placement.label_offset(place, width, obstacles, _AXES)
-        obstacles.append(label_placement.label_box(place, width, offset))
+        offset = label_offset(place, width, obstacles, _AXES)
+        obstacles.append(label_box(place, width, offset))
         _name(axes, mark, shift, width, offset)
 
 
@@ -197,3 +224,50 @@ def _place(axes: Axes, position: float, difference: float) -> Position:
 def _width(text: str) -> float:
     path = TextPath((0, 0), text, prop=FontProperties(family="DejaVu Sans", size=_SIZE))
     return 1.08 * float(path.get_extents().width)
+
+
+def shifts(columns: Sequence[Box]) -> list[float]:
+    """Return how far each box must shift sideways to stand free, the first ones least."""
+    chosen: list[float] = []
+    for column in columns:
+        placed = [other.shifted(shift) for other, shift in zip(columns, chosen, strict=False)]
+        free = (
+            shift
+            for step in range(len(columns))
+            for shift in (step * MARK_SPACING, -step * MARK_SPACING)
+            if not any(column.shifted(shift).overlap(other) for other in placed)
+        )
+        chosen.append(next(free, 0.0))
+    return chosen
+
+
+def label_offset(
+    place: Position, width: float, obstacles: Sequence[Box], frame: Position
+) -> Position:
+    """Return the offset of a label from its mark at which it covers least, the nearest of these."""
+
+    def cost(offset: Position) -> float:
+        box = label_box(place, width, offset)
+        covered = sum(box.overlap(other) for other in obstacles)
+        leftwards = 4.0 if offset[0] < 0 else 0.0
+        return 5 * covered + 200 * box.overhang(frame) + abs(offset[1]) + leftwards
+
+    return min(_candidate_offsets(width), key=cost)
+
+
+def label_box(place: Position, width: float, offset: Position) -> Box:
+    """Return the box of a label at an offset from its mark."""
+    left, middle = place[0] + offset[0], place[1] + offset[1]
+    return Box(left - 1, middle - LABEL_HEIGHT / 2, left + width + 1, middle + LABEL_HEIGHT / 2)
+
+
+def _candidate_offsets(width: float) -> Iterator[Position]:
+    """Yield offsets to the right, left, above and below, nearest first."""
+    for step in range(17):
+        for sign in (1, -1) if step else (1,):
+            height = sign * step * LABEL_HEIGHT / 2
+            gap = 8.0 if step < 3 else 14.0
+            yield gap, height
+            yield -gap - width, height
+            if step > 1:
+                yield -width / 2, height

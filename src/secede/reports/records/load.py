@@ -1,7 +1,8 @@
-"""Read run folders; damaged records raise with file and line.
+"""Read run folders, and merge runs of other methods on the same models.
 
-A seed counts once its `result.json` exists; others are left out and listed. A finished seed must
-be complete: every arm that its result names, every round from 0 on, no torn line.
+Damaged records raise with file and line. A seed counts once its `result.json` exists; others are
+left out and listed. A finished seed must be complete: every arm that its result names, every round
+from 0 on, no torn line.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from pathlib import Path
 
 from secede.errors import RecordError
 from secede.reports import names
-from secede.reports.records.merge import merge_runs
 from secede.reports.records.runs import Config, Point, Records, Run, SeedRecord
 from secede.reports.records.schema import (
     Result,
@@ -162,3 +162,67 @@ def _seeds(folder: Path) -> list[Path]:
 
 def _is_finished(seed: Path) -> bool:
     return (seed / "result.json").is_file()
+
+
+def merge_runs(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Return the runs in their order, each with the methods of later runs that belong to it."""
+    merged = list[Run]()
+    for run in runs:
+        index = next((i for i, other in enumerate(merged) if _belong_together(other, run)), None)
+        if index is None:
+            merged.append(run)
+        else:
+            merged[index] = _merge(*sorted((merged[index], run), key=_begins_with_a_variant))
+    return tuple(merged)
+
+
+def _begins_with_a_variant(run: Run) -> bool:
+    return "@" in run.config.methods[0]
+
+
+def _belong_together(run: Run, other: Run) -> bool:
+    if (run.config.scenario, run.config.title) != (other.config.scenario, other.config.title):
+        return False
+    if [seed.seed for seed in run.seeds] != [seed.seed for seed in other.seeds]:
+        return False
+    shared = [arm for arm in run.config.arms if arm in other.config.arms]
+    pairs = zip(run.seeds, other.seeds, strict=True)
+    return all(_states(one, arm) == _states(two, arm) for one, two in pairs for arm in shared)
+
+
+def _states(seed: SeedRecord, arm: str) -> list[str]:
+    return [point.digest for point in seed.curves[arm]]
+
+
+def _merge(run: Run, other: Run) -> Run:
+    seeds = zip(run.seeds, other.seeds, strict=True)
+    return replace(
+        run,
+        config=_merge_configs(run.config, other.config),
+        seeds=tuple(_merge_seeds(one, two) for one, two in seeds),
+        unfinished=(*run.unfinished, *other.unfinished),
+        failed={**other.failed, **run.failed},
+    )
+
+
+def _merge_configs(config: Config, other: Config) -> Config:
+    settings = {**dict(other.settings), **dict(config.settings)}
+    return replace(
+        config,
+        methods=tuple(dict.fromkeys((*config.methods, *other.methods))),
+        settings=tuple(settings.items()),
+    )
+
+
+def _merge_seeds(seed: SeedRecord, other: SeedRecord) -> SeedRecord:
+    more = {arm: curve for arm, curve in other.curves.items() if arm not in seed.curves}
+    seconds = sum(curve[-1].cost.seconds for curve in more.values())
+    return replace(
+        seed,
+        curves={**seed.curves, **more},
+        reports={**other.reports, **seed.reports},
+        local_step=seed.local_step or other.local_step,
+        history=seed.history or other.history,
+        membership={**other.membership, **seed.membership},
+        seconds=seed.seconds + seconds,
+    )

@@ -162,6 +162,10 @@ class Run:
         """Return one score of an arm after a round, one value per seed."""
         return tuple(point.scores[score] for point in self.points(arm, round))
 
+    def last_scores(self, arm: str, score: str) -> tuple[Score, ...]:
+        """Return one score of an arm after its last round, one value per seed."""
+        return self.scores(arm, self.last_round(arm), score)
+
     def attacks(self, arm: str, round: int, attack: str) -> tuple[Attack, ...]:
         """Return a membership attack per seed; empty if it was not made on that model."""
         by_seed = (seed.membership.get((arm, round), {}).get(attack) for seed in self.seeds)

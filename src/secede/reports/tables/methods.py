@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from secede.reports import names
 from secede.reports.analysis.costs import (
     QUANTITIES,
+    UNITS,
     Quantity,
     amount,
     compare_at_round,
     cost_to_reach,
 )
-from secede.reports.analysis.formats import Unit
-from secede.reports.analysis.questions import Reply, compare_with_retrained, describe_round
-from secede.reports.analysis.statistics import (
+from secede.reports.analysis.estimates import (
     HIGH,
     LOW,
     NO_RISE,
@@ -24,14 +23,16 @@ from secede.reports.analysis.statistics import (
     ZERO,
     Aim,
     Estimate,
+    Unit,
     difference,
+    gap_to_retraining,
     mark_best,
     mean_over_seeds,
     mean_score,
     ratio,
 )
+from secede.reports.analysis.verdict import Reply, compare_with_retrained, describe_round
 from secede.reports.records.runs import Point, Run, Score
-from secede.reports.tables.scores import UNITS
 from secede.reports.tables.table import Column, Mark, Row, Table
 from secede.text import plural
 from secede.unlearning.stopping import rounds_that_pay
@@ -112,7 +113,12 @@ def _quantities(run: Run) -> Iterator[_Quantity]:
     moments = _moments(run)
     utility, probe = run.config.utility, run.config.main_probe
     near = NO_RISE if probe == names.ATTACK_SUCCESS else ZERO
-    gaps = {moment: _values_at(run, moment, gap_to_retraining(run)) for moment in moments}
+    gaps = {
+        moment: _values_at(
+            run, moment, lambda arm, round: gap_to_retraining(run, arm, round, probe)
+        )
+        for moment in moments
+    }
     for moment in moments:
         values = _values_at(run, moment, lambda arm, round: mean_score(run, arm, round, utility))
         column = _column(utility, names.SCORES[utility], moment, "share")
@@ -212,15 +218,8 @@ def _column(key: str, label: str, moment: _Moment, unit: Unit) -> Column:
     return Column(f"{key}_{moment.key}", f"{label}, {moment_words}", unit)
 
 
-def gap_to_retraining(run: Run) -> Callable[[str, int], Estimate]:
-    """Return a function of arm and round: how far its main score lies from retraining's."""
-    probe = run.config.main_probe
-    retrained = run.scores(names.RETRAIN, run.last_round(names.RETRAIN), probe)
-    return lambda arm, round: difference(run.scores(arm, round, probe), retrained)
-
-
 def _loss_ratio(run: Run) -> Callable[[str, int], Estimate]:
-    retrained = run.scores(names.RETRAIN, run.last_round(names.RETRAIN), names.LEAVER_LOSS)
+    retrained = run.last_scores(names.RETRAIN, names.LEAVER_LOSS)
     return lambda arm, round: ratio(run.scores(arm, round, names.LEAVER_LOSS), retrained)
 
 
@@ -249,11 +248,10 @@ def retraining_rounds(run: Run, arm: str, round: int) -> Estimate | None:
 
 def _to_retrained(run: Run, arm: str, key: Quantity) -> list[float | None]:
     """Return each seed's cost until an arm is as useful as retraining in the end; None: never."""
-    utility, last = run.config.utility, run.last_round(names.RETRAIN)
-    levels = (seed.curves[names.RETRAIN][last].scores[utility].value for seed in run.seeds)
+    utility = run.config.utility
     costs = (
-        cost_to_reach(seed.curves[arm], level, utility)
-        for seed, level in zip(run.seeds, levels, strict=True)
+        cost_to_reach(seed.curves[arm], level.value, utility)
+        for seed, level in zip(run.seeds, run.last_scores(names.RETRAIN, utility), strict=True)
     )
     return [None if cost is None else amount(cost, key) for cost in costs]
 

@@ -1,4 +1,7 @@
-"""All runs of a report in one table: methods' scores, and how far each is from retraining."""
+"""All runs of a report in one table: methods' scores, and how far each is from retraining.
+
+The first method is compared with each other one, paired by seed.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,15 @@ from dataclasses import dataclass
 
 from secede.reports import names
 from secede.reports.analysis.costs import compare_at_round
-from secede.reports.analysis.formats import format_number
-from secede.reports.analysis.statistics import mean_score
+from secede.reports.analysis.estimates import (
+    Estimate,
+    format_number,
+    gap_to_retraining,
+    mean_over_seeds,
+    mean_score,
+)
 from secede.reports.records.runs import Run
-from secede.reports.tables.methods import gap_to_retraining, retraining_rounds
+from secede.reports.tables.methods import retraining_rounds
 from secede.reports.tables.table import markdown_rows
 
 GAPS = "Main score, points from retraining: after 1 round of post-training → after the last"
@@ -19,6 +27,17 @@ WORTH = (
     "Rounds of fair retraining that a method's first round of post-training is worth (≥: in some "
     "seeds retraining never got there, which counts as all its rounds)"
 )
+
+NEARER = (
+    "In how many experiments the first method is nearer to retraining than another one; surely: "
+    "the 95 % interval of the seeds' paired differences has one sign"
+)
+FURTHER = (
+    "How many points further from retraining than the first method each other one is, above or "
+    "below it, with the 95 % interval of the seeds' paired differences (*: it has one sign): after "
+    "1 round of post-training → after the last"
+)
+ENDS = (1, None)  # rounds of post-training; None: all of them
 
 EXPLAINED = (
     "Usefulness / main score in percent, after 1 round of post-training → after the last. FedAvg "
@@ -116,8 +135,9 @@ def table_by_title(runs: Sequence[Run], cell: Callable[[Run, str], str]) -> str:
 
 
 def _gaps(run: Run, arm: str) -> str:
-    last = run.last_round(arm)
-    values = (gap_to_retraining(run)(arm, round) for round in sorted({min(1, last), last}))
+    last, probe = run.last_round(arm), run.config.main_probe
+    ends = sorted({min(1, last), last})
+    values = (gap_to_retraining(run, arm, round, probe) for round in ends)
     return " → ".join(format_number(value.mean, "difference") for value in values)
 
 
@@ -129,3 +149,68 @@ def _worth(run: Run, arm: str) -> str:
         return f"> {run.last_round(names.RETRAIN)}"
     never = compare_at_round(run, arm, 1).retrained_never  # in such seeds all its rounds count
     return f"{'≥ ' if never else ''}{format_number(rounds.mean, 'rounds')}"
+
+
+def nearer_table(runs: Sequence[Run]) -> str:
+    """Return a Markdown table that counts where the first method is nearer to retraining."""
+    first, *others = dict.fromkeys(method for run in runs for method in run.config.methods)
+    moments = ("after 1 round", "after the last")
+    columns = [f"{m}: {what}" for m in moments for what in ("nearer", "surely", "surely further")]
+    lines = [(f"{names.label(first)} against", *columns), ("---", *("---:" for _ in columns))]
+    for other in others:
+        shared = [run for run in runs if {first, other} <= {*run.config.methods}]
+        counts = [count for end in ENDS for count in _nearer(shared, first, other, end)]
+        lines.append((names.label(other), *(f"{count} of {len(shared)}" for count in counts)))
+    return f"**{NEARER}**\n\n{markdown_rows(lines)}"
+
+
+def further_table(runs: Sequence[Run]) -> str:
+    """Return a Markdown table of paired differences in distance from retraining."""
+    return f"**{FURTHER}**\n\n{further_table_after(runs, ENDS)}"
+
+
+def further_table_after(runs: Sequence[Run], ends: Sequence[int | None]) -> str:
+    """Return that table without its heading, after the given rounds; None: after the last."""
+    first = next(method for run in runs for method in run.config.methods)
+
+    def cell(run: Run, other: str) -> str:
+        if first == other or first not in run.config.methods:
+            return "–"
+        return " → ".join(_difference_text(_difference(run, other, first, end)) for end in ends)
+
+    return table_by_title(runs, cell)
+
+
+def _difference_text(difference: Estimate) -> str:
+    mean = format_number(difference.mean, "difference")
+    if difference.interval is None:
+        return mean
+    low, high = (format_number(end, "difference") for end in difference.interval)
+    star = "*" if difference.interval[0] > 0 or difference.interval[1] < 0 else ""
+    return f"{mean}{star} ({low} to {high})"
+
+
+def _nearer(runs: Sequence[Run], first: str, other: str, end: int | None) -> tuple[int, int, int]:
+    """Count runs in which `first` is nearer by the means, surely nearer, and surely further."""
+    nearer = surely_nearer = surely_further = 0
+    for run in runs:
+        means = [mean_over_seeds(distances(run, arm, end)).mean for arm in (first, other)]
+        nearer += abs(means[0]) < abs(means[1])
+        paired = _difference(run, first, other, end)
+        if paired.interval is not None:
+            surely_nearer += paired.interval[1] < 0
+            surely_further += paired.interval[0] > 0
+    return nearer, surely_nearer, surely_further
+
+
+def _difference(run: Run, arm: str, other: str, end: int | None) -> Estimate:
+    pairs = zip(distances(run, arm, end), distances(run, other, end), strict=True)
+    return mean_over_seeds([abs(a) - abs(b) for a, b in pairs])
+
+
+def distances(run: Run, arm: str, end: int | None) -> list[float]:
+    """Return each seed's main score less retraining's after `end` rounds; None: after all."""
+    last, probe = run.last_round(arm), run.config.main_probe
+    retrained = run.last_scores(names.RETRAIN, probe)
+    scores = run.scores(arm, last if end is None else min(end, last), probe)
+    return [a.value - b.value for a, b in zip(scores, retrained, strict=True)]

@@ -7,19 +7,20 @@ from collections.abc import Iterator
 from secede.reports import names
 from secede.reports.analysis.costs import (
     QUANTITIES,
+    UNITS,
     Comparison,
-    Quantity,
     amount,
     compare_at_level,
     compare_at_round,
 )
-from secede.reports.analysis.formats import Unit, format_mean
-from secede.reports.analysis.statistics import (
+from secede.reports.analysis.estimates import (
     Estimate,
     difference,
+    format_mean,
     mean_over_seeds,
     mean_score,
     mean_share,
+    score_unit,
 )
 from secede.reports.analysis.verdict import judged_round
 from secede.reports.records.runs import Run, Score
@@ -27,19 +28,12 @@ from secede.reports.tables.table import Column, Row, Table
 from secede.text import plural
 
 SHOWN_ROUNDS = (0, 1, 2, 5)  # of the erased model, besides its last
-UNITS: dict[Quantity, Unit] = {
-    "rounds": "rounds",
-    "upload_mb": "MB",
-    "download_mb": "MB",
-    "gradient_samples": "count",
-    "seconds": "seconds",
-}
 
 
 def score_table(run: Run) -> Table:
     """Return scores and costs of FedAvg, the retrained, other methods' and the erased model."""
     scores = _shown_scores(run)
-    columns = [Column(score, names.SCORES[score], _score_unit(score)) for score in scores]
+    columns = [Column(score, names.SCORES[score], score_unit(score)) for score in scores]
     rows = []
     for arm, round in _shown_models(run):
         values = (mean_score(run, arm, round, score) for score in scores)
@@ -100,10 +94,6 @@ def _shown_models(run: Run) -> list[tuple[str, int]]:
 def _label(run: Run, arm: str, round: int) -> str:
     started = arm in run.config.methods and not round
     return f"{run.label(arm)}, {'before post-training' if started else plural(round, 'round')}"
-
-
-def _score_unit(score: str) -> Unit:
-    return "share" if names.is_proportion(score) else "loss"
 
 
 def _costs(run: Run, arm: str, round: int) -> Iterator[Estimate]:

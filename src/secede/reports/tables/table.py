@@ -8,8 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from secede.reports.analysis.formats import Unit, format_estimate, format_interval, format_mean
-from secede.reports.analysis.statistics import Estimate
+from secede.reports.analysis.estimates import (
+    Estimate,
+    Unit,
+    format_interval,
+    format_mean,
+)
 
 Mark = Literal["best", "as retrained"]
 
@@ -73,16 +77,6 @@ class Table:
             for row in self.rows
         )
         return replace(self, columns=self.columns[columns], rows=tuple(rows))
-
-    def texts(self) -> tuple[tuple[str, ...], ...]:
-        """Return every row as text: its label, then mean and interval of each value."""
-        return tuple(
-            (
-                row.label,
-                *("" if v is None else format_estimate(v, unit) for v, unit in self.cells(row)),
-            )
-            for row in self.rows
-        )
 
 
 def csv_text(tables: dict[str, Table]) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from secede.reports.build import Report
-from secede.reports.page import make_sections, render_page
+from secede.reports.build import Report, make_sections, render_page
 from secede.reports.records.load import load_runs
 
 Write = Callable[..., Path]

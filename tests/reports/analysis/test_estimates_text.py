@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from secede.reports.analysis.formats import (
+from secede.reports.analysis.estimates import (
+    Estimate,
     Unit,
     format_brief,
     format_estimate,
@@ -11,7 +12,6 @@ from secede.reports.analysis.formats import (
     format_number,
     format_points,
 )
-from secede.reports.analysis.statistics import Estimate
 
 ESTIMATE = Estimate(0.9813, 0.976, 0.9866, 3, "seeds")
 

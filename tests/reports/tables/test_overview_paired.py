@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from secede.reports.records.runs import Run
-from secede.reports.tables.paired import further_table, nearer_table
+from secede.reports.tables.overview import further_table, nearer_table
 
 Make = Callable[..., Run]
 

@@ -1,6 +1,6 @@
 from itertools import combinations
 
-from secede.reports.figures.label_placement import (
+from secede.reports.figures.scatter import (
     MARK_SPACING,
     Box,
     label_box,

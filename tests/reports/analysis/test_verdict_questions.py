@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from secede.reports.analysis.questions import (
+from secede.reports.analysis.estimates import Estimate
+from secede.reports.analysis.verdict import (
     Reply,
     as_sentence,
     compare_with_retrained,
@@ -15,7 +16,6 @@ from secede.reports.analysis.questions import (
     judge_useful,
     reply_within,
 )
-from secede.reports.analysis.statistics import Estimate
 from secede.reports.records.runs import Run
 
 Make = Callable[..., Run]

@@ -8,10 +8,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from secede.reports.analysis.statistics import Estimate
-from secede.reports.figures.draw import draw
-from secede.reports.figures.palette import LOOKS
-from secede.reports.figures.plot import BarGroup, BarPanel, Line, LinePanel
+from secede.reports.analysis.estimates import Estimate
+from secede.reports.figures.plot import LOOKS, BarGroup, BarPanel, Line, LinePanel
+from secede.reports.figures.render import draw
 
 THREE = (
     ("fedavg", Estimate(0.98, 0.97, 0.99, 3, "seeds")),

@@ -3,7 +3,7 @@ from itertools import combinations
 import pytest
 
 from secede.reports import names
-from secede.reports.figures.palette import LOOKS, THEME, look_keys, settings
+from secede.reports.figures.plot import LOOKS, THEME, look_keys
 
 MAIN = (names.FEDAVG, names.RETRAIN, names.ERASED)
 
@@ -62,7 +62,3 @@ def test_further_methods_get_distinct_looks_by_their_order() -> None:
     marks = {LOOKS[keys[arm]].mark for arm in others}
     assert len(marks) == 8
     assert look_keys([*others, "one-more"])["one-more"] == "other-1"
-
-
-def test_glyphs_are_paths_so_that_no_font_is_needed() -> None:
-    assert settings("salt")["svg.fonttype"] == "path"

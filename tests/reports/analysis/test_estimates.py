@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from secede.reports.analysis.statistics import (
+from secede.reports.analysis.estimates import (
     HIGH,
     LOW,
     NO_RISE,

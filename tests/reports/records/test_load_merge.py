@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from secede.reports.records.load import load_runs
-from secede.reports.records.merge import merge_runs
+from secede.reports.records.load import load_runs, merge_runs
 from secede.reports.records.runs import Run
 
 Make = Callable[..., Run]

@@ -200,7 +200,7 @@ def test_retraining_that_never_gets_there_gives_a_lower_bound(make_run: Make) ->
     run = make_run(rounds=4, post_rounds=2, fixed={"clean_accuracy": clean})
     answer = judge_cheaper(run, 2)
     assert answer.reply is Reply.YES
-    assert "did not get there in its 4 rounds: at least 1.8×" in answer.sentence
+    assert "did not reach it in its 4 rounds: at least 1.8×" in answer.sentence
 
 
 def test_seeds_in_which_retraining_never_got_there_are_counted(make_run: Make) -> None:

@@ -72,7 +72,7 @@ def test_no_finished_seed_at_all_is_an_error(write_run: Write) -> None:
 
 
 def test_a_path_without_runs_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"holds no run"):
+    with pytest.raises(RecordError, match=r"contains no run"):
         load_runs([tmp_path])
     with pytest.raises(RecordError, match=r"not a folder"):
         load_runs([tmp_path / "nowhere"])
@@ -120,7 +120,7 @@ def test_the_scenarios_probe_must_be_there(write_run: Write) -> None:
 def test_seeds_of_another_config_are_refused(write_run: Write) -> None:
     folder, other = write_run(seeds=(0,)), write_run(seeds=(1,), rounds=19)
     shutil.copytree(other / "seed-1", folder / "seed-1")
-    with pytest.raises(RecordError, match=r"seed-1.result\.json: is of config .* beside it"):
+    with pytest.raises(RecordError, match=r"seed-1.result\.json: has config digest .* seed-0 has"):
         read_run(folder)
     path = folder / "seed-1" / "result.json"
     result = json.loads(path.read_text())

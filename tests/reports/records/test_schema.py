@@ -74,7 +74,7 @@ def test_curves_come_by_arm_in_the_order_of_rounds(write_run: Write) -> None:
 def test_a_torn_line_is_named_by_file_and_line(write_run: Write) -> None:
     path = write_run() / "seed-0" / "curves.jsonl"
     path.write_text(path.read_text()[:-40])
-    with pytest.raises(RecordError, match=r"curves\.jsonl, line 75: torn or not JSON") as caught:
+    with pytest.raises(RecordError, match=r"curves\.jsonl, line 75: incomplete or not JSON") as caught:
         read_curves(path, ARMS)
     assert caught.value.exit_code == 5
 
@@ -134,7 +134,7 @@ def test_a_loss_may_be_infinite(write_run: Write) -> None:
 def test_a_result_of_another_seed_is_refused(write_run: Write) -> None:
     folder = write_run() / "seed-1"
     edit(folder / "result.json", lambda result: result.update(seed=7))
-    with pytest.raises(RecordError, match=r"is of seed 7, but its folder is seed-1"):
+    with pytest.raises(RecordError, match=r"states seed 7, but its folder is seed-1"):
         read_result(folder)
 
 
@@ -189,8 +189,8 @@ def test_a_record_from_before_there_were_methods_is_refused(write_run: Write) ->
     ("methods", "message"),
     [
         ([], r"methods: List should have at least 1 item"),
-        (["retrain"], r"methods: arm 'retrain' is there twice"),
-        (["reference", "reference"], r"methods: arm 'reference' is there twice"),
+        (["retrain"], r"methods: arm 'retrain' is listed twice"),
+        (["reference", "reference"], r"methods: arm 'reference' is listed twice"),
     ],
 )
 def test_methods_must_be_some_and_each_once(
@@ -226,7 +226,7 @@ def test_broken_json_is_named_by_line(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"environment\.json, line 2: not JSON"):
         read_object(path)
     path.write_text("[1]")
-    with pytest.raises(RecordError, match=r"holds list, expected an object"):
+    with pytest.raises(RecordError, match=r"contains a list, expected an object"):
         read_object(path)
 
 

@@ -32,7 +32,7 @@ JUDGED_ROUND = 2  # post-training round at which the erased model is judged
 FORGOTTEN_POINTS = 3.0  # the probe's score may differ from the retrained model's by this much
 USEFUL_POINTS = 2.0  # clean accuracy may fall this far below the retrained model's
 LOSS_FACTOR = 1.25  # clean leaver: loss on its samples, as a multiple of the retrained model's
-ONE_SEED = "One seed only: intervals cover the sampling of the test set, not the luck of training."
+ONE_SEED = "One seed only: intervals cover the sampling of the test set, not the randomness of training."
 
 
 class Reply(StrEnum):
@@ -60,7 +60,7 @@ _ALLOWED = FORGOTTEN_POINTS / 100
 _LEARNT = 0.05  # least gain in usefulness by training, for there to be anything to erase
 _LATER = {
     Reply.NO: "the leaver is no longer forgotten",
-    Reply.UNDETERMINED: "it is no longer sure that the leaver is forgotten",
+    Reply.UNDETERMINED: "whether the leaver is forgotten is undetermined",
 }
 _FACTOR = math.log(LOSS_FACTOR)
 _FORGOTTEN_WORDS = {
@@ -195,7 +195,7 @@ def judge_forgotten(run: Run, round: int) -> Answer:
     if reply is not Reply.YES and _climb_ran_out(run):
         section = f"settings.{names.PROJECTED_ASCENT}"
         numbers += (
-            f"; the climb ran out of epochs, and more of them ({section}.epochs) or smaller "
+            f"; the climb ended after all its epochs: more epochs ({section}.epochs) or smaller "
             f"batches ({section}.batch_size) let it go further"
         )
     return Answer(FORGOTTEN, reply, as_sentence(numbers))
@@ -207,7 +207,7 @@ def _hardly_learnt(run: Run) -> str | None:
     if last.mean - first.mean >= _LEARNT:
         return None
     return (
-        f"the federation hardly learnt anything: {names.SCORES[run.config.utility]} was "
+        f"training hardly improved the model: {names.SCORES[run.config.utility]} was "
         f"{format_mean(first, 'share')} untrained and {format_mean(last, 'share')} before erasing"
     )
 
@@ -247,7 +247,7 @@ def judge_cheaper(run: Run, round: int) -> Answer:
         f"{_retraining(comparison, run.last_round(names.RETRAIN))}"
     )
     if any(cost is not None and cost.rounds == 0 for cost in comparison.retrained):
-        numbers += "; an untrained model has that accuracy already, so this says nothing"
+        numbers += "; an untrained model has that accuracy already, so costs cannot be compared"
         return Answer(CHEAPER, Reply.UNDETERMINED, as_sentence(numbers))
     ratio = comparison.ratio("upload_mb").at_least
     if ratio is None:
@@ -340,7 +340,7 @@ def _same(gap: Estimate, ratio: Estimate) -> Reply:
 def _retraining(comparison: Comparison, rounds: int) -> str:
     never, seeds = comparison.retrained_never, len(comparison.retrained)
     if never == seeds:
-        return f"fair retraining did not get there in its {plural(rounds, 'round')}"
+        return f"fair retraining did not reach it in its {plural(rounds, 'round')}"
     spent = f"fair retraining {_spent(comparison, comparison.retrained)}"
     return f"{spent} (never in {never} of {plural(seeds, 'seed')})" if never else spent
 

@@ -2,7 +2,7 @@
 
 Damaged records raise with file and line. A seed counts once its `result.json` exists; others are
 left out and listed. A finished seed must be complete: every arm that its result names, every round
-from 0 on, no torn line.
+from 0 on, no incomplete line.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def _check_same_config(results: Sequence[tuple[Path, Result]]) -> None:
     for folder, result in results:
         if result.config_digest != expected:
             raise RecordError(
-                f"{folder / 'result.json'}: is of config {result.config_digest[:8]}, but "
-                f"{first.name} beside it is of {expected[:8]}; keep one config per run folder"
+                f"{folder / 'result.json'}: has config digest {result.config_digest[:8]}, but "
+                f"{first.name} has {expected[:8]}; keep one config per run folder"
             )
 
 
@@ -152,7 +152,7 @@ def _run_folders(path: Path) -> Iterator[Path]:
             folders.clear()
             yield Path(folder)
     if not has_run:
-        raise RecordError(f"{path}: holds no run; expected a folder with a config.json in it")
+        raise RecordError(f"{path}: contains no run; expected a folder with a config.json in it")
 
 
 def _seeds(folder: Path) -> list[Path]:

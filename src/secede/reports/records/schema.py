@@ -36,7 +36,7 @@ class Result:
     reports: dict[str, dict[str, object]]
     history: History | None
     membership: dict[str, dict[str, Attack]]
-    failed: dict[str, str] = field(default_factory=dict)  # methods that destroyed the model: why
+    failed: dict[str, str] = field(default_factory=dict)  # methods that destroyed the model, with the reason
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def read_config(path: Path) -> Config:
         settings=tuple(_flat(raw)),
     )
     if repeated := [arm for arm in read.arms if read.arms.count(arm) > 1]:
-        raise RecordError(f"{path}: methods: arm {repeated[0]!r} is there twice, expected once")
+        raise RecordError(f"{path}: methods: arm {repeated[0]!r} is listed twice, expected once")
     return read
 
 
@@ -110,7 +110,7 @@ def _point(line: str, where: str, arms: Sequence[str]) -> Point:
         point = _validated(_POINT, json.loads(line), where)
     except json.JSONDecodeError as error:
         raise RecordError(
-            f"{where}: torn or not JSON ({error.msg}); expected one row per arm and round"
+            f"{where}: incomplete or not JSON ({error.msg}); expected one row per arm and round"
         ) from error
     if point.arm not in arms:
         raise RecordError(f"{where}: arm {point.arm!r}, expected one of {', '.join(arms)}")
@@ -140,7 +140,7 @@ def read_result(folder: Path) -> Result:
     path = folder / "result.json"
     result = _validated(_RESULT, _json(path), str(path))
     if folder.name != f"seed-{result.seed}":
-        raise RecordError(f"{path}: is of seed {result.seed}, but its folder is {folder.name}")
+        raise RecordError(f"{path}: states seed {result.seed}, but its folder is {folder.name}")
     for model, attacks in result.membership.items():
         for name, attack in attacks.items():
             _check_score(f"{model} {name} member_rate", attack.member_rate, str(path))
@@ -172,7 +172,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise RecordError(f"{path}: missing, though the run needs it") from error
+        raise RecordError(f"{path}: missing; a finished run has this file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read as text ({error})") from error
 
@@ -189,7 +189,7 @@ def read_object(path: Path) -> dict[str, object]:
     """Read a JSON object, such as a seed's `environment.json`."""
     parsed = _json(path)
     if not isinstance(parsed, dict):
-        raise RecordError(f"{path}: holds {type(parsed).__name__}, expected an object")
+        raise RecordError(f"{path}: contains a {type(parsed).__name__}, expected an object")
     return parsed
 
 

@@ -158,7 +158,7 @@ def _costs(run: Run, moment: _Moment, same: frozenset[str]) -> Iterator[_Quantit
         column = Column(key, QUANTITIES[key], UNITS[key])
         yield _Quantity(column, values, _best_arms(run, _restrict(values, same), LOW))
     needed = {arm: retraining_rounds(run, arm, moment.round) for arm in run.config.methods}
-    # Retraining that never got there needs more rounds than it had.
+    # Retraining that never reached it needs more rounds than it had.
     more = Estimate(whole + 1.0, None, None, len(run.seeds), "none")
     ranked = {arm: value or more for arm, value in needed.items()}
     label = f"rounds of retraining to its {names.SCORES[run.config.utility]}"
@@ -235,7 +235,7 @@ def _reverting(run: Run, arm: str, first: _Moment, last: _Moment) -> Estimate:
 def retraining_rounds(run: Run, arm: str, round: int) -> Estimate | None:
     """Return how many rounds of retraining are as useful as `arm` after `round`.
 
-    A retraining that never got there counts with all its rounds; None if it never did.
+    A retraining that never reached that accuracy counts with all its rounds; None if it never did.
     """
     comparison = compare_at_round(run, arm, round)
     if comparison.retrained_never == len(run.seeds):
@@ -280,4 +280,4 @@ def _note(run: Run, arm: str) -> str:
     never = compare_at_round(run, arm, _moments(run)[0].round).retrained_never
     if not 0 < never < len(run.seeds):
         return ""
-    return f"retraining never got there in {never} of {plural(len(run.seeds), 'seed')}"
+    return f"retraining never reached that accuracy in {never} of {plural(len(run.seeds), 'seed')}"

@@ -25,7 +25,7 @@ from secede.reports.tables.table import markdown_rows
 GAPS = "Main score, points from retraining: after 1 round of post-training → after the last"
 WORTH = (
     "Rounds of fair retraining that a method's first round of post-training is worth (≥: in some "
-    "seeds retraining never got there, which counts as all its rounds)"
+    "seeds retraining never reached that accuracy, which counts as all its rounds)"
 )
 
 NEARER = (

@@ -115,7 +115,7 @@ def _cost_rows(run: Run, comparison: Comparison, utility: str) -> Iterator[Row]:
         yield Row(run.label(arm), arm, spent, group, note)
     ratios = [comparison.ratio(quantity) for quantity in QUANTITIES]
     never = max(comparison.method_never, comparison.retrained_never)
-    note = "over the seeds in which both got there" if never else ""
+    note = "over the seeds in which both reached that accuracy" if never else ""
     estimates = tuple(ratio.estimate for ratio in ratios)
     yield Row("Retrained ÷ erased", "ratio", estimates, group, note, "times")
 

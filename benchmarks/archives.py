@@ -1,7 +1,7 @@
-"""Archives of records beside the documentation: loaded, joined, packed, and run again.
+"""Archives of records in docs/records: load, join and pack them, or compare repeated runs.
 
-What a run recorded, without models and evidence. An experiment that is in several archives is one,
-if its models were the same.
+An archive holds what runs recorded, without models and evidence. An experiment that is in several
+archives is merged if its models were the same.
 """
 
 from __future__ import annotations

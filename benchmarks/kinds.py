@@ -1,4 +1,4 @@
-"""The kinds of tables that records can tell, as Markdown, by the name that a page calls them by."""
+"""The kinds of tables that are made of records, as Markdown, by the name that a page gives them."""
 
 from __future__ import annotations
 

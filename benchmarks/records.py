@@ -1,8 +1,8 @@
-"""Tables of the documentation, from the records beside it: told apart from them, or written anew.
+"""Compare the tables of the documentation with the committed records, or write them anew.
 
 A table stands between `<!-- paper: scores; Second choice; Weight negation -->`, which names the
 records, the kind of table and which methods are shown (all, if none), and `<!-- end -->`. An
-experiment that is in both records of `history+slow` is one, if its models were the same.
+experiment in both records of `history+slow` is merged if its models were the same.
 
 example: python -m benchmarks.records --write
          python -m benchmarks.records --pack letters runs/letters-*
@@ -45,30 +45,30 @@ _BLOCK = re.compile(r"(<!-- ([a-z+]+): ([a-z]+)((?:; [^;]+?)*) -->\n).*?(<!-- en
 
 
 def blocks(text: str) -> list[str]:
-    """Return the tables of a page that the records can tell, each with its marks."""
-    return [found[0] for found in _BLOCK.finditer(text)]
+    """Return the tables of a page that are made of records, each with its marks."""
+    return [block[0] for block in _BLOCK.finditer(text)]
 
 
 def written(text: str) -> str:
-    """Return a page with each of its tables as the records say."""
+    """Return a page with each table as the records give it."""
     return _BLOCK.sub(
-        lambda found: found[1] + _table(found[2], found[3], found[4]) + found[5], text
+        lambda block: block[1] + _table(block[2], block[3], block[4]) + block[5], text
     )
 
 
 def differences(text: str) -> Iterator[str]:
-    """Tell each line of a page that is not what the records say."""
+    """Yield each line of a page that differs from the records, with what they say."""
     old, new = text.splitlines(), written(text).splitlines()
     for tag, first, last, begin, end in SequenceMatcher(
         None, old, new, autojunk=False
     ).get_opcodes():
         if tag != "equal":
-            said, found = old[first:last], new[begin:end]
-            for place in range(max(len(said), len(found))):
-                here, there = (
-                    part[place] if place < len(part) else "nothing" for part in (said, found)
+            page, recorded = old[first:last], new[begin:end]
+            for place in range(max(len(page), len(recorded))):
+                shown, expected = (
+                    part[place] if place < len(part) else "nothing" for part in (page, recorded)
                 )
-                yield f"{first + 1 + place}: {here}\n  the records say: {there}"
+                yield f"{first + 1 + place}: {shown}\n  the records say: {expected}"
 
 
 def _table(records: str, kind: str, chosen: str) -> str:
@@ -88,18 +88,18 @@ def draw_figures() -> None:
 
 
 def tell_repeated(folders: Sequence[Path]) -> NoReturn:
-    """Say of runs that were run again which of their models are not those of the records."""
+    """Print how many models of repeated runs differ from the records; exit 1 if any does."""
     try:
-        found = repeated(folders)
+        seeds = repeated(folders)
     except RecordError as error:
         raise SystemExit(str(error)) from None
-    for title, models, differ in found:
+    for title, models, differ in seeds:
         print(f"{title}: {models} models, {differ} not as recorded")
-    raise SystemExit(1 if any(differ for _, _, differ in found) else 0)
+    raise SystemExit(1 if any(differ for _, _, differ in seeds) else 0)
 
 
 def main() -> None:
-    """Say which pages differ from the records, or write them."""
+    """Print which pages differ from the records, or write them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -109,7 +109,11 @@ def main() -> None:
         "--pack", nargs="+", metavar=("NAME", "RUN"), help="put runs' folders into an archive"
     )
     options.add_argument(
-        "--repeated", nargs="+", type=Path, metavar="RUN", help="hold runs against the records"
+        "--repeated",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="compare new runs with the records",
     )
     wanted = parser.parse_args()
     if wanted.repeated:
@@ -122,7 +126,7 @@ def main() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         checked += len(blocks(text))
-        differing += [f"{page.relative_to(ROOT)}:{told}" for told in differences(text)]
+        differing += [f"{page.relative_to(ROOT)}:{line}" for line in differences(text)]
         if write:
             page.write_text(written(text), encoding="utf-8")
     if write:

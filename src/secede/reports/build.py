@@ -299,7 +299,9 @@ def _methods_text(sections: Sequence[Section]) -> str:
     for section in sections:
         texts.append(f"## {section.run.config.title}\n\n{markdown(section.methods, 'Method')}")
         failed = section.run.failed.items()
-        texts += [f"{name} destroyed the model and is not compared: {why}.\n" for name, why in failed]
+        texts += [
+            f"{name} destroyed the model and is not compared: {why}.\n" for name, why in failed
+        ]
     return "\n".join([*texts, f"{methods.EXPLAINED}\n"])
 
 

@@ -127,7 +127,10 @@ def test_a_retraining_that_got_there_in_some_seeds_is_noted(make_run: Make) -> N
 
     run = make_run(rounds=4, post_rounds=2, methods=METHODS, override=late)
     found = method_table(run)
-    assert row(found, "projected-ascent").note == "retraining never reached that accuracy in 1 of 3 seeds"
+    assert (
+        row(found, "projected-ascent").note
+        == "retraining never reached that accuracy in 1 of 3 seeds"
+    )
     # Three rounds in two seeds; the third counts with all its four.
     assert means(found, "retraining_rounds_first")[0] == round(10 / 3, 9)
     assert row(found, "orthogonal-descent").note == ""

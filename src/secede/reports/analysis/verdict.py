@@ -32,9 +32,7 @@ JUDGED_ROUND = 2  # post-training round at which the erased model is judged
 FORGOTTEN_POINTS = 3.0  # the probe's score may differ from the retrained model's by this much
 USEFUL_POINTS = 2.0  # clean accuracy may fall this far below the retrained model's
 LOSS_FACTOR = 1.25  # clean leaver: loss on its samples, as a multiple of the retrained model's
-ONE_SEED = (
-    "One seed only: intervals cover the sampling of the test set, not the randomness of training."
-)
+ONE_SEED = "One seed only: intervals cover the sampling of the test set, not of training."
 
 
 class Reply(StrEnum):

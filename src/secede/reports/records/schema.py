@@ -36,9 +36,7 @@ class Result:
     reports: dict[str, dict[str, object]]
     history: History | None
     membership: dict[str, dict[str, Attack]]
-    failed: dict[str, str] = field(
-        default_factory=dict
-    )  # methods that destroyed the model, with the reason
+    failed: dict[str, str] = field(default_factory=dict)  # the reason, by destructive method
 
 
 @dataclass(frozen=True)

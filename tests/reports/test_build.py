@@ -32,8 +32,8 @@ def test_a_report_is_a_page_figures_and_tables(report: Report) -> None:
 
 
 def test_a_report_returns_its_verdicts_and_what_it_left_out(report: Report) -> None:
-    ((name, verdict),) = report.verdicts
-    assert name == "paper/mnist-backdoor-5"
+    ((run, verdict),) = report.verdicts
+    assert run.config.name == "paper/mnist-backdoor-5"
     assert verdict.round == 2
     (left_out,) = report.unfinished
     assert left_out.endswith("/seed-3")

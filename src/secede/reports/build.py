@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from secede.files import write_bytes, write_text
@@ -45,12 +45,12 @@ ENDED_BY = {
 
 @dataclass(frozen=True)
 class Report:
-    """Paths of a written report, and the verdict on each run by name."""
+    """Paths of a written report, and its runs, each with the verdict on it."""
 
     page: Path
     figures: tuple[Path, ...]
     tables: tuple[Path, ...]
-    verdicts: tuple[tuple[str, Verdict], ...]
+    verdicts: tuple[tuple[Run, Verdict], ...]
     unfinished: tuple[str, ...]
 
 
@@ -81,7 +81,7 @@ def write_report(
         page=page,
         figures=tuple(figures),
         tables=tables,
-        verdicts=tuple((section.run.config.name, section.verdict) for section in sections),
+        verdicts=tuple((section.run, section.verdict) for section in sections),
         unfinished=_unfinished(sections, [folder.name for folder in records.unfinished]),
     )
 
@@ -195,15 +195,7 @@ def render_page(
     records: Records, sections: Sequence[Section], drawings: Sequence[Drawing], *, version: str
 ) -> str:
     """Return the page as HTML."""
-    environment = Environment(
-        loader=PackageLoader("secede.reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(mean=format_mean, interval=format_interval, plural=plural)
-    return environment.get_template("page.html.j2").render(
+    return _page_template().render(
         title=_title(sections),
         headline=joint_headline(
             [section.verdict for section in sections], [section.run.erased for section in sections]
@@ -223,6 +215,19 @@ def render_page(
         looks=LOOKS,
         version=version,
     )
+
+
+@cache
+def _page_template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("secede.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(mean=format_mean, interval=format_interval, plural=plural)
+    return environment.get_template("page.html.j2")
 
 
 def _start_report(run: Run, arm: str) -> StartReport | None:

@@ -206,22 +206,20 @@ def _report(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
     """Write a report, then print its tables and verdicts."""
     from secede.reports.analysis.verdict import joint_headline
     from secede.reports.build import write_report
-    from secede.reports.records.load import load_runs
 
     with drawing() as drawn:
         report = write_report(runs, out, progress=drawn, processes=os.cpu_count() or 1)
-    records = load_runs(runs)
     if as_json:
-        print_json(_as_json(report, records.runs))
+        print_json(_as_json(report))
         return
     console = Console()
-    verdicts = [verdict for _, verdict in report.verdicts]
-    if len(verdicts) > FEW:
-        console.print(_overview(records.runs, verdicts))
-        headline = joint_headline(verdicts, [run.erased for run in records.runs])
+    if len(report.verdicts) > FEW:
+        console.print(_overview(report.verdicts))
+        methods = [run.erased for run, _ in report.verdicts]
+        headline = joint_headline([verdict for _, verdict in report.verdicts], methods)
         console.print(f"{headline} Each run's table is on the page.\n")
     else:
-        for run, verdict in zip(records.runs, verdicts, strict=True):
+        for run, verdict in report.verdicts:
             console.print(_table(run))
             console.print(verdict.text + "\n", highlight=False)
     for name in report.unfinished:
@@ -229,14 +227,14 @@ def _report(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
     console.print(f"Report: {report.page.resolve()}", soft_wrap=True, highlight=False)
 
 
-def _overview(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> Table:
+def _overview(verdicts: Sequence[tuple[Run, Verdict]]) -> Table:
     """Return the answers on many runs, a line each."""
     from secede.reports import names
 
     drawn = Table(title="The first method, judged", title_justify="left", box=box.SIMPLE_HEAD)
     for heading in ("", "method", "rounds", "forgotten", "useful", "cheaper"):
         drawn.add_column(heading, overflow="fold")
-    for run, verdict in zip(runs, verdicts, strict=True):
+    for run, verdict in verdicts:
         replies = (str(answer.reply) for answer in verdict.answers)
         title = run.config.title or run.config.name
         drawn.add_row(title, names.label(run.erased), str(verdict.round), *replies)
@@ -267,7 +265,7 @@ def _table(run: Run) -> Table:
     return drawn
 
 
-def _as_json(report: Report, runs: Sequence[Run]) -> dict[str, object]:
+def _as_json(report: Report) -> dict[str, object]:
     from secede.reports.tables.scores import score_table
 
     return {
@@ -287,7 +285,7 @@ def _as_json(report: Report, runs: Sequence[Run]) -> dict[str, object]:
                     for row in table.rows
                 },
             }
-            for run, (_, verdict) in zip(runs, report.verdicts, strict=True)
+            for run, verdict in report.verdicts
             for table in (score_table(run),)
         ],
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from scipy import stats
@@ -62,10 +63,14 @@ def mean_over_seeds(
     if len(values) == 1 or not math.isfinite(mean):
         return Estimate(mean, None, None, len(values), "none")
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
-    half = quantile * math.sqrt(variance / len(values))
+    half = _t_quantile(len(values) - 1) * math.sqrt(variance / len(values))
     low, high = max(mean - half, within[0]), min(mean + half, within[1])
     return Estimate(mean, low, high, len(values), "seeds")
+
+
+@cache  # scipy takes longer for one quantile than all other sums of a table
+def _t_quantile(freedom: int) -> float:
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
 
 
 def wilson(score: Score) -> tuple[float, float]:

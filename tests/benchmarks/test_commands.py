@@ -56,7 +56,7 @@ def test_help_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) ->
     ("wrong", "told"),
     [
         (["--executors", "lop"], "did you mean 'loop'"),
-        (["--precision", "tf32", "--device", "cpu"], "only GPUs have it"),
+        (["--precision", "tf32", "--device", "cpu"], "which needs a GPU: use 'float32' or 'bf16'"),
         (["--clients", "0"], "above zero"),
     ],
 )

@@ -80,6 +80,7 @@ class Lab:
         engine: type[Simulator] = Simulator,
     ) -> None:
         self.seed, self.planted, self.build = seed, planted, build
+        self._courses: dict[tuple[object, ...], list[State]] = {}
         dataset: Dataset = catalog.load("mnist-10k")
         self.test = dataset.test.take(torch.arange(0, len(dataset.test), 2))
         sizes = [IMAGES] * CLIENTS
@@ -145,18 +146,23 @@ class Lab:
         With `fade`, what they do not use is taken out in the first round, as in a real erasure
         after a `local` step; `hidden` for secure aggregation.
         """
-        for number in range(1, rounds + 1):
-            reply = self.engine.train_round(state, RETAINED, phase=POST_TRAINING, number=number)
+        # The same state trains to the same states, so that what was trained once is continued.
+        key = (states.digest(state), mean, tamper, malicious, fade, local, hidden)
+        course = self._courses.setdefault(key, [state])
+        for number in range(len(course), rounds + 1):
+            before = course[-1]
+            reply = self.engine.train_round(before, RETAINED, phase=POST_TRAINING, number=number)
             updates = list(reply.updates)
             if tamper is not None:
                 for place in range(-malicious, 0):
                     evil = updates[place]
-                    updates[place] = Update(evil.client, tamper(evil, state), evil.samples)
-            before, state = state, mean(updates)
+                    updates[place] = Update(evil.client, tamper(evil, before), evil.samples)
+            after: State = mean(updates)
             if fade and number == 1:
                 single = mean is aggregate and not hidden
-                state = self.faded(before, state, updates, single=single, local=local)
-        return state
+                after = self.faded(before, after, updates, single=single, local=local)
+            course.append(after)
+        return course[rounds]
 
     def faded(
         self, before: State, after: State, updates: list[Update], *, single: bool, local: bool

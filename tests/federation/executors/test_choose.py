@@ -1,5 +1,3 @@
-"""Tests `federation/executors/trial.py` too."""
-
 from __future__ import annotations
 
 import pytest
@@ -8,8 +6,15 @@ from torch import Tensor, nn
 
 from harness import networks
 from secede.errors import ConfigError
-from secede.federation.executors import NAMES, trial
-from secede.federation.executors.choose import _candidates, choose
+from secede.federation.executors import NAMES
+from secede.federation.executors.choose import (
+    _candidates,
+    changes_buffers,
+    choose,
+    draws_random_numbers,
+    replaces_buffers,
+    try_out,
+)
 from secede.federation.executors.cpu import Cpu
 from secede.federation.executors.executor import Executor, Refused, Work
 
@@ -35,6 +40,8 @@ def test_a_named_executor_that_cannot_do_the_work_is_an_error_that_says_why() ->
         choose("stacked", networks.work(networks.batch_norm), networks.samples(9), clients=9)
     with pytest.raises(ConfigError, match=r"'graphs' .* needs a CUDA device"):
         choose("graphs", networks.work(networks.mlp), networks.samples(9), clients=9)
+    with pytest.raises(ConfigError, match=r"'graphs' .* replaces in training"):
+        choose("graphs", networks.work(networks.ALL["averaging"]), networks.samples(9), clients=9)
     with pytest.raises(ConfigError, match=r"data dependent|item"):
         choose("stacked", networks.work(networks.Branching), networks.samples(9), clients=9)
 
@@ -65,7 +72,7 @@ class Wrong:
 
 def test_an_executor_that_computes_something_else_is_refused() -> None:
     with pytest.raises(Refused, match="differ from the plain loop's by"):
-        trial.check(Wrong, networks.work(networks.mlp), networks.samples(20))  # type: ignore[arg-type]
+        try_out(Wrong, networks.work(networks.mlp), networks.samples(20))  # type: ignore[arg-type]
 
 
 def test_an_executor_that_is_right_about_its_first_job_only_is_refused() -> None:
@@ -75,7 +82,7 @@ def test_an_executor_that_is_right_about_its_first_job_only_is_refused() -> None
             return [first, *({n: v * 0 for n, v in state.items()} for state in others)]
 
     with pytest.raises(Refused, match="differ from the plain loop's by"):
-        trial.check(Mixed, networks.work(networks.mlp), networks.samples(20))  # type: ignore[arg-type]
+        try_out(Mixed, networks.work(networks.mlp), networks.samples(20))  # type: ignore[arg-type]
 
 
 def test_running_out_of_memory_in_a_trial_is_no_refusal() -> None:
@@ -83,7 +90,7 @@ def test_running_out_of_memory_in_a_trial_is_no_refusal() -> None:
         raise torch.OutOfMemoryError("pretended")
 
     with pytest.raises(torch.OutOfMemoryError):
-        trial.check(build, networks.work(networks.mlp), networks.samples(20))
+        try_out(build, networks.work(networks.mlp), networks.samples(20))
 
 
 def test_an_executor_that_fails_is_refused_with_its_error() -> None:
@@ -91,16 +98,16 @@ def test_an_executor_that_fails_is_refused_with_its_error() -> None:
         raise RuntimeError("no such kernel")
 
     with pytest.raises(Refused, match="RuntimeError: no such kernel"):
-        trial.check(build, networks.work(networks.mlp), networks.samples(20))
+        try_out(build, networks.work(networks.mlp), networks.samples(20))
 
 
 @pytest.mark.parametrize("network", list(networks.ALL))
 def test_trials_tell_random_numbers_and_changing_buffers(network: str) -> None:
     work, some = networks.work(networks.ALL[network]), networks.samples(5)
     before = torch.get_rng_state()
-    assert trial.draws_random_numbers(work, some) == (network == "dropout")
-    assert trial.changes_buffers(work, some) == (network in ("batch_norm", "averaging"))
-    assert trial.replaces_buffers(work, some) == (network == "averaging")
+    assert draws_random_numbers(work, some) == (network == "dropout")
+    assert changes_buffers(work, some) == (network in ("batch_norm", "averaging"))
+    assert replaces_buffers(work, some) == (network == "averaging")
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -1,8 +1,7 @@
 """Every executor against the plain loop: whole rounds, unequal clients, partial last batches.
 
 Tests `federation/executors/cpu.py`, `federation/executors/executor.py`,
-`federation/executors/graphs.py`, `federation/executors/loop.py`, `federation/executors/step.py`
-and `federation/precision.py` too.
+`federation/executors/graphs.py` and `federation/precision.py` too.
 """
 
 from __future__ import annotations
@@ -17,12 +16,11 @@ from torch import Tensor
 
 from harness import networks
 from secede import state as states
+from secede.federation.executors.choose import draws_random_numbers
 from secede.federation.executors.cpu import Cpu
-from secede.federation.executors.executor import Executor, Work
+from secede.federation.executors.executor import Executor, Loop, Work
 from secede.federation.executors.graphs import Graphs
-from secede.federation.executors.loop import Loop
 from secede.federation.executors.stacked import Stacked
-from secede.federation.executors.trial import draws_random_numbers
 
 
 def cpu(work: Work) -> Executor:
@@ -35,11 +33,11 @@ def cpu_channels_last(work: Work) -> Executor:
 
 def graphs(work: Work) -> Executor:
     draws = draws_random_numbers(work, networks.samples(4))
-    return Graphs(work, networks.samples(4), draws=draws, slots=3, anywhere=True)
+    return Graphs(work, draws=draws, slots=3, anywhere=True)
 
 
 def stacked(work: Work) -> Executor:
-    return Stacked(work, networks.samples(4), draws=False, chunk=3)
+    return Stacked(work, networks.samples(4), chunk=3)
 
 
 EXECUTORS = {f.__name__: f for f in (cpu, cpu_channels_last, graphs, stacked)}

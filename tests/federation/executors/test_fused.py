@@ -14,9 +14,8 @@ from torch import nn
 from harness import networks
 from secede import state as states
 from secede.data.samples import Samples
-from secede.federation.executors.executor import Executor, Job, Refused, Work
+from secede.federation.executors.executor import Executor, Job, Loop, Refused, Work
 from secede.federation.executors.fused.executor import Fused
-from secede.federation.executors.loop import Loop
 from secede.federation.training import LocalTraining, orders
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

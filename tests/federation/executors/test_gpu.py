@@ -16,10 +16,9 @@ from secede.data.samples import Samples
 from secede.errors import ConfigError
 from secede.federation.engine import aggregate
 from secede.federation.executors.choose import choose
-from secede.federation.executors.executor import Executor, Job, Work
+from secede.federation.executors.executor import Executor, Job, Loop, Work
 from secede.federation.executors.fused.executor import Fused
 from secede.federation.executors.graphs import Graphs
-from secede.federation.executors.loop import Loop
 from secede.federation.executors.stacked import Stacked
 from secede.federation.simulator import Simulator
 from secede.federation.training import LocalTraining
@@ -150,7 +149,7 @@ def test_a_gpu_that_runs_out_halves_what_it_does_at_once_and_goes_on(
     work = networks.work(networks.mlp, device="cuda")
     jobs = networks.jobs(work, SIZES)
     expected = Loop(work).train(jobs)
-    executor = Graphs(work, networks.samples(4, device="cuda"), draws=False, slots=4)
+    executor = Graphs(work, draws=False, slots=4)
     like = executor.train(jobs[:1])[0]
     failures = iter([True, True])
 
@@ -173,7 +172,7 @@ def test_memory_that_is_really_gone_halves_the_stack() -> None:
     jobs = networks.jobs(work, [64] * 64)  # 64 x 4 MiB, several times over
     expected = Loop(work).train(jobs)
     torch.cuda.empty_cache()
-    executor = Stacked(work, networks.samples(64, device="cuda"), draws=False, chunk=64)
+    executor = Stacked(work, networks.samples(64, device="cuda"), chunk=64)
     free = torch.cuda.mem_get_info()[0]
     hog = torch.empty(free - 900 * 2**20, dtype=torch.uint8, device="cuda")
     try:

@@ -1,4 +1,4 @@
-"""Tests `federation/executors/chunks.py` and `federation/executors/memory.py` too."""
+"""Tests `federation/executors/chunks.py` too."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from harness import networks
 from secede import state as states
-from secede.federation.executors.executor import Refused
-from secede.federation.executors.loop import Loop
+from secede.errors import ConfigError
+from secede.federation.executors import chunks
+from secede.federation.executors.choose import choose
+from secede.federation.executors.executor import Loop
 from secede.federation.executors.stacked import Stacked, _Stack, shared_blocks
 
 
@@ -29,10 +31,9 @@ def test_stretches_give_each_client_its_batches_once_and_in_order(
 
 
 def test_statistics_and_random_numbers_are_refused_before_any_training() -> None:
-    with pytest.raises(Refused, match="BatchNorm"):
-        Stacked(networks.work(networks.batch_norm), networks.samples(4), draws=False)
-    with pytest.raises(Refused, match="random numbers"):
-        Stacked(networks.work(networks.dropout), networks.samples(4), draws=True)
+    for network, why in ((networks.batch_norm, "BatchNorm"), (networks.dropout, "random numbers")):
+        with pytest.raises(ConfigError, match=why):
+            choose("stacked", networks.work(network), networks.samples(4), clients=4)
 
 
 def test_a_stack_that_does_not_fit_is_halved_until_it_does(
@@ -50,7 +51,7 @@ def test_a_stack_that_does_not_fit_is_halved_until_it_does(
         return fits(self, some)  # type: ignore[arg-type]
 
     monkeypatch.setattr(_Stack, "train", train)
-    engine = Stacked(work, networks.samples(4), draws=False, chunk=7)
+    engine = Stacked(work, networks.samples(4), chunk=7)
     found = engine.train(jobs)
     assert tried == [7, 3, 1, 1, 1, 1, 1, 1, 1]
     assert engine.chunks.size == 1
@@ -65,15 +66,13 @@ def test_one_client_that_does_not_fit_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(_Stack, "train", train)
     work = networks.work(networks.mlp)
     with pytest.raises(torch.OutOfMemoryError):
-        Stacked(work, networks.samples(4), draws=False).train(networks.jobs(work, [9, 9]))
+        Stacked(work, networks.samples(4)).train(networks.jobs(work, [9, 9]))
 
 
 def test_the_stack_is_cut_to_the_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    from secede.federation.executors import chunks, memory
-
     work = networks.work(networks.mlp)
-    one = memory.client_bytes(work, networks.samples(8))
+    one = chunks.client_bytes(work, networks.samples(8))
     monkeypatch.setattr(chunks, "total_bytes", lambda _: 10 * one)
-    assert Stacked(work, networks.samples(8), draws=False).chunks.size == 2  # a quarter of it
+    assert Stacked(work, networks.samples(8)).chunks.size == 2  # a quarter of it
     monkeypatch.setattr(chunks, "total_bytes", lambda _: 1)
-    assert Stacked(work, networks.samples(8), draws=False).chunks.size == 1
+    assert Stacked(work, networks.samples(8)).chunks.size == 1

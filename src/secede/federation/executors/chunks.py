@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from secede import state as states
 from secede.data.samples import Samples
-from secede.federation.executors.capture import release_cached_memory
+from secede.federation.executors.capture import MAX_BLOCK_STEPS, release_cached_memory
 from secede.federation.executors.executor import Job, Work
-from secede.federation.executors.memory import MEMORY_SHARE, client_bytes, total_bytes
+from secede.federation.training import batch_loss
+from secede.seeding import torch_seeded
 
 TrainChunk = Callable[[Sequence[Job]], list[dict[str, Tensor]]]
+MEMORY_SHARE = 0.25  # of a device's memory for one stack; several may train at once
+_COPIES = 6  # a client's values, momentum, gradient, and temporary values of their update
+_ACTIVATIONS = 3  # saved for the backward pass, their gradients, and the kernels' temporary values
 
 
 class Chunks:
@@ -51,3 +58,38 @@ class Chunks:
             trained.update(zip(chosen, results, strict=True))
             pending = pending[len(chosen) :]
         return [trained[i] for i in range(len(jobs))]
+
+
+def total_bytes(device: torch.device) -> int:
+    """Return the memory of `device`: the free part would change from run to run."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def client_bytes(work: Work, example: Samples) -> int:
+    """Return an estimate of the bytes that one client needs to train on full batches."""
+    rows = min(len(example), 4)
+    saved = saved_for_backward(work, example.take(torch.arange(rows, device=example.y.device)))
+    activations = saved * work.training.batch_size // rows
+    block_inputs = MAX_BLOCK_STEPS * work.training.batch_size * example.x[:1].nbytes
+    state_bytes = states.size_bytes(states.live(work.model))
+    return _COPIES * state_bytes + _ACTIVATIONS * activations + block_inputs
+
+
+def saved_for_backward(work: Work, batch: Samples) -> int:
+    """Return the bytes of activations that the forward pass of `batch` saves."""
+    saved: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    model = copy.deepcopy(work.model).train()
+    parameters = {value.untyped_storage().data_ptr() for value in model.parameters()}
+    with torch_seeded(0), torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
+        loss = batch_loss(model, batch.x, batch.y, loss=work.loss, precision=work.precision)
+    del loss
+    return sum(saved.values())

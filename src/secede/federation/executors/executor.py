@@ -1,13 +1,13 @@
-"""The contract of an executor: its work, its jobs and the trained states.
+"""The contract of an executor, the plain loop, and a training step that graphs can capture.
 
 A job is one client's training in one round. Nothing passes from one job to the next, so an executor
-may run jobs in any order, together, or again.
+may run jobs in any order, together, or again. All other executors are tested against the loop.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,9 +16,12 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.data.samples import Samples
-from secede.federation.precision import Precision
-from secede.federation.training import LocalTraining, Loss, trainable
+from secede.federation.precision import Precision, product_precision
+from secede.federation.training import LocalTraining, Loss, batch_loss, train, trainable
+from secede.seeding import torch_seeded
 from secede.state import State
+
+Step = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,3 +109,82 @@ class WorkingModel:
     def read_into(self, state: State) -> None:
         """Copy its state into `state`."""
         states.copy(states.live(self.model), state)
+
+
+class Loop:
+    """Executor that trains clients one after another, on any device."""
+
+    name = "loop"
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def train(self, jobs: Sequence[Job]) -> list[dict[str, Tensor]]:
+        """Train the jobs in turn."""
+        model_copy = WorkingModel.of(self._work, self)
+        return [train_job(model_copy, job, self._work) for job in jobs]
+
+    def lay_out(self, model: nn.Module) -> nn.Module:
+        """Return `model` unchanged."""
+        return model
+
+
+def train_job(model_copy: WorkingModel, job: Job, work: Work) -> dict[str, Tensor]:
+    """Train one job by the plain loop."""
+    model_copy.load(job.state)
+    with torch_seeded(job.noise), product_precision(work.precision):
+        train(
+            model_copy.model,
+            job.samples,
+            work.training,
+            orders=job.orders,
+            loss=work.loss,
+            precision=work.precision,
+        )
+    return model_copy.read()
+
+
+def descend(
+    parameters: Sequence[Tensor],
+    momenta: Sequence[Tensor],
+    gradients: Sequence[Tensor | None],
+    training: LocalTraining,
+) -> None:
+    """Step as `torch.optim.SGD` does; parameters without a gradient stay."""
+    with_gradient = [
+        (p, m, g) for p, m, g in zip(parameters, momenta, gradients, strict=True) if g is not None
+    ]
+    if not with_gradient:
+        return
+    values, velocities, slopes = (list(column) for column in zip(*with_gradient, strict=True))
+    with torch.no_grad():
+        if all(value.dtype == torch.float32 for value in values):
+            torch._fused_sgd_(
+                values,
+                slopes,
+                velocities if training.momentum else [],
+                weight_decay=0.0,
+                momentum=training.momentum,
+                lr=training.learning_rate,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+                is_first_step=False,
+            )
+            return
+        torch._foreach_mul_(velocities, training.momentum)
+        torch._foreach_add_(velocities, slopes)
+        torch._foreach_add_(values, velocities, alpha=-training.learning_rate)
+
+
+def plain_step(work: Work, model: nn.Module) -> Step:
+    """Return a step of `model`; it must be called with the model's own parameters."""
+
+    def step(
+        parameters: Sequence[Tensor], momenta: Sequence[Tensor], inputs: Tensor, labels: Tensor
+    ) -> None:
+        loss = batch_loss(model, inputs, labels, loss=work.loss, precision=work.precision)
+        gradients = torch.autograd.grad(loss, list(parameters), allow_unused=True)
+        descend(parameters, momenta, gradients, work.training)
+
+    return step

@@ -24,10 +24,8 @@ from secede.federation.executors.capture import (
     release_cached_memory,
     to_device,
 )
-from secede.federation.executors.executor import Job, Refused, Work, WorkingModel
+from secede.federation.executors.executor import Job, Refused, Work, WorkingModel, plain_step
 from secede.federation.executors.layout import channels_last, pool_before_relu
-from secede.federation.executors.step import plain_step
-from secede.federation.executors.trial import replaces_buffers
 from secede.federation.precision import product_precision
 from secede.federation.training import trainable
 from secede.seeding import torch_seeded
@@ -36,14 +34,16 @@ SLOTS = 16  # clients in flight at a time
 
 
 class Graphs:
-    """Executor that trains several clients at once on one GPU."""
+    """Executor that trains several clients at once on one GPU.
+
+    The model may not replace its buffers in training.
+    """
 
     name = "graphs"
 
     def __init__(
         self,
         work: Work,
-        example: Samples,
         *,
         draws: bool,
         slots: int = SLOTS,
@@ -51,8 +51,6 @@ class Graphs:
     ) -> None:
         if work.device.type != "cuda" and not anywhere:  # tests run it on a CPU, without graphs
             raise Refused("it needs a CUDA device")
-        if replaces_buffers(work, example):
-            raise Refused("it cannot follow buffers that the model replaces in training")
         self._work, self._draws = work, draws
         # Graphs share torch's generator: clients that draw from it must train in turn.
         self._limit = 1 if draws else slots

@@ -21,25 +21,20 @@ from secede import state as states
 from secede.data.samples import Samples
 from secede.federation.executors.capture import MAX_BLOCK_STEPS, Block, Replay, blocks, to_device
 from secede.federation.executors.chunks import Chunks
-from secede.federation.executors.executor import Job, Refused, Work
-from secede.federation.executors.step import descend
-from secede.federation.executors.trial import changes_buffers
+from secede.federation.executors.executor import Job, Work, descend
 from secede.federation.precision import forward, product_precision
 from secede.state import State
 
 
 class Stacked:
-    """Executor that trains many clients as one model with a client dimension."""
+    """Executor that trains many clients as one model with a client dimension.
+
+    The model may not draw random numbers, and may not change its buffers in training.
+    """
 
     name = "stacked"
 
-    def __init__(
-        self, work: Work, example: Samples, *, draws: bool, chunk: int | None = None
-    ) -> None:
-        if draws:
-            raise Refused("it cannot give each client its own random numbers (dropout)")
-        if changes_buffers(work, example):
-            raise Refused("it cannot keep each client's own statistics (BatchNorm)")
+    def __init__(self, work: Work, example: Samples, *, chunk: int | None = None) -> None:
         # A call with other values puts them into the model for a moment: so it works on a copy.
         self._work = replace(work, model=copy.deepcopy(work.model))
         self.chunks = Chunks(work, example, chunk)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from secede.data.samples import Samples
-from secede.federation.precision import Precision, forward, product_precision
-from secede.federation.training import LocalTraining
+from secede.federation.engine import LocalTraining
+from secede.federation.training import Precision, forward, product_precision
 
 
 class Authors:

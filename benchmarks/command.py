@@ -18,8 +18,8 @@ import torch
 from benchmarks.timing import Timing
 from secede.errors import ConfigError
 from secede.federation import executors
-from secede.federation.precision import NAMES as PRECISIONS
-from secede.federation.precision import Precision, check
+from secede.federation.training import PRECISIONS, Precision
+from secede.federation.training import check_precision as check
 
 ValueT = TypeVar("ValueT")
 

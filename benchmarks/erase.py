@@ -14,7 +14,7 @@ from benchmarks.table import milliseconds, table, times
 from benchmarks.timing import Timing, interleaved
 from secede.federation.engine import Cost, aggregate
 from secede.federation.simulator import Simulator
-from secede.unlearning.local_step import LocalTask
+from secede.unlearning.method import LocalTask
 from secede.unlearning.methods.projected_ascent import ProjectedAscent
 
 LEAVER = 0

@@ -13,9 +13,8 @@ from benchmarks.command import Setting
 from secede import models
 from secede.data.samples import Samples
 from secede.errors import ConfigError
-from secede.federation.engine import aggregate
+from secede.federation.engine import LocalTraining, aggregate
 from secede.federation.simulator import Simulator
-from secede.federation.training import LocalTraining
 from secede.state import State
 
 SHAPE, CLASSES = (1, 28, 28), 10

@@ -16,7 +16,7 @@ from benchmarks.command import Setting
 from benchmarks.federation import TRAINING, Rounds, paper_cnn, random_images, simulators, split
 from benchmarks.table import milliseconds, significant, table
 from benchmarks.timing import interleaved
-from secede.federation.precision import forward, product_precision
+from secede.federation.training import forward, product_precision
 
 REPEATED = 4  # products in a row, so that starting them is not what is measured
 

@@ -14,8 +14,7 @@ from harness.paths import ROOT
 from harness.recorded_progress import RecordedProgress
 from secede.experiments.config import Config, parse, resolve_data_path
 from secede.experiments.runner import run
-from secede.unlearning.create import create
-from secede.unlearning.registry import METHODS
+from secede.unlearning.registry import METHODS, create
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 READMES = [

@@ -25,8 +25,8 @@ from secede.experiments.config import parse
 from secede.experiments.setup import Federation, federate, load_dataset
 from secede.federation.engine import aggregate
 from secede.state import State
-from secede.unlearning.create import create
 from secede.unlearning.method import POST_TRAINING, Server
+from secede.unlearning.registry import create
 
 # network, clients, rounds of training, images
 FEDERATIONS = (

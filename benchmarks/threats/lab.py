@@ -21,15 +21,15 @@ from secede.erasure.defences.guard import Guard
 from secede.erasure.defences.weight_layout import find_layers
 from secede.erasure.documents.plan import GuardLimits, Margins
 from secede.errors import GuardError, StateError
-from secede.federation.engine import Update, aggregate
+from secede.federation.engine import LocalTraining, Update, aggregate
 from secede.federation.robust import Mean
 from secede.federation.simulator import Simulator
-from secede.federation.training import LocalTraining, train
+from secede.federation.training import train
 from secede.scenarios.backdoor import Backdoor
 from secede.seeding import generator
 from secede.state import State
-from secede.unlearning.create import create
 from secede.unlearning.method import POST_TRAINING, Server
+from secede.unlearning.registry import create
 from secede.verification.accuracy import evaluate
 
 CLIENTS, IMAGES, ROUNDS, AFTERWARDS = 6, 800, 20, 3

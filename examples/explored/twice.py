@@ -14,8 +14,7 @@ from typing import ClassVar
 from secede import state as states
 from secede.errors import ConfigError
 from secede.state import State
-from secede.unlearning.local_step import LocalResult, LocalTask
-from secede.unlearning.method import Recovered, Server, TakeStep
+from secede.unlearning.method import LocalResult, LocalTask, Recovered, Server, TakeStep
 from secede.unlearning.methods.second_choice import SecondChoice
 from secede.unlearning.registry import Needs
 

@@ -8,9 +8,8 @@ from torch import nn
 
 from benchmarks.authors import Authors
 from secede.data.samples import Samples
-from secede.federation.engine import aggregate
+from secede.federation.engine import LocalTraining, aggregate
 from secede.federation.simulator import Simulator
-from secede.federation.training import LocalTraining
 
 
 def small_net() -> nn.Module:

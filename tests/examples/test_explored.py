@@ -14,11 +14,10 @@ from secede.errors import ConfigError
 from secede.experiments import presets
 from secede.experiments.arms import arms
 from secede.experiments.setup import federate
-from secede.unlearning.create import create
-from secede.unlearning.local_step import LocalResult, LocalTask
-from secede.unlearning.method import Method, TakeStep, average_round
+from secede.unlearning.method import LocalResult, LocalTask, Method, TakeStep, average_round
 from secede.unlearning.methods.second_choice import SecondChoice
 from secede.unlearning.post_training_hold import without_return
+from secede.unlearning.registry import create
 
 EXPLORED = ROOT / "examples" / "explored"
 

@@ -33,10 +33,10 @@ from secede.flower.protocol.nodes import online_nodes
 from secede.flower.rounds.engine import FlowerEngine
 from secede.flower.rounds.transport import Transport
 from secede.unlearning.client_tasks import LIVE, CountRight, Measure
-from secede.unlearning.create import create
 from secede.unlearning.method import LocalStepMethod, Server, TakeStep
 from secede.unlearning.methods.reference import Reference
 from secede.unlearning.post_training_hold import FIRST_ROUND_SHARE, LIGHT_WEIGHT
+from secede.unlearning.registry import create
 
 EVERYONE = tuple(range(len(SIZES)))
 Make = Callable[[], Engine]

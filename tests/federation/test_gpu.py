@@ -9,9 +9,8 @@ from secede import models
 from secede import state as states
 from secede.data.samples import Samples
 from secede.experiments.setup import make_deterministic
-from secede.federation.engine import aggregate
+from secede.federation.engine import LocalTraining, aggregate
 from secede.federation.simulator import Simulator
-from secede.federation.training import LocalTraining
 from secede.state import State
 
 pytestmark = [

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError, StateError
-from secede.federation.engine import ClientSide, Engine, Update, aggregate
+from secede.federation.engine import ClientSide, Engine, LocalTraining, Update, aggregate
 from secede.federation.simulator import Simulator
-from secede.federation.training import LocalTraining
 from secede.state import State
 
 

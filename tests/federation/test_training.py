@@ -6,7 +6,8 @@ from torch import nn
 
 from secede.data.samples import Samples
 from secede.errors import StateError
-from secede.federation.training import LocalTraining, batches, orders, train
+from secede.federation.engine import LocalTraining
+from secede.federation.training import batches, orders, train
 from secede.seeding import generator
 
 

@@ -99,8 +99,8 @@ def test_the_local_step_is_the_simulators_to_the_bit(federation: Federation) -> 
     federation.erase("name:site-1")
     engine = simulator()
     from secede.federation.engine import OwnState
-    from secede.unlearning.create import create
     from secede.unlearning.method import TakeStep
+    from secede.unlearning.registry import create
 
     engine.own[1] = OwnState(last, SIZES[1] / sum(SIZES))
     method: Any = create("projected-ascent", STEP)[1]

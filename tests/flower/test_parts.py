@@ -35,8 +35,8 @@ from secede.unlearning.client_tasks import (
     from_message,
     to_message,
 )
-from secede.unlearning.create import create
 from secede.unlearning.method import TakeStep
+from secede.unlearning.registry import create
 
 
 @pytest.mark.parametrize("name", LOCAL)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.federation.engine import Batch
-from secede.unlearning.local_step import LocalTask
+from secede.unlearning.method import LocalTask
 
 CLASSES = 4
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.data.samples import Samples
+from secede.federation.engine import LocalTraining
 from secede.federation.executors.executor import Job, Work
-from secede.federation.precision import Precision
-from secede.federation.training import LocalTraining, orders
+from secede.federation.training import Precision, orders
 
 SHAPE, CLASSES = (2, 8, 8), 3
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.errors import StateError
-from secede.unlearning.local_step import Candidate, LocalReport, LocalResult, LocalTask
+from secede.unlearning.method import Candidate, LocalReport, LocalResult, LocalTask
 from secede.unlearning.methods.projected_ascent import ProjectedAscent
 from secede.unlearning.steps import stop_distance as tau
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from secede.data.samples import Samples
-from secede.federation.engine import aggregate
+from secede.federation.engine import LocalTraining, aggregate
 from secede.federation.simulator import Simulator
-from secede.federation.training import LocalTraining
 from secede.state import State
 from secede.unlearning.method import Method, Server, Start
 from secede.unlearning.update_history import UpdateHistory

@@ -18,9 +18,8 @@ from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import ClientSide, Cost, Engine, ReplyT, RoundReply, aggregate
 from secede.state import State
-from secede.unlearning.create import create
 from secede.unlearning.method import Method, Server
-from secede.unlearning.registry import METHODS
+from secede.unlearning.registry import METHODS, create
 
 SETTINGS: dict[str, dict[str, object]] = {"class-pruning": {"classes": [2], "share": 0.3}}
 

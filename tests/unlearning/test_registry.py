@@ -9,7 +9,7 @@ from torch import nn
 from harness import servers
 from secede import state as states
 from secede.unlearning import registry
-from secede.unlearning.local_step import LocalTask
+from secede.unlearning.method import LocalTask
 from secede.unlearning.methods.fine_tune import FineTune
 from secede.unlearning.methods.reference import Reference
 from secede.unlearning.methods.retrain import Retrain

@@ -4,7 +4,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from hospitals import task
-from secede.federation.training import LocalTraining
+from secede.federation.engine import LocalTraining
 from secede.flower import ClientErasure
 
 training = LocalTraining(

@@ -12,9 +12,9 @@ from secede.experiments.setup import Federation
 from secede.federation.engine import aggregate
 from secede.state import State, size_bytes
 from secede.unlearning import registry
-from secede.unlearning.create import create
 from secede.unlearning.method import Method, Recovered, Server, Start, checked_start
 from secede.unlearning.methods.retrain import Retrain
+from secede.unlearning.registry import create
 from secede.unlearning.update_history import UpdateHistory
 
 FEDAVG, RETRAIN = "fedavg", "retrain"

@@ -17,10 +17,10 @@ from secede.data import catalog, partition
 from secede.data.samples import Dataset, Samples
 from secede.errors import ConfigError
 from secede.experiments.config import Config
+from secede.federation.engine import LocalTraining
 from secede.federation.executors.choose import MIN_STACKED_CLIENTS, Choice
-from secede.federation.precision import Precision
 from secede.federation.simulator import Simulator
-from secede.federation.training import LocalTraining
+from secede.federation.training import Precision
 from secede.scenarios.scenario import Probe, Scenario
 from secede.seeding import generator
 

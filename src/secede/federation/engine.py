@@ -14,10 +14,24 @@ from typing import Protocol, TypeVar
 from torch import Tensor, nn
 
 from secede.federation.cost import Cost as Cost
-from secede.federation.training import LocalTraining, Loss
 from secede.state import State, check_all_finite, digest, is_finite, mean
 
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Tensor, Tensor]  # inputs and labels
+Loss = Callable[[Tensor, Tensor], Tensor]  # of outputs and labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """The settings of a client's training in one round; the defaults are the paper's."""
+
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    batch_size: int = 128
+    epochs: int = 1
+
+    def gradient_samples(self, count: int) -> int:
+        """Return the number of per-sample gradients that a client with `count` samples computes."""
+        return self.epochs * count
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,28 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.data.mapstyle import as_samples
 from secede.errors import ConfigError
-from secede.federation.engine import Batch, ClientSide, Cost, OwnState, ReplyT, RoundReply, Update
+from secede.federation.engine import (
+    Batch,
+    ClientSide,
+    Cost,
+    LocalTraining,
+    Loss,
+    OwnState,
+    ReplyT,
+    RoundReply,
+    Update,
+)
 from secede.federation.executors import AUTO
 from secede.federation.executors.choose import Choice, choose
 from secede.federation.executors.executor import Job, Work, WorkingModel
-from secede.federation.fit import explain_mismatch
-from secede.federation.precision import Precision, product_precision
-from secede.federation.precision import check as check_precision
-from secede.federation.training import LocalTraining, Loss, batches, orders
+from secede.federation.training import (
+    Precision,
+    batches,
+    check_precision,
+    explain_mismatch,
+    orders,
+    product_precision,
+)
 from secede.seeding import derive, generator, seeded
 from secede.state import State
 

@@ -54,8 +54,7 @@ from secede.flower.secagg.recording import Secure, SecureRecording
 from secede.flower.storage import register
 from secede.flower.storage.store import Store
 from secede.unlearning.client_tasks import LIVE
-from secede.unlearning.create import create
-from secede.unlearning.registry import METHODS
+from secede.unlearning.registry import METHODS, create
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from secede.erasure import check_name
 from secede.errors import ConfigError
-from secede.federation.training import LocalTraining, Loss
+from secede.federation.engine import LocalTraining, Loss
 from secede.flower.client.kept_updates import KeptUpdates
 from secede.flower.client.mod import ClientErasure as FlowerErasure
 from secede.flower.client.tasks import SampleKeys

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.errors import ConfigError
-from secede.federation.engine import Batch
-from secede.federation.fit import explain_mismatch
-from secede.federation.training import LocalTraining, Loss
+from secede.federation.engine import Batch, LocalTraining, Loss
+from secede.federation.training import explain_mismatch
 from secede.seeding import seeded
 from secede.state import State
-from secede.unlearning.local_step import LocalResult, LocalStep, LocalTask
+from secede.unlearning.method import LocalResult, LocalStep, LocalTask
 from secede.unlearning.methods.projected_ascent import ProjectedAscent
 from secede.unlearning.steps.radius import reinitialised
 

@@ -18,10 +18,15 @@ from torch import Tensor
 from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import ClientSide
-from secede.unlearning.create import create
-from secede.unlearning.local_step import LocalReport, LocalResult
-from secede.unlearning.method import LocalMethod, LocalStepMethod, Reply, TakeStep
-from secede.unlearning.registry import METHODS
+from secede.unlearning.method import (
+    LocalMethod,
+    LocalReport,
+    LocalResult,
+    LocalStepMethod,
+    Reply,
+    TakeStep,
+)
+from secede.unlearning.registry import METHODS, create
 from secede.unlearning.steps.leaver_metrics import evaluate
 
 BATCH_SIZE = 256

@@ -13,9 +13,8 @@ from secede.erasure.defences import gate as gates
 from secede.erasure.defences.gate import Counts, accuracy_loss, find_loss, find_veto
 from secede.erasure.documents.plan import Margins
 from secede.errors import GuardError, SilentError
-from secede.federation.engine import ClientSide
+from secede.federation.engine import ClientSide, LocalTraining
 from secede.federation.simulator import Simulator
-from secede.federation.training import LocalTraining
 from secede.state import State
 from secede.unlearning.method import Reply
 from secede.verification.score import share

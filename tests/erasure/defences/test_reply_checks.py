@@ -9,8 +9,7 @@ import torch
 from secede.erasure.defences import reply_checks
 from secede.errors import GuardError
 from secede.federation.engine import Update
-from secede.unlearning.local_step import LocalReport, LocalResult
-from secede.unlearning.method import Reply
+from secede.unlearning.method import LocalReport, LocalResult, Reply
 
 LIKE = {"weight": torch.zeros(2, 3), "steps": torch.zeros((), dtype=torch.int64)}
 REPORT = LocalReport(

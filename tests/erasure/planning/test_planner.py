@@ -26,8 +26,7 @@ from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError
 from secede.federation.robust import MEANS
 from secede.simulation.backend import SimulatedBackend
-from secede.unlearning.create import create
-from secede.unlearning.registry import METHODS
+from secede.unlearning.registry import METHODS, create
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,7 @@ from secede.federation.simulator import Simulator
 from secede.simulation.backend import SimulatedBackend
 from secede.simulation.sites import Sites
 from secede.state import State
-from secede.unlearning.local_step import LocalResult
-from secede.unlearning.method import Reply
+from secede.unlearning.method import LocalResult, Reply
 
 HUGE = 10**12
 

@@ -1,7 +1,7 @@
 """Every executor against the plain loop: whole rounds, unequal clients, partial last batches.
 
-Tests `federation/executors/cpu.py`, `federation/executors/executor.py`,
-`federation/executors/graphs.py` and `federation/precision.py` too.
+Tests `federation/executors/cpu.py`, `federation/executors/executor.py` and
+`federation/executors/graphs.py` too.
 """
 
 from __future__ import annotations

@@ -14,9 +14,10 @@ from torch import nn
 from harness import networks
 from secede import state as states
 from secede.data.samples import Samples
+from secede.federation.engine import LocalTraining
 from secede.federation.executors.executor import Executor, Job, Loop, Refused, Work
 from secede.federation.executors.fused.executor import Fused
-from secede.federation.training import LocalTraining, orders
+from secede.federation.training import orders
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytest.importorskip("triton")

@@ -14,14 +14,13 @@ from secede import models
 from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError
-from secede.federation.engine import aggregate
+from secede.federation.engine import LocalTraining, aggregate
 from secede.federation.executors.choose import choose
 from secede.federation.executors.executor import Executor, Job, Loop, Work
 from secede.federation.executors.fused.executor import Fused
 from secede.federation.executors.graphs import Graphs
 from secede.federation.executors.stacked import Stacked
 from secede.federation.simulator import Simulator
-from secede.federation.training import LocalTraining
 from secede.state import State
 
 pytestmark = [

@@ -11,8 +11,7 @@ from secede.erasure.defences import gate
 from secede.erasure.defences.gate import Tally
 from secede.federation.engine import ClientSide, Cost, ReplyT, RoundReply, Update
 from secede.state import State
-from secede.unlearning.local_step import LocalReport, LocalResult
-from secede.unlearning.method import Reply, Server
+from secede.unlearning.method import LocalReport, LocalResult, Reply, Server
 
 
 class Liars(Hostile):

@@ -36,8 +36,7 @@ from secede.federation.engine import ClientSide, Cost, ReplyT, RoundReply, Updat
 from secede.simulation.backend import SimulatedBackend
 from secede.simulation.new_federation import create_federation as found
 from secede.state import State
-from secede.unlearning.local_step import LocalResult
-from secede.unlearning.method import Server
+from secede.unlearning.method import LocalResult, Server
 
 HAPPY = ["received", "planned", "local-step", "guarded"]  # the way of an honest erasure begins
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)

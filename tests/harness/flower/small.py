@@ -23,8 +23,9 @@ from secede import state as states
 from secede.data.samples import Samples
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.workflow.erase import Outcome
+from secede.federation.engine import LocalTraining
 from secede.federation.simulator import Simulator
-from secede.federation.training import LocalTraining, orders, train
+from secede.federation.training import orders, train
 from secede.flower import ClientErasure, Store, erase, recording
 from secede.flower.rounds.recording import Recording
 from secede.seeding import derive, generator, torch_seeded

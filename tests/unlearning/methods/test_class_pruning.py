@@ -12,9 +12,8 @@ from harness import servers
 from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError, DataError, StateError
-from secede.federation.engine import ClientSide
-from secede.federation.training import LocalTraining
-from secede.unlearning import create
+from secede.federation.engine import ClientSide, LocalTraining
+from secede.unlearning import registry
 from secede.unlearning.methods.class_pruning import (
     ClassPruning,
     activation_sums,
@@ -247,7 +246,7 @@ def test_impossible_settings_are_refused(settings: dict[str, object], words: str
 
 
 def test_the_table_says_what_it_needs_and_what_it_is_made_for() -> None:
-    entry, method = create.create("class-pruning", {"classes": [8, 9]})
+    entry, method = registry.create("class-pruning", {"classes": [8, 9]})
     assert dataclasses.asdict(method) == {"classes": (8, 9), "share": 0.05}  # type: ignore[call-overload]
     assert entry.needs.words() == ("the leaver online",)
     assert entry.scenarios == ("class", "exclusive")

@@ -11,10 +11,9 @@ from harness import servers
 from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError, DataError, StateError
-from secede.federation.engine import Update
+from secede.federation.engine import LocalTraining, Update
 from secede.federation.simulator import Simulator
-from secede.federation.training import LocalTraining
-from secede.unlearning import create
+from secede.unlearning import registry
 from secede.unlearning.method import Server
 from secede.unlearning.methods.distillation import Distillation
 from secede.unlearning.update_history import UpdateHistory
@@ -179,6 +178,6 @@ def test_impossible_settings_are_refused_by_name(key: str, value: float) -> None
 
 
 def test_the_table_says_what_it_needs() -> None:
-    entry, method = create.create("distillation", {"epochs": 2})
+    entry, method = registry.create("distillation", {"epochs": 2})
     assert method == Distillation(epochs=2)
     assert entry.needs.words() == ("stored history", "data at the server", "single updates")

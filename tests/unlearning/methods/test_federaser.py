@@ -11,11 +11,10 @@ from harness import servers
 from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError, RecordError, StateError
-from secede.federation.engine import Update
+from secede.federation.engine import LocalTraining, Update
 from secede.federation.simulator import Simulator
-from secede.federation.training import LocalTraining
 from secede.state import State
-from secede.unlearning import create
+from secede.unlearning import registry
 from secede.unlearning.method import Server
 from secede.unlearning.methods.federaser import FedEraser
 from secede.unlearning.update_history import UpdateHistory
@@ -201,6 +200,6 @@ def test_impossible_settings_are_refused_by_name(key: str, value: float) -> None
 
 
 def test_the_table_says_what_it_needs() -> None:
-    entry, method = create.create("federaser", {"interval": 4})
+    entry, method = registry.create("federaser", {"interval": 4})
     assert method == FedEraser(interval=4)
     assert entry.needs.words() == ("stored history", "single updates")

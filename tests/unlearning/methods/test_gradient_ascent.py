@@ -9,8 +9,7 @@ from torch import nn
 from harness import servers
 from secede import state as states
 from secede.errors import ConfigError, StateError
-from secede.unlearning.local_step import LocalTask
-from secede.unlearning.method import LocalStepMethod
+from secede.unlearning.method import LocalStepMethod, LocalTask
 from secede.unlearning.methods.gradient_ascent import GradientAscent
 
 

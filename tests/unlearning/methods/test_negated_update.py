@@ -11,8 +11,7 @@ from harness import servers
 from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError
-from secede.federation.engine import Cost
-from secede.federation.training import LocalTraining
+from secede.federation.engine import Cost, LocalTraining
 from secede.unlearning.method import Server
 from secede.unlearning.methods.negated_update import NegatedUpdate
 from secede.unlearning.registry import METHODS

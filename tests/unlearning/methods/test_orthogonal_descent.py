@@ -15,8 +15,7 @@ from harness import servers
 from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError, StateError
-from secede.federation.engine import Batch, ClientSide, Update
-from secede.federation.training import LocalTraining, Loss
+from secede.federation.engine import Batch, ClientSide, LocalTraining, Loss, Update
 from secede.unlearning.method import Reply, Server
 from secede.unlearning.methods import orthogonal_descent
 from secede.unlearning.methods.orthogonal_descent import (

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.errors import ConfigError, DataError, StateError
 from secede.federation.engine import Batch
-from secede.unlearning.local_step import LocalTask
+from secede.unlearning.method import LocalTask
 from secede.unlearning.methods.projected_ascent import ProjectedAscent
 from secede.unlearning.steps import stop_distance as tau
 

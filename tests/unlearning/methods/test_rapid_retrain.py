@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from harness import servers
 from secede import state as states
 from secede.errors import ConfigError, StateError
-from secede.federation.engine import Batch, ClientSide
-from secede.federation.training import LocalTraining, Loss
-from secede.unlearning.create import create
+from secede.federation.engine import Batch, ClientSide, LocalTraining, Loss
 from secede.unlearning.methods.rapid_retrain import RapidRetrain
+from secede.unlearning.registry import create
 from secede.unlearning.steps import fisher
 from secede.unlearning.steps.fisher import fisher_diagonal
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from harness import servers
 from secede import state as states
-from secede.unlearning.local_step import LocalTask
+from secede.unlearning.method import LocalTask
 from secede.unlearning.methods.reference import Reference
 
 

@@ -1,5 +1,3 @@
-"""Tests `unlearning/local_step.py` too."""
-
 from __future__ import annotations
 
 import math
@@ -14,10 +12,8 @@ from harness import servers
 from secede import state as states
 from secede.data.samples import Samples
 from secede.errors import ConfigError, StateError
-from secede.federation.engine import Batch
-from secede.federation.training import LocalTraining
-from secede.unlearning.local_step import LocalTask
-from secede.unlearning.method import Server
+from secede.federation.engine import Batch, LocalTraining
+from secede.unlearning.method import LocalTask, Server
 from secede.unlearning.methods.second_choice import SecondChoice
 from secede.unlearning.steps.own_labels import REACH, Teacher
 

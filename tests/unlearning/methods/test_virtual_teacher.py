@@ -10,8 +10,7 @@ from torch import nn
 from harness import servers
 from secede import state as states
 from secede.errors import ConfigError, StateError
-from secede.unlearning.local_step import LocalTask
-from secede.unlearning.method import LocalStepMethod
+from secede.unlearning.method import LocalStepMethod, LocalTask
 from secede.unlearning.methods.virtual_teacher import VirtualTeacher
 
 # One sample x = 1, so that the weights are the logits: log 4, log 2 and 0, the label the first.

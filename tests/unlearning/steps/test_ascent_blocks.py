@@ -16,7 +16,7 @@ from harness.plain_ascent import PlainClimb
 from secede import state as states
 from secede.errors import StateError
 from secede.federation.engine import Batch
-from secede.unlearning.local_step import LocalResult, LocalTask
+from secede.unlearning.method import LocalResult, LocalTask
 from secede.unlearning.methods.projected_ascent import ProjectedAscent
 from secede.unlearning.steps import leaver_metrics
 from secede.unlearning.steps.ascent import AnchorState, Ascent, AscentBounds

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from secede.unlearning.local_step import Candidate
+from secede.unlearning.method import Candidate
 from secede.unlearning.steps.stop_distance import GRID, choose, grid_ahead, target_accuracy
 
 

@@ -67,7 +67,7 @@ def methods(
 
 def _describe(method: str, *, as_json: bool) -> None:
     """Print what a method does and needs, and its settings with their defaults."""
-    from secede.unlearning.create import describe
+    from secede.unlearning.registry import describe
 
     entry, settings = describe(method, search=Path.cwd())
     rows = [

@@ -30,9 +30,8 @@ from secede.errors import ConfigError, RecordError, RequestError
 from secede.state import State
 from secede.text import short_digest
 from secede.unlearning import registry as methods
-from secede.unlearning.create import create, settings_of
-from secede.unlearning.method import Method
-from secede.unlearning.registry import Entry, Situation
+from secede.unlearning.method import Method, settings_of
+from secede.unlearning.registry import Entry, Situation, create
 
 RUNGS: tuple[Rung, ...] = ("local-step", "server-side", "retraining")
 # Their rounds take each update by itself, so that no other mean can stand in.

@@ -29,8 +29,7 @@ from secede.erasure.workflow.session import ErasureSession
 from secede.errors import DataError, GuardError, SecedeError, SilentError, StateError
 from secede.federation.engine import ClientSide, Cost, Engine, ReplyT, RoundReply, Update
 from secede.state import State
-from secede.unlearning.local_step import LocalResult
-from secede.unlearning.method import Server
+from secede.unlearning.method import LocalResult, Server
 
 
 class QuorumError(SilentError):

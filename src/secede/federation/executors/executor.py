@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.data.samples import Samples
-from secede.federation.precision import Precision, product_precision
-from secede.federation.training import LocalTraining, Loss, batch_loss, train, trainable
+from secede.federation.engine import LocalTraining, Loss
+from secede.federation.training import Precision, batch_loss, product_precision, train, trainable
 from secede.seeding import torch_seeded
 from secede.state import State
 

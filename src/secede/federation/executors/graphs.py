@@ -26,8 +26,7 @@ from secede.federation.executors.capture import (
 )
 from secede.federation.executors.executor import Job, Refused, Work, WorkingModel, plain_step
 from secede.federation.executors.layout import channels_last, pool_before_relu
-from secede.federation.precision import product_precision
-from secede.federation.training import trainable
+from secede.federation.training import product_precision, trainable
 from secede.seeding import torch_seeded
 
 SLOTS = 16  # clients in flight at a time

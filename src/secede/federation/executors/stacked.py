@@ -22,7 +22,7 @@ from secede.data.samples import Samples
 from secede.federation.executors.capture import MAX_BLOCK_STEPS, Block, Replay, blocks, to_device
 from secede.federation.executors.chunks import Chunks
 from secede.federation.executors.executor import Job, Work, descend
-from secede.federation.precision import forward, product_precision
+from secede.federation.training import forward, product_precision
 from secede.state import State
 
 

@@ -16,8 +16,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from secede.errors import ConfigError, DataError, GuardError, RecordError, SecedeError
-from secede.federation.engine import OwnState
-from secede.federation.training import LocalTraining, Loss
+from secede.federation.engine import LocalTraining, Loss, OwnState
 from secede.flower._flwr import client_mods, has_client_fn
 from secede.flower.client import secagg_checks
 from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
@@ -33,8 +32,7 @@ from secede.flower.protocol.messages import TaskHeader
 from secede.state import State
 from secede.text import short_digest
 from secede.unlearning import client_tasks
-from secede.unlearning.local_step import LocalResult
-from secede.unlearning.method import TakeStep
+from secede.unlearning.method import LocalResult, TakeStep
 
 FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
 _TRIED = 8  # samples that go through the network before the first round

@@ -21,14 +21,12 @@ from secede import state as states
 from secede.data.mapstyle import as_samples
 from secede.data.samples import Samples
 from secede.errors import ConfigError
-from secede.federation.engine import Batch, ClientSide, OwnState
-from secede.federation.precision import product_precision
-from secede.federation.training import LocalTraining, Loss, batches, orders
+from secede.federation.engine import Batch, ClientSide, LocalTraining, Loss, OwnState
+from secede.federation.training import batches, orders, product_precision
 from secede.seeding import generator, seeded
 from secede.state import State
 from secede.unlearning.client_tasks import Task
-from secede.unlearning.local_step import LocalResult
-from secede.unlearning.method import Reply
+from secede.unlearning.method import LocalResult, Reply
 
 SampleKeys = tuple[str, str]  # names of input and label in a sample
 _LABELS = ("label", "labels", "target", "targets", "y")

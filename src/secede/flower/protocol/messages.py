@@ -25,8 +25,7 @@ from secede.state import State
 from secede.text import one_line, printable
 from secede.unlearning import client_tasks
 from secede.unlearning.client_tasks import CountRight, Measure, Task, TaskMessage
-from secede.unlearning.local_step import LocalResult
-from secede.unlearning.method import Reply, TakeStep
+from secede.unlearning.method import LocalResult, Reply, TakeStep
 
 UNLEARN, QUERY, LEAVE = "unlearn", "secede", "leave"  # names of the handlers
 LEAVE_TYPE = f"query.{LEAVE}"  # asks an erased client to delete its updates

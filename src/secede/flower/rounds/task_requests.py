@@ -18,8 +18,7 @@ from secede.flower.rounds.transport import Transport
 from secede.state import State
 from secede.unlearning import client_tasks
 from secede.unlearning.client_tasks import Task, TaskMessage
-from secede.unlearning.local_step import LocalResult
-from secede.unlearning.method import Reply
+from secede.unlearning.method import LocalResult, Reply
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from secede.unlearning.local_step import LocalResult, LocalTask
+from secede.unlearning.method import LocalResult, LocalTask
 from secede.unlearning.steps.sgd import Descent, check_settings, own_samples
 
 

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.errors import ConfigError, StateError
-from secede.federation.engine import ClientSide, Cost, Update, aggregate
-from secede.federation.training import Loss
+from secede.federation.engine import ClientSide, Cost, Loss, Update, aggregate
 from secede.state import State
 from secede.unlearning.method import (
     POST_TRAINING,

@@ -17,7 +17,7 @@ import torch
 
 from secede.errors import ConfigError
 from secede.federation.engine import Batch
-from secede.unlearning.local_step import Candidate, LocalReport, LocalResult, LocalTask
+from secede.unlearning.method import Candidate, LocalReport, LocalResult, LocalTask
 from secede.unlearning.post_training_hold import PostTrainingHold
 from secede.unlearning.steps import stop_distance as tau
 from secede.unlearning.steps.ascent import AnchorState, Ascent, AscentBounds

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from secede import state as states
 from secede.errors import ConfigError
-from secede.unlearning.local_step import LocalReport, LocalResult, LocalTask
+from secede.unlearning.method import LocalReport, LocalResult, LocalTask
 
 
 @dataclass(frozen=True)

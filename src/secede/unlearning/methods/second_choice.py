@@ -22,7 +22,7 @@ from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import Batch
 from secede.state import State
-from secede.unlearning.local_step import LocalResult, LocalTask
+from secede.unlearning.method import LocalResult, LocalTask
 from secede.unlearning.post_training_hold import PostTrainingHold, heaviness
 from secede.unlearning.steps.own_labels import LabelTargets, Teacher, of_label
 from secede.unlearning.steps.sgd import Descent, own_samples, without_dropout

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from secede.errors import ConfigError
-from secede.unlearning.local_step import LocalResult, LocalTask
+from secede.unlearning.method import LocalResult, LocalTask
 from secede.unlearning.post_training_hold import PostTrainingHold
 from secede.unlearning.steps.sgd import Descent, check_settings, frozen, own_samples
 

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.errors import StateError
-from secede.federation.engine import Batch
-from secede.federation.training import Loss
+from secede.federation.engine import Batch, Loss
 from secede.state import State
 from secede.unlearning.steps import leaver_metrics
 from secede.unlearning.steps.leaver_metrics import Evaluation

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from secede.errors import ConfigError
-from secede.federation.engine import Batch
-from secede.federation.training import Loss, trainable
+from secede.federation.engine import Batch, Loss
+from secede.federation.training import trainable
 
 _CHUNK = 2**24  # entries of per-sample gradients held at once
 _WITHOUT_WEIGHTS = (nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.Dropout, nn.Tanh, nn.Identity)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from secede.errors import DataError, StateError
-from secede.federation.engine import Batch
-from secede.federation.training import Loss
+from secede.federation.engine import Batch, Loss
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from secede import state as states
 from secede.errors import StateError
 from secede.federation.engine import Batch
 from secede.state import State
-from secede.unlearning.local_step import LocalTask
+from secede.unlearning.method import LocalTask
 from secede.unlearning.steps.sgd import frozen
 
 FULL_FLOOR_ERROR_RATE = 0.5  # from this error rate on, the floor is the whole rate

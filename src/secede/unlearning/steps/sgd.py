@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.errors import ConfigError, StateError
-from secede.federation.engine import Batch
-from secede.federation.training import Loss
+from secede.federation.engine import Batch, Loss
 from secede.state import State
-from secede.unlearning.local_step import LocalReport, LocalResult, LocalTask
+from secede.unlearning.method import LocalReport, LocalResult, LocalTask
 from secede.unlearning.steps import leaver_metrics
 from secede.unlearning.steps.ascent import Ascent
 from secede.unlearning.steps.leaver_metrics import Evaluation

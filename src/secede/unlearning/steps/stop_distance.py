@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from secede.unlearning.local_step import Candidate
+from secede.unlearning.method import Candidate
 
 SQUARED_GRID = (2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0)
 GRID = tuple(math.sqrt(value) for value in SQUARED_GRID)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from secede.federation.precision import Precision
+from secede.federation.training import Precision
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from secede.federation.executors.capture import MAX_BLOCK_STEPS, Block, Replay, 
 from secede.federation.executors.chunks import Chunks
 from secede.federation.executors.executor import Job, Refused, Work
 from secede.federation.executors.fused.network import Network, parse
-from secede.federation.precision import product_precision
+from secede.federation.training import product_precision
 
 MAX_IDLE = 16  # stacks kept for later rounds, each with the memory of its clients
 

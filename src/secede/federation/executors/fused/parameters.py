@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from secede.federation.executors.fused.network import Convolution, Dense, Network, round_up
-from secede.federation.precision import Precision
+from secede.federation.training import Precision
 from secede.state import State
 
 Layer = Convolution | Dense

@@ -19,7 +19,7 @@ from secede.federation.executors.fused.configs import CONFIGS, Config
 from secede.federation.executors.fused.kernels import convolution, dense
 from secede.federation.executors.fused.network import Convolution, Network, round_up
 from secede.federation.executors.fused.parameters import Parameters
-from secede.federation.precision import Precision
+from secede.federation.training import Precision
 
 
 class Stack:

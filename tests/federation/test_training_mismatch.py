@@ -9,8 +9,8 @@ from torch import Tensor, nn
 import secede
 from secede.data.samples import Samples
 from secede.errors import DataError
-from secede.federation.fit import explain_mismatch
-from secede.federation.training import LocalTraining
+from secede.federation.engine import LocalTraining
+from secede.federation.training import explain_mismatch
 
 
 def network() -> nn.Module:

@@ -13,11 +13,18 @@ import pytest
 from harness import servers
 from harness.paths import ROOT
 from secede.errors import ConfigError
-from secede.unlearning.create import create, describe, settings_of
-from secede.unlearning.method import LocalStepMethod, checked_start
+from secede.unlearning.method import LocalStepMethod, checked_start, settings_of
 from secede.unlearning.methods.gradient_ascent import GradientAscent
 from secede.unlearning.methods.projected_ascent import ProjectedAscent
-from secede.unlearning.registry import METHODS, Needs, Situation, check_possible, suitable
+from secede.unlearning.registry import (
+    METHODS,
+    Needs,
+    Situation,
+    check_possible,
+    create,
+    describe,
+    suitable,
+)
 
 OWN = '''
 from dataclasses import dataclass

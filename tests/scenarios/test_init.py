@@ -8,10 +8,9 @@ from secede.data.samples import Samples
 from secede.errors import ConfigError
 from secede.scenarios import SCENARIOS, create
 from secede.scenarios.backdoor import Backdoor
+from secede.scenarios.classes import Exclusive, WholeClass
 from secede.scenarios.clean import Clean
-from secede.scenarios.exclusive import Exclusive
 from secede.scenarios.flipped import Flipped
-from secede.scenarios.whole_class import WholeClass
 
 
 def test_the_table_of_names_is_listed_without_torch() -> None:

@@ -1,6 +1,6 @@
 """What the leaver's data is like, and the held-out probe that shows whether it was forgotten.
 
-This module never imports torch itself, so that names can be listed without it.
+This module imports torch in `create` only, so that names can be listed without it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from secede.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from secede.scenarios.scenario import Scenario
-
-__all__ = ["SCENARIOS", "Entry", "check_name", "check_settings", "create", "default_share"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +98,11 @@ def create(
 
         return Clean()
     if name == "exclusive":
-        from secede.scenarios.exclusive import Exclusive
+        from secede.scenarios.classes import Exclusive
 
         return Exclusive(classes=_classes(chosen, classes), kept=kept or 0.0)
     if name == "class":
-        from secede.scenarios.whole_class import WholeClass
+        from secede.scenarios.classes import WholeClass
 
         return WholeClass(classes=_classes(chosen, classes))
     if share is None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from secede.data.samples import Samples
 from secede.scenarios.scenario import Probe, Scenario, everyone
 
@@ -17,10 +15,6 @@ class Clean(Scenario):
 
     name: ClassVar[str] = "clean"
     main_measure: ClassVar[str] = "holdout_accuracy"
-
-    def transform(self, samples: Samples, generator: torch.Generator) -> Samples:
-        """Return the samples unchanged."""
-        return samples
 
     def probe(self, test: Samples) -> Probe:
         """Return the test samples themselves."""

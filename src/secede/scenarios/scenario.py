@@ -51,8 +51,8 @@ class Scenario(Protocol):
         return list(parts)
 
     def transform(self, samples: Samples, generator: torch.Generator) -> Samples:
-        """Return what the leaver holds instead of `samples`, which stay as they are."""
-        ...
+        """Return what the leaver holds instead of `samples`: the same by default."""
+        return samples
 
     def held_out(self, test: Tensor, leaver: Tensor, generator: torch.Generator) -> Tensor | None:
         """Return which test samples, by their labels, stand for the leaver's; None: all of them.

@@ -11,7 +11,7 @@ from torch import Tensor
 from secede.data import partition
 from secede.data.samples import Samples
 from secede.errors import ConfigError
-from secede.scenarios.dealing import check_classes, deal_classes, draw_like, probe_classes
+from secede.scenarios.classes import check_classes, deal_classes, draw_like, probe_classes
 from secede.seeding import generator
 
 

@@ -3,7 +3,7 @@ import torch
 
 from secede.data.samples import Samples
 from secede.errors import ConfigError
-from secede.scenarios.whole_class import WholeClass
+from secede.scenarios.classes import WholeClass
 from secede.seeding import generator
 
 SAMPLES = Samples(torch.rand(8, 3), torch.tensor([0, 1, 2, 2, 0, 1, 2, 2]))

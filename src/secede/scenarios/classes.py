@@ -1,4 +1,4 @@
-"""Dealing whole classes to the leaver: nothing is planted, lost or doubled.
+"""A leaver with classes of its own: nothing is planted, lost or doubled.
 
 The other clients give the leaver their images of the classes and get images of other classes
 from it. Each image goes to the client that is furthest below its old size, so that sizes stay
@@ -9,15 +9,74 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from secede.data.samples import Samples
 from secede.errors import ConfigError
-from secede.scenarios.scenario import Probe
+from secede.scenarios.scenario import Probe, Scenario
 
 OTHERS = "others_accuracy"  # on test images of all classes but the leaver's
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassScenario(Scenario):
+    """What `Exclusive` and `WholeClass` share."""
+
+    classes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_classes(self.classes)
+
+    def held_out(self, test: Tensor, leaver: Tensor, generator: torch.Generator) -> Tensor | None:
+        """Draw test samples with the leaver's mix of classes, so that only membership differs."""
+        return draw_like(test, leaver, generator)
+
+    def probe(self, test: Samples) -> Probe:
+        """Return the test samples, the leaver's classes and the others counted apart."""
+        return probe_classes(test, self.classes, self.main_measure)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exclusive(ClassScenario):
+    """The leaver holds all of `classes` but a share `kept` of what the others had of them.
+
+    What only it could teach is what a model retrained without it does not know. It gives images
+    of other classes in exchange: only if it runs out of them is it larger than before.
+    """
+
+    name: ClassVar[str] = "exclusive"
+    main_measure: ClassVar[str] = "exclusive_accuracy"
+
+    kept: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_classes(self.classes)
+        if not 0 <= self.kept < 1:
+            raise ConfigError(f"scenario.kept is {self.kept}, expected a number from 0 to below 1")
+
+    def deal(
+        self, labels: Tensor, parts: Sequence[Tensor], leaver: int, generator: torch.Generator
+    ) -> list[Tensor]:
+        """Move the classes' images to the leaver and as many others from it."""
+        return deal_classes(labels, parts, leaver, generator, classes=self.classes, kept=self.kept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeClass(ClassScenario):
+    """The leaver holds `classes`, all of them and only them: to erase it is to erase them."""
+
+    name: ClassVar[str] = "class"
+    main_measure: ClassVar[str] = "class_accuracy"
+
+    def deal(
+        self, labels: Tensor, parts: Sequence[Tensor], leaver: int, generator: torch.Generator
+    ) -> list[Tensor]:
+        """Move the classes' images to the leaver and all others from it, by the clients' sizes."""
+        return deal_classes(labels, parts, leaver, generator, classes=self.classes, alone=True)
 
 
 def check_classes(classes: Sequence[int]) -> None:

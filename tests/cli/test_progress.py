@@ -1,4 +1,4 @@
-"""Tests `experiments/progress.py` and `logs.py` too."""
+"""Tests `logs.py` too."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from secede.federation.engine import aggregate
 from secede.state import State, size_bytes
 from secede.unlearning import registry
 from secede.unlearning.method import Method, Recovered, Server, Start, checked_start
-from secede.unlearning.methods.retrain import Retrain
 from secede.unlearning.registry import create
 from secede.unlearning.update_history import UpdateHistory
 
@@ -94,7 +93,7 @@ def arms(
         name=RETRAIN,
         clients=federation.retained,
         rounds=rounds,
-        start=lambda state: Retrain().start(server(state)),
+        start=lambda _: Start(state=engine.initial_state("retraining")),
         advance=fedavg_round("retraining", federation.retained),
         evidence_rounds=(rounds,),
     )

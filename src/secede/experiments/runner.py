@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from secede.errors import RecordError
 from secede.experiments import config as configs
@@ -17,8 +18,6 @@ from secede.experiments.arms import arms, create_history
 from secede.experiments.config import Config
 from secede.experiments.fingerprint import describe_environment, fingerprints
 from secede.experiments.parallel import lane_count, run_jobs
-from secede.experiments.progress import Progress
-from secede.experiments.recorder import Recorder
 from secede.experiments.records import (
     CONFIG,
     ENVIRONMENT,
@@ -28,9 +27,22 @@ from secede.experiments.records import (
     run_folder,
     write_json,
 )
-from secede.experiments.seed_run import SeedRun
+from secede.experiments.seed_run import SeedProgress, SeedRun
 from secede.experiments.setup import FederationBuilder, make_deterministic, resolve_device
 from secede.federation.executors import AUTO
+
+
+class Progress(Protocol):
+    """Reports the progress of all runs; called from several threads."""
+
+    def expect(self, seeds: int, lanes: int) -> None:
+        """Announce how many seeds run in how many lanes; finished ones are counted too."""
+
+    def begin(self, config: Config, seed: int, rounds: int) -> SeedProgress:
+        """Report that a seed starts or resumes, with this many rounds in all."""
+
+    def reused(self, config: Config, seed: int) -> None:
+        """Report that a seed was finished before."""
 
 
 def run(
@@ -71,7 +83,7 @@ def run(
         history = create_history(config, federation, records.path / "history")
         all_arms = arms(config, federation, history=history, search=search)
         write_json(cell.folder / CONFIG, config.resolved())
-        with records.locked(), Recorder(config.device) as recorder:
+        with records.locked():
             executor = federation.engine.choice
             environment = describe_environment(config, executor.name, executor.note, lanes)
             records.write_environment(environment)
@@ -84,7 +96,6 @@ def run(
                 federation,
                 history,
                 records,
-                recorder,
                 seed_progress,
                 stop,
             ).run(all_arms)

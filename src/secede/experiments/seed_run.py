@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -21,7 +22,6 @@ from secede.experiments.arms import FEDAVG, RETRAIN, TRAINING, Arm
 from secede.experiments.config import Config
 from secede.experiments.measure import AttackInputs, Examiner, Measured, membership
 from secede.experiments.parallel import Stopped
-from secede.experiments.progress import SeedProgress
 from secede.experiments.recorder import Recorder
 from secede.experiments.records import (
     RESULT,
@@ -44,6 +44,16 @@ _BEFORE_LAST = "before-last"  # the state before FedAvg's last round, until the 
 _REPORTS, _HISTORY = "reports.json", "history.json"
 
 
+class SeedProgress(Protocol):
+    """Reports the progress of one seed; called from the thread that records it."""
+
+    def round(self, arm: str, number: int, row: dict[str, dict[str, float]]) -> None:
+        """Report a round of an arm that was run, or was recorded before."""
+
+    def end(self) -> None:
+        """Report that the seed is finished."""
+
+
 class SeedRun:
     """One seed in progress; the recorder writes its records while rounds train."""
 
@@ -55,20 +65,24 @@ class SeedRun:
         federation: Federation,
         history: UpdateHistory | None,
         records: SeedFolder,
-        recorder: Recorder,
         progress: SeedProgress,
         stop: threading.Event,
     ) -> None:
         self._config, self._digest, self._seed = config, config_digest, seed
         self._federation, self._examiner = federation, Examiner(federation, seed)
-        self._records, self._recorder, self._history = records, recorder, history
+        self._records, self._history = records, history
+        self._recorder = Recorder(config.device)
         if history is not None:
-            history.submit = recorder.submit
+            history.submit = self._recorder.submit
         self._progress, self._stop = progress, stop
         self._retrained: Measured | None = None  # the arms after retraining are compared with it
 
     def run(self, all_arms: Sequence[Arm]) -> None:
         """Run all arms, attack their models, and write the result."""
+        with self._recorder:
+            self._run(all_arms)
+
+    def _run(self, all_arms: Sequence[Arm]) -> None:
         final: dict[str, State] = {}
         seconds: dict[str, float] = {}
         failed: dict[str, str] = {}

@@ -29,7 +29,6 @@ from secede.federation.engine import (
     RoundReply,
     Update,
 )
-from secede.federation.executors import AUTO
 from secede.federation.executors.choose import Choice, choose
 from secede.federation.executors.executor import Job, Work, WorkingModel
 from secede.federation.training import (
@@ -56,7 +55,7 @@ class Simulator:
         seed: int,
         device: torch.device | str = "cpu",
         loss: Loss = nn.functional.cross_entropy,
-        executor: str | Choice = AUTO,
+        executor: str | Choice = "auto",
         precision: Precision = "float32",
     ) -> None:
         """Create the clients; a `Choice` as `executor` shares one between simulators.

@@ -16,7 +16,6 @@ from secede.seeding import seeded
 from secede.state import State
 from secede.unlearning.method import LocalResult, LocalStep, LocalTask
 from secede.unlearning.methods.projected_ascent import ProjectedAscent
-from secede.unlearning.steps.radius import reinitialised
 
 
 def unlearn(
@@ -85,6 +84,33 @@ def _seeded_models(build: Callable[[], nn.Module], seed: int) -> Callable[[int],
             return build()
 
     return fresh
+
+
+def reinitialised(model: nn.Module, seed: int) -> Callable[[int], nn.Module]:
+    """Return a function that copies `model` and calls `reset_parameters` of each layer."""
+
+    def fresh(number: int) -> nn.Module:
+        copied = copy.deepcopy(model)
+        with seeded(seed, "fresh", number):
+            for name, module in copied.named_modules():
+                _reset_parameters(name, module)
+        return copied
+
+    return fresh
+
+
+def _reset_parameters(name: str, module: nn.Module) -> None:
+    own = list(module.parameters(recurse=False))
+    if not any(p.requires_grad for p in own):
+        return  # frozen layers stay the same in every fresh model
+    reset = getattr(module, "reset_parameters", None)
+    if callable(reset):
+        reset()
+    else:
+        raise ConfigError(
+            f"cannot re-initialise {name or type(module).__name__!r}: it has parameters but no "
+            "reset_parameters(); pass fresh_model= (a function that builds a new model) or radius="
+        )
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -1,5 +1,3 @@
-"""Tests `unlearning/steps/fisher.py` too."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -12,10 +10,9 @@ from harness import servers
 from secede import state as states
 from secede.errors import ConfigError, StateError
 from secede.federation.engine import Batch, ClientSide, LocalTraining, Loss
-from secede.unlearning.methods.rapid_retrain import RapidRetrain
+from secede.unlearning.methods import rapid_retrain
+from secede.unlearning.methods.rapid_retrain import RapidRetrain, fisher_diagonal
 from secede.unlearning.registry import create
-from secede.unlearning.steps import fisher
-from secede.unlearning.steps.fisher import fisher_diagonal
 
 
 def linear() -> nn.Module:
@@ -103,7 +100,7 @@ def test_chunks_of_any_size_give_the_same_fisher(monkeypatch: pytest.MonkeyPatch
     torch.manual_seed(0)
     model, batch = servers.network(), servers.blobs(7, seed=1)
     whole = fisher_diagonal(model, (batch.x, batch.y), nn.functional.cross_entropy)
-    monkeypatch.setattr("secede.unlearning.steps.fisher._CHUNK", 1)
+    monkeypatch.setattr("secede.unlearning.methods.rapid_retrain._CHUNK", 1)
     single = fisher_diagonal(model, (batch.x, batch.y), nn.functional.cross_entropy)
     torch.testing.assert_close(whole, single)
 
@@ -143,10 +140,10 @@ def test_a_stack_of_layers_has_the_fisher_of_its_single_samples(
 ) -> None:
     torch.manual_seed(0)
     model, x, y = make(), torch.randn(9, 1, 8, 8), torch.arange(9) % 3
-    assert fisher._is_plain(model)
+    assert rapid_retrain._is_plain(model)
     batch = (x, y)
-    fast = fisher._by_layer(model.eval(), batch, nn.functional.cross_entropy)
-    slow = fisher._by_sample(model.eval(), batch, nn.functional.cross_entropy)
+    fast = rapid_retrain._by_layer(model.eval(), batch, nn.functional.cross_entropy)
+    slow = rapid_retrain._by_sample(model.eval(), batch, nn.functional.cross_entropy)
     assert len(fast) == tensors
     torch.testing.assert_close(fast, slow)
 
@@ -174,7 +171,7 @@ def with_a_frozen_layer() -> nn.Module:
     ],
 )
 def test_other_networks_go_sample_by_sample(make: Callable[[], nn.Module]) -> None:
-    assert not fisher._is_plain(make())
+    assert not rapid_retrain._is_plain(make())
 
 
 def test_a_frozen_layer_is_left_out_of_the_fisher() -> None:

@@ -206,7 +206,7 @@ def test_where_the_networks_numbers_end_it_looks_from_nearer(
     own = {"weight": three_class_task.reference["weight"] + way}
     task = replace(three_class_task, own_state=own, own_weight=0.8)  # 16 · 0.8 / 0.2 = 64
     teacher = Teacher(task.model, task.reference)
-    assert teacher.find_own_labels(task, list(task.batches(1, 0)), 0.1)
+    assert teacher.find_own_labels(task.own_state, task.own_weight, list(task.batches(1, 0)), 0.1)
     assert teacher.reach == pytest.approx(reach)
     assert teacher.own_share == pytest.approx(1)
 
@@ -215,7 +215,9 @@ def test_without_numbers_anywhere_nothing_is_claimed(three_class_task: LocalTask
     own = {"weight": torch.tensor([[-math.inf], [0.0], [0.0]])}  # taken back: +inf
     task = replace(three_class_task, own_state=own, own_weight=0.2)
     with pytest.raises(StateError, match="labels = 'all'"):
-        Teacher(task.model, task.reference).find_own_labels(task, list(task.batches(1, 0)), 0.1)
+        Teacher(task.model, task.reference).find_own_labels(
+            task.own_state, task.own_weight, list(task.batches(1, 0)), 0.1
+        )
 
 
 def test_it_starts_at_the_global_model_if_told_so(three_class_task: LocalTask) -> None:
@@ -248,7 +250,7 @@ def test_a_label_that_the_others_share_is_held() -> None:
     own = {"weight": torch.tensor([[0.0], [1.0]])}
     both = replace(task, own_state=own, batches=lambda _size, _number: [batch])
     teacher = Teacher(both.model, reference)
-    assert teacher.find_own_labels(replace(both, own_weight=weight_for(2)), [batch], 0.01)
+    assert teacher.find_own_labels(both.own_state, weight_for(2), [batch], 0.01)
     targets = teacher(*batch)
     held, gone = targets.lost_probability().tolist()
     assert held == 0

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from secede.errors import ConfigError
-from secede.unlearning.steps.radius import reinitialised, third_of_distance_to_fresh
+from secede.unlearning.api import reinitialised
+from secede.unlearning.steps.radius import third_of_distance_to_fresh
 
 
 def constant(value: float) -> nn.Module:

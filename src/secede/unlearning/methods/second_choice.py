@@ -1,8 +1,8 @@
 """Second choice: distil the others' mean without the labels that are the leaver's own. Ours.
 
 The leaver finds its own labels by extrapolating the others' mean w_ref away from its own state
-(`own_labels.py`). It lowers each to its probability there, but not below its floor
-(`error_floor.py`); the rest goes to w_ref's second choice. A label that has fallen does not rise
+(`own_labels.py`). It lowers each to its probability there, but not below the floor of natural
+errors; the rest goes to w_ref's second choice. A label that has fallen does not rise
 again, so forgetting spreads to labels that use the same features. One upload, no history.
 Post-training must not lead back (`post_training_hold.py`). Descends from FedQUIT.
 """
@@ -103,7 +103,7 @@ class SecondChoice(PostTrainingHold):
         if self.floor:
             teacher.set_floor(samples, classes)
         if kept_fraction and not teacher.find_own_labels(
-            task, samples, self.share, kept_fraction=kept_fraction
+            task.own_state, task.own_weight, samples, self.share, kept_fraction=kept_fraction
         ):
             ended_by = "nothing-own"
         else:

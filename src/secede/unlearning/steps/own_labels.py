@@ -21,7 +21,6 @@ from secede import state as states
 from secede.errors import StateError
 from secede.federation.engine import Batch
 from secede.state import State
-from secede.unlearning.method import LocalTask
 from secede.unlearning.steps.sgd import frozen
 
 FULL_FLOOR_ERROR_RATE = 0.5  # from this error rate on, the floor is the whole rate
@@ -66,7 +65,8 @@ class Teacher:
 
     def find_own_labels(
         self,
-        task: LocalTask,
+        own_state: State,
+        weight: float | None,
         samples: Sequence[Batch],
         share: float,
         *,
@@ -79,7 +79,7 @@ class Teacher:
         label's target keeps `kept_fraction` of its extrapolated probability.
         """
         reference = states.live(self._reference)
-        own = states.without_aliases(task.own_state, self._reference)
+        own = states.without_aliases(own_state, self._reference)
         states.check_schema(own, reference)
         direction = {
             name: reference[name] - own[name]
@@ -91,7 +91,6 @@ class Teacher:
                 "second-choice cannot tell which labels are the leaver's own: its own state equals "
                 "the state that it starts from; give the state it last sent, or labels = 'all'"
             )
-        weight = task.own_weight
         first = REACH * weight / (1 - weight) if weight else 1.0
         for raises in range(MAX_RAISES + 1):
             reach = first * 2 ** (raises / 2)

@@ -5,14 +5,12 @@ Halimi et al. 2022, appendix A: the mean is over ten freshly initialised models,
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection
 
 from torch import nn
 
 from secede import state as states
 from secede.errors import ConfigError
-from secede.seeding import seeded
 from secede.state import State
 
 MODELS = 10
@@ -43,30 +41,3 @@ def third_of_distance_to_fresh(
             "the radius rule needs fresh models that differ from the reference; give radius="
         )
     return mean / 3
-
-
-def reinitialised(model: nn.Module, seed: int) -> Callable[[int], nn.Module]:
-    """Return a function that copies `model` and calls `reset_parameters` of each layer."""
-
-    def fresh(number: int) -> nn.Module:
-        copied = copy.deepcopy(model)
-        with seeded(seed, "fresh", number):
-            for name, module in copied.named_modules():
-                _reset(name, module)
-        return copied
-
-    return fresh
-
-
-def _reset(name: str, module: nn.Module) -> None:
-    own = list(module.parameters(recurse=False))
-    if not any(p.requires_grad for p in own):
-        return  # frozen layers stay the same in every fresh model
-    reset = getattr(module, "reset_parameters", None)
-    if callable(reset):
-        reset()
-    else:
-        raise ConfigError(
-            f"cannot re-initialise {name or type(module).__name__!r}: it has parameters but no "
-            "reset_parameters(); pass fresh_model= (a function that builds a new model) or radius="
-        )

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from secede.federation.executors.fused.network import Convolution, Dense, Network, round_up
-from secede.federation.training import Precision
 from secede.state import State
 
 Layer = Convolution | Dense
@@ -20,10 +19,10 @@ ALIGNMENT = 64  # elements: the start of a layer's parameters is a multiple
 
 
 class Parameters:
-    """One row per client; `operands` are the values that products read, rounded for bf16."""
+    """One row per client; `operands` are what products read: with `rounded`, bf16 copies."""
 
     def __init__(
-        self, network: Network, clients: int, precision: Precision, device: torch.device
+        self, network: Network, clients: int, device: torch.device, *, rounded: bool
     ) -> None:
         self._network = network
         self._layers: tuple[Layer, ...] = (*network.convolutions, *network.dense)
@@ -33,7 +32,7 @@ class Parameters:
             )
         )
         self._starts, self.stride = dict(zip(self._layers, ends, strict=False)), ends[-1]
-        self.rounded = precision == "bf16"
+        self.rounded = rounded
         self.values = torch.zeros(clients, self.stride, device=device)
         self.momenta = torch.zeros_like(self.values)
         self.operands = self.values.bfloat16() if self.rounded else self.values

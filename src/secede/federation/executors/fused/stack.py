@@ -45,7 +45,7 @@ class Stack:
         self.clients, self.batch = clients, batch
         self.configs = CONFIGS[precision]
         self._compiling: ThreadPoolExecutor | None = None
-        self.parameters = Parameters(network, clients, precision, images.device)
+        self.parameters = Parameters(network, clients, images.device, rounded=precision == "bf16")
 
         def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=images.device)

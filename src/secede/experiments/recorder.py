@@ -1,4 +1,4 @@
-"""Write records in a thread of their own, while the next round trains."""
+"""Write records in a separate thread, while the next round trains."""
 
 from __future__ import annotations
 

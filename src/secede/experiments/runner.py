@@ -1,4 +1,4 @@
-"""Run experiments: seeds side by side, arm by arm, round by round; resume what a kill cut short.
+"""Run experiments: seeds side by side, arm by arm, round by round; resume after a kill.
 
 Every arm is a start state and rounds of FedAvg from there: everybody's training, retraining, and
 each method's post-training. Plain post-training rounds draw the same batches in every arm. Rounds

@@ -1,6 +1,6 @@
 """Networks by name: the paper's CNN, two smaller ones, and a user's own by `module:factory`.
 
-This module never imports torch itself, so that names can be listed without it.
+It imports torch only to build a network, so that names can be listed without it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A user's own network, named `package.module:factory`.
 
 The factory is called as `factory(shape, classes)` when it takes two positional arguments and as
-`factory()` when it needs none. What it returns is tried once on a batch of two.
+`factory()` when it needs none. The network is tried once on a batch of two.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from secede.models.evaluation import evaluating
 from secede.plugins import error_in, find, importable
 from secede.text import describe_exception
 
-# A factory that hands out one model twice would let training leak into the "fresh" second one.
+# A factory that returns one model twice would let training leak into the "fresh" second one.
 _handed_out: WeakSet[nn.Module] = WeakSet()
 
 

@@ -1,4 +1,4 @@
-"""Evaluation mode for the length of a block."""
+"""Switch a model to evaluation mode within a block."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put every part of `model` into evaluation mode, then give each its own mode back."""
-    # One flag for the whole model would wake parts that were frozen on purpose.
+    """Run the block with `model` in evaluation mode, then restore the mode of each module."""
+    # Modules may differ: a user may have frozen some on purpose.
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

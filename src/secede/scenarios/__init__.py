@@ -1,4 +1,4 @@
-"""What the leaver's data is like, and the held-out probe that shows whether it was forgotten.
+"""Scenarios by name: how the leaver's data differs, and which scores measure that.
 
 This module imports torch in `create` only, so that names can be listed without it.
 """
@@ -38,16 +38,16 @@ SCENARIOS: Mapping[str, Entry] = MappingProxyType(
             settings=("share",),
         ),
         "clean": Entry(
-            description="a benign leaver: its data is like everybody's",
+            description="a benign leaver: its data is like the other clients'",
             measures=("holdout_accuracy",),
         ),
         "exclusive": Entry(
-            description="it alone holds some classes, or nearly all of them; nothing is planted",
+            description="the leaver alone holds some classes, or nearly all of their images",
             measures=("exclusive_accuracy", "others_accuracy"),
             settings=("classes", "kept"),
         ),
         "class": Entry(
-            description="it holds some classes and nothing else: to erase it is to erase them",
+            description="the leaver holds some classes and nothing else; erasing it erases them",
             measures=("class_accuracy", "others_accuracy"),
             settings=("classes",),
         ),
@@ -87,9 +87,9 @@ def create(
     chosen: Sequence[int] | None = None,
     kept: float | None = None,
 ) -> Scenario:
-    """Return a scenario for data of `classes` classes; a backdoor aims at the last by default.
+    """Return a scenario for data of `classes` classes; a backdoor's default target is the last.
 
-    `default_share` gives the paper's share; a scenario that takes none refuses to be given one.
+    `default_share` gives the paper's share; raises if the scenario does not take a setting.
     `chosen` is the config's `scenario.classes`, by default the last fifth of them.
     """
     check_settings(name, {"share": share, "target": target, "classes": chosen, "kept": kept})

@@ -123,20 +123,20 @@ def deal_classes(
 
 
 def draw_like(labels: Tensor, like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return places in `labels`, as many as there can be, in which each is as common as in `like`.
+    """Return as many indices into `labels` as possible with the mix of labels of `like`.
 
     A label that `labels` lacks is left out.
     """
     size = 1 + int(torch.cat([labels, like]).max())
-    there = torch.bincount(labels, minlength=size)
-    aimed = torch.bincount(like, minlength=size) * (there > 0)
-    if not aimed.any():
+    available = torch.bincount(labels, minlength=size)
+    wanted_counts = torch.bincount(like, minlength=size) * (available > 0)
+    if not wanted_counts.any():
         return torch.arange(0)
-    scale = float((there[aimed > 0] / aimed[aimed > 0]).min())
+    scale = float((available[wanted_counts > 0] / wanted_counts[wanted_counts > 0]).min())
     shuffled = torch.randperm(len(labels), generator=generator)
     drawn = [
-        shuffled[labels[shuffled] == label][: round(scale * int(aimed[label]))]
-        for label in aimed.nonzero().flatten().tolist()
+        shuffled[labels[shuffled] == label][: round(scale * int(wanted_counts[label]))]
+        for label in wanted_counts.nonzero().flatten().tolist()
     ]
     return torch.cat(drawn).sort().values
 
@@ -162,18 +162,18 @@ def _taken(
     generator: torch.Generator,
 ) -> Tensor:
     """Return the others' images that the leaver gets, class by class."""
-    theirs = torch.cat([part for client, part in enumerate(parts) if client != leaver])
+    others = torch.cat([part for client, part in enumerate(parts) if client != leaver])
     taken = []
     for label in classes:
-        found = theirs[labels[theirs] == label]
-        staying = round(kept * len(found))
-        if len(found) == staying and not (labels[parts[leaver]] == label).any():
+        of_class = others[labels[others] == label]
+        staying = round(kept * len(of_class))
+        if len(of_class) == staying and not (labels[parts[leaver]] == label).any():
             raise ConfigError(
                 f"the leaver would hold no image of class {label}, which scenario.classes names: "
-                f"the others have {len(found)} of them and keep {staying}"
+                f"the others have {len(of_class)} of them and keep {staying}"
             )
-        drawn = torch.randperm(len(found), generator=generator)
-        taken.append(found[drawn[staying:]])
+        drawn = torch.randperm(len(of_class), generator=generator)
+        taken.append(of_class[drawn[staying:]])
     return torch.cat(taken)
 
 

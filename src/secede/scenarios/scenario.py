@@ -1,4 +1,4 @@
-"""What a scenario is: how the leaver's samples differ, and how to see it in a model."""
+"""The contract of a scenario: how the leaver's data differs, and the probe that measures it."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Scenario(Protocol):
     def deal(
         self, labels: Tensor, parts: Sequence[Tensor], leaver: int, generator: torch.Generator
     ) -> list[Tensor]:
-        """Return the clients' parts (indices into `labels`) dealt anew: as they are by default."""
+        """Return the clients' parts (indices into `labels`), dealt anew; unchanged by default."""
         return list(parts)
 
     def transform(self, samples: Samples, generator: torch.Generator) -> Samples:
-        """Return what the leaver holds instead of `samples`: the same by default."""
+        """Return the leaver's samples instead of `samples`; the same by default."""
         return samples
 
     def held_out(self, test: Tensor, leaver: Tensor, generator: torch.Generator) -> Tensor | None:
@@ -62,17 +62,17 @@ class Scenario(Protocol):
         return None
 
     def probe(self, test: Samples) -> Probe:
-        """Return the probe that is made of the test samples."""
+        """Return the probe, made from the test samples."""
         ...
 
 
 def everyone(samples: Samples) -> Tensor:
-    """Return a mask that counts all of `samples`."""
+    """Return a mask of all samples."""
     return torch.ones_like(samples.y, dtype=torch.bool)
 
 
 def check_images(scenario: str, samples: Samples, *, minimum_side: int = 1) -> None:
-    """Raise unless the samples are images (channels, height, width) with sides that suffice."""
+    """Raise unless samples are images (channels, height, width) of at least `minimum_side`."""
     if len(samples.shape) != 3 or min(samples.shape[1:]) < minimum_side:
         raise ConfigError(
             f"scenario {scenario!r} needs images of shape (channels, height, width) with sides "
@@ -88,7 +88,7 @@ def check_share(share: float) -> None:
 
 
 def changed_count(share: float, count: int, eligible: int) -> int:
-    """Return how many of `count` samples `share` means, all to be found among the `eligible`."""
+    """Return how many samples to change, `share` of `count`; raise if too few are `eligible`."""
     changed = round(share * count)
     if changed < 1:
         raise ConfigError(

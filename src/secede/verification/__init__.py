@@ -1,1 +1,1 @@
-"""One file per question: what a model still knows of the leaver, and how sure that is."""
+"""Scores of a model: accuracy, loss and membership attacks, with their intervals."""

@@ -1,6 +1,6 @@
-"""Still useful, or forgotten? A model's answers to samples, and the share that is right.
+"""Accuracy and loss of a model on samples.
 
-The answers are kept per sample (`Evidence`), so that attacks can be re-run without the model.
+Outputs are kept per sample (`Evidence`), so that attacks can be run again without the model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GPU_BATCH_BYTES = 128 << 20  # of inputs: a model's activations are some tens of
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a model answered: finite float32 logits (n, classes) on the CPU, and the labels (n,)."""
+    """A model's outputs, finite float32 logits (n, classes) on the CPU, and the labels (n,)."""
 
     logits: Tensor
     labels: Tensor
@@ -58,16 +58,16 @@ class Evidence:
 
 
 def evaluate(model: nn.Module, samples: Samples, *, batch_size: int | None = None) -> Evidence:
-    """Return the model's answers to all samples, in their order; the model stays as it was."""
+    """Return the model's outputs for all samples, in order; the model does not change."""
     return evaluate_all(model, [samples], batch_size=batch_size)[0]
 
 
 def evaluate_all(
     model: nn.Module, sets: Sequence[Samples], *, batch_size: int | None = None
 ) -> list[Evidence]:
-    """Return the model's answers to each set, asked in one pass as if they were one.
+    """Return the model's outputs for each set, computed in one pass over all of them.
 
-    Answers stay on the device until the last one is there. By default a batch holds 256 samples
+    Outputs stay on the device until all are computed. By default a batch holds 256 samples
     on a CPU, where they fit the cache, and up to 8192 on a GPU; one that does not fit the GPU's
     memory is halved.
     """
@@ -83,7 +83,7 @@ def evaluate_all(
     with evaluating(model), torch.inference_mode():
         while start < sum(sizes):
             try:
-                outputs.append(_answer(model, _rows(inputs, start, batch_size).to(device)))
+                outputs.append(_logits(model, _rows(inputs, start, batch_size).to(device)))
             except torch.OutOfMemoryError:
                 if batch_size == 1:
                     raise
@@ -106,17 +106,17 @@ def _default_batch_size(device: torch.device, inputs: Tensor) -> int:
 
 
 def _rows(parts: Sequence[Tensor], start: int, count: int) -> Tensor:
-    """Return `count` rows from `start` on of all parts laid end to end; copies at seams only."""
-    found: list[Tensor] = []
+    """Return `count` rows from `start` on of the joined parts; copy only across two parts."""
+    rows: list[Tensor] = []
     for part in parts:
         if start < len(part) and count > 0:
-            found.append(part[start : start + count])
-            count -= len(found[-1])
+            rows.append(part[start : start + count])
+            count -= len(rows[-1])
         start = max(0, start - len(part))
-    return found[0] if len(found) == 1 else torch.cat(found)
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
-def _answer(model: nn.Module, batch: Tensor) -> Tensor:
+def _logits(model: nn.Module, batch: Tensor) -> Tensor:
     output = model(batch)
     if not isinstance(output, Tensor):
         raise StateError(f"the model returned a {type(output).__name__}, expected logits")

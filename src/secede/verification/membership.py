@@ -1,4 +1,4 @@
-"""Could an attacker tell that the leaver's samples were trained on? Two attacks of the paper.
+"""Membership attacks: can an attacker tell that the leaver's samples were trained on?
 
 Yeom et al. 2018 call a sample a member when its loss is below the mean training loss. Shokri et
 al. 2017 train an attack model per class on a shadow model's posteriors; as in Halimi et al.
@@ -26,11 +26,11 @@ MINIMUM = 10  # members and non-members that a class needs for an attack model o
 
 @dataclass(frozen=True)
 class MembershipScore:
-    """How an attack fared on the leaver's training samples and on known non-members."""
+    """An attack's scores on the leaver's training samples and on known non-members."""
 
     member_rate: Score  # share of the leaver's samples called members: the paper's number
     nonmember_accuracy: Score  # share of the known non-members called non-members
-    pooled_classes: tuple[int, ...] = ()  # judged by the pooled model, for want of samples
+    pooled_classes: tuple[int, ...] = ()  # too few samples: judged by the model for all classes
 
     @property
     def advantage(self) -> float:
@@ -38,7 +38,7 @@ class MembershipScore:
         return self.member_rate.value - (1 - self.nonmember_accuracy.value)
 
     def to_dict(self) -> dict[str, object]:
-        """Return what a record holds; `pooled_classes` only where there are some."""
+        """Return the scores as records hold them; `pooled_classes` only if there are any."""
         pooled = {"pooled_classes": list(self.pooled_classes)} if self.pooled_classes else {}
         return {
             "member_rate": self.member_rate.to_dict(),
@@ -99,13 +99,13 @@ class ShokriAttack:
         *,
         seed: int,
     ) -> Self:
-        """Train on the shadow model's answers, as many members as non-members of each class."""
+        """Train on the shadow's outputs, with as many members as non-members of each class."""
         members = _Answers.of(member_logits, member_labels, "the members'")
         nonmembers = _Answers.of(nonmember_logits, nonmember_labels, "the non-members'")
         if members.classes != nonmembers.classes:
             raise DataError(
                 f"members have {members.classes} classes and non-members {nonmembers.classes}: "
-                "expected answers of one model"
+                "expected outputs of one model"
             )
         pairs = _balanced(members, nonmembers, np.random.default_rng(seed))
         small = frozenset(label for label, pair in enumerate(pairs) if len(pair[0]) < MINIMUM)
@@ -120,7 +120,7 @@ class ShokriAttack:
         nonmember_logits: ArrayLike,
         nonmember_labels: ArrayLike,
     ) -> MembershipScore:
-        """Attack the model that gave these answers; the non-members must be new to the attack."""
+        """Attack the model with these outputs; the non-members must be new to the attack."""
         leaver = _Answers.of(leaver_logits, leaver_labels, "the leaver's")
         nonmembers = _Answers.of(nonmember_logits, nonmember_labels, "the non-members'")
         present = {int(label) for part in (leaver, nonmembers) for label in np.unique(part.labels)}

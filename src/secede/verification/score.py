@@ -1,7 +1,7 @@
-"""Measured numbers with the count of samples behind them.
+"""Scores and means, with the number of samples that they are over.
 
 A `Score` is a share of samples and has an interval; a `Mean` (a loss) has none, because its
-value and count alone do not tell how far the samples spread.
+value and count do not tell the spread.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Score:
         )
 
     def to_dict(self) -> dict[str, float]:
-        """Return what a record holds: value, count and, where there is one, the reference."""
+        """Return the value, the count and the reference, if any, as records hold them."""
         reference = {} if self.reference is None else {"reference": self.reference}
         return {"value": self.value, "count": self.count, **reference}
 
@@ -67,7 +67,7 @@ class Mean:
             raise DataError(f"a mean of {self.value}, expected a finite number")
 
     def to_dict(self) -> dict[str, float]:
-        """Return what a record holds: value and count."""
+        """Return the value and the count, as records hold them."""
         return {"value": self.value, "count": self.count}
 
 

@@ -113,7 +113,7 @@ def test_a_refused_method_names_those_that_would_work_and_what_to_try_first() ->
             name="x",
         )
     with pytest.raises(
-        ConfigError, match=r"scenarios class and exclusive, not backdoor \(scenario"
+        ConfigError, match=r"scenarios class and exclusive only, not in backdoor \(scenario"
     ):
         parse("methods = ['class-pruning']", name="x")
 

@@ -108,9 +108,9 @@ def show(home: Path, seconds: float) -> None:
     """Verify the receipt and say where things are."""
     from hospitals.task import LEAVER
 
-    from secede.flower.deploy import results
+    from secede.flower.deploy import server_home
 
-    erased = results.verified_result(home, f"name:{LEAVER}")
+    erased = server_home.verified_result(home, f"name:{LEAVER}")
     print(f"{erased.client} is erased by {erased.method} ({erased.rung}), {seconds:.0f} seconds")
     print(f"{erased.receipt}  receipt, verified")
     print(f"{erased.page}  its page")

@@ -21,9 +21,9 @@ from harness.flower import deployed
 from secede.cli.app import app
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
-from secede.flower.deploy import flwr_cli, processes, results, supervisor
-from secede.flower.deploy.certificates import LOOPBACK, write_certificates, write_node_key
+from secede.flower.deploy import processes, server_home, supervisor
 from secede.flower.deploy.project import MARK, Project
+from secede.flower.deploy.scaffold import LOOPBACK, write_certificates, write_node_key
 from secede.flower.storage.round_log import RoundLog
 
 LIMIT = 180.0  # seconds, on two idle cores
@@ -66,7 +66,7 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
     told = secede("erase", folder, *leaving, "--timeout", "300")
     seconds = time.monotonic() - begun
     print(f"deployment test: {seconds:.0f} seconds")
-    erased = results.verified_result(project.home, "name:site-2")
+    erased = server_home.verified_result(project.home, "name:site-2")
     assert told["receipt"] == erased.receipt
     assert (erased.client, erased.rung) == ("site-2", "local-step")
     after = RoundLog(project.home / "rounds.jsonl").rounds()[-1]
@@ -81,11 +81,11 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
 @pytest.mark.slow
 def test_strangers_are_turned_away(project: Project, tmp_path: Path) -> None:
     supervisor.up(project)
-    known = flwr_cli.nodes(project)
+    known = supervisor.node_statuses(project)
     write_node_key(project.folder / "nodes", "stranger")
     said = deployed.knock(replace(project, sites=(*project.sites, "stranger")), "stranger")
     assert "SuperNode ID" not in said
-    assert flwr_cli.nodes(project).keys() == known.keys()
+    assert supervisor.node_statuses(project).keys() == known.keys()
     write_certificates(tmp_path / "other", LOOPBACK)  # an authority that is not the project's
     context = ssl.create_default_context(cafile=str(tmp_path / "other" / "ca.crt"))
     with (

@@ -14,7 +14,7 @@ import pytest
 
 from harness.flower import deployed, faults
 from harness.flower.faults import PROCESSES, ROUNDS, STAGES, Trial
-from secede.flower.deploy import processes, results, runs, supervisor
+from secede.flower.deploy import processes, runs, server_home, supervisor
 from secede.flower.deploy.project import MARK, Project
 from secede.flower.storage.round_log import RoundLog
 
@@ -88,7 +88,7 @@ def test_an_erasure_comes_to_its_end(
     faults.check_records(home)
     faults.check_rounds(home)
     if told == "promoted":
-        erased = results.verified_result(home, f"name:{faults.LEAVER}")
+        erased = server_home.verified_result(home, f"name:{faults.LEAVER}")
         assert RoundLog(home / "rounds.jsonl").rounds()[-1].model == erased.model
         told += f" by {erased.method}"
     if (process, stage) != ("leaver", "local-step"):  # what the leaver had to do, it did

@@ -14,7 +14,7 @@ from flwr.app import Context, RecordDict
 
 from harness.flower.inprocess import InProcess, Site
 from harness.paths import ROOT
-from secede.flower.deploy import results
+from secede.flower.deploy import server_home
 
 EXAMPLE = ROOT / "examples" / "hospitals"
 
@@ -53,7 +53,7 @@ def test_a_hospital_leaves_in_one_process(apps: tuple[ModuleType, ...], tmp_path
         "erasure.trigger": "contract-ended",
     }
     server_app.app(grid, Context(7, 1, {}, RecordDict(), run_config))
-    erased = results.verified_result(home, "name:river")
+    erased = server_home.verified_result(home, "name:river")
     assert erased.rung == "local-step"
     after = sites[2].seen[sites[2].seen.index("train.unlearn") :]
     assert after == ["train.unlearn", "query.leave"]  # then nobody asks it for anything any more

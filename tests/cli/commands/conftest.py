@@ -22,7 +22,7 @@ def recorded_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[str, list[dict[str, object]]]:
     """A project whose runs are written down instead, and what they were given."""
-    from secede.flower.deploy import preflight, results, runs
+    from secede.flower.deploy import runs, server_home
     from secede.flower.deploy.scaffold import write_project
 
     given: list[dict[str, object]] = []
@@ -34,9 +34,9 @@ def recorded_runs(
     monkeypatch.setattr(runs, "run", run)
     monkeypatch.setattr(runs, "check_running", lambda _: None)
     for name in ("check_leaver", "prepare_erasure"):
-        monkeypatch.setattr(preflight, name, lambda *_, **__: None)
+        monkeypatch.setattr(server_home, name, lambda *_, **__: None)
     for name in ("last_request", "earlier_result"):
-        monkeypatch.setattr(results, name, lambda *_: None)
+        monkeypatch.setattr(server_home, name, lambda *_: None)
     return str(write_project(tmp_path / "p", sites=["a", "b"], port=9092).folder), given
 
 

@@ -196,17 +196,17 @@ def test_a_wish_for_a_training_from_scratch_and_its_way_back_reach_the_home(
     option: list[str],
     wished: tuple[bool, bool],
 ) -> None:
-    from secede.flower.deploy import preflight, runs
+    from secede.flower.deploy import runs, server_home
 
     told = list[tuple[bool, bool]]()
 
     def training(
         *_: object, from_scratch: bool, resume: bool, **__: object
-    ) -> preflight.PlannedTraining:
+    ) -> server_home.PlannedTraining:
         told.append((from_scratch, resume))
-        return preflight.PlannedTraining(3, "")
+        return server_home.PlannedTraining(3, "")
 
     monkeypatch.setattr(runs, "check_running", lambda _: None)
-    monkeypatch.setattr(preflight, "plan_training", training)
+    monkeypatch.setattr(server_home, "plan_training", training)
     CliRunner().invoke(app, ["flower", "train", recorded_runs[0], *option])
     assert told == [wished]

@@ -16,7 +16,7 @@ from secede.errors import ConfigError, RolledBackError, SecedeError
 def test_a_run_that_failed_by_a_roll_back_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from secede.flower.deploy import preflight, results, runs
+    from secede.flower.deploy import runs, server_home
     from secede.flower.deploy.scaffold import write_project
 
     folder = write_project(tmp_path / "p", sites=["a", "b"], port=9092).folder
@@ -31,10 +31,10 @@ def test_a_run_that_failed_by_a_roll_back_says_so(
     monkeypatch.setattr(runs, "run", fails)
     monkeypatch.setattr(runs, "check_running", lambda _: None)
     for name in ("check_leaver", "prepare_erasure"):
-        monkeypatch.setattr(preflight, name, lambda *_, **__: None)
-    monkeypatch.setattr(results, "earlier_result", lambda *_: None)
-    monkeypatch.setattr(results, "last_request", lambda *_: next(states, None))
-    monkeypatch.setattr(results, "verified_result", rolled_back)
+        monkeypatch.setattr(server_home, name, lambda *_, **__: None)
+    monkeypatch.setattr(server_home, "earlier_result", lambda *_: None)
+    monkeypatch.setattr(server_home, "last_request", lambda *_: next(states, None))
+    monkeypatch.setattr(server_home, "verified_result", rolled_back)
     command = ["flower", "erase", str(folder), "name:a", "--trigger", "other"]
     rolled = CliRunner().invoke(app, command)
     assert isinstance(rolled.exception, RolledBackError)

@@ -1,7 +1,4 @@
-"""Following a run, with a small program in the place of `flwr`.
-
-Tests `flower/deploy/flwr_cli.py` too.
-"""
+"""Following a run, with a small program in the place of `flwr`."""
 
 from __future__ import annotations
 
@@ -14,7 +11,8 @@ from flwr.common.config import parse_config_args
 
 from harness.lines import Lines
 from secede.errors import SecedeError, SilentError, StoppedError
-from secede.flower.deploy import flwr_cli, processes, results, runs
+from secede.flower.deploy import processes, runs, server_home
+from secede.flower.deploy import project as projects
 from secede.flower.deploy.processes import Process
 from secede.flower.deploy.project import Project
 from secede.flower.deploy.scaffold import write_project
@@ -69,7 +67,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     path = tmp_path / "flwr"
     path.write_text(FLWR.format(python=sys.executable, folder=str(tmp_path)))
     path.chmod(0o755)
-    monkeypatch.setattr(flwr_cli, "program", lambda *_: str(path))
+    monkeypatch.setattr(projects, "program", lambda *_: str(path))
     monkeypatch.setattr(runs, "program", lambda *_: str(path))
     monkeypatch.setattr(processes, "running", lambda *_: Process(1, 0, "", "flower-superlink"))
     return Fake(tmp_path)
@@ -173,4 +171,4 @@ def test_a_home_without_the_request_is_named(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal.sqlite"):
         pass
     with pytest.raises(SecedeError, match="knows of no request to erase name:a"):
-        results.verified_result(tmp_path, "name:a")
+        server_home.verified_result(tmp_path, "name:a")

@@ -11,9 +11,10 @@ import pytest
 
 from harness.paths import ROOT
 from secede.errors import ConfigError, StorageError
-from secede.flower.deploy import flwr_cli, scaffold
+from secede.flower.deploy import scaffold
 from secede.flower.deploy.project import Project
 from secede.flower.deploy.scaffold import write_project
+from secede.flower.deploy.supervisor import superlink_command, supernode_command
 
 SITES = ("site-1", "site-2")
 
@@ -104,7 +105,7 @@ def test_a_damaged_description_is_named(text: str, words: str, tmp_path: Path) -
 
 def test_the_processes_are_quiet_secure_and_install_nothing(tmp_path: Path) -> None:
     project = write_project(tmp_path / "p", sites=SITES)
-    link, node = flwr_cli.superlink(project), flwr_cli.supernode(project, "site-1", 1234)
+    link, node = superlink_command(project), supernode_command(project, "site-1", 1234)
     assert "--insecure" not in (*link, *node)
     assert "--enable-supernode-auth" in link
     assert "--disable-runtime-dependency-installation" in link

@@ -18,7 +18,7 @@ import pytest
 
 from harness.lines import Lines
 from secede.errors import ConfigError, RecordError, SecedeError, SilentError
-from secede.flower.deploy import flwr_cli, processes, supervisor
+from secede.flower.deploy import processes, supervisor
 from secede.flower.deploy.project import MARK, Project
 from secede.flower.deploy.scaffold import write_project
 
@@ -47,19 +47,19 @@ class Flower:
     def __init__(self) -> None:
         self.node, self.offline, self.registrations = NODE, set[str](), list[str]()
 
-    def superlink(self, project: Project) -> list[str]:
+    def superlink_command(self, project: Project) -> list[str]:
         where = [str(project.certificates), project.listen, str(project.port)]
         project.database.touch()
         return [sys.executable, "-c", LINK, str(project.database), *where]
 
-    def supernode(self, project: Project, site: str, port: int) -> list[str]:
+    def supernode_command(self, project: Project, site: str, port: int) -> list[str]:
         return [sys.executable, "-c", self.node, str(project.key(site)), self._id(project, site)]
 
-    def register(self, project: Project, site: str) -> str | None:
+    def register_site(self, project: Project, site: str) -> str | None:
         self.registrations.append(site)
         return self._id(project, site)
 
-    def nodes(self, project: Project) -> dict[str, str]:
+    def node_statuses(self, project: Project) -> dict[str, str]:
         down = {self._id(project, site) for site in self.offline}
         every = (self._id(project, site) for site in project.sites)
         return {node: "offline" if node in down else "online" for node in every}
@@ -71,8 +71,8 @@ class Flower:
 @pytest.fixture
 def flower(monkeypatch: pytest.MonkeyPatch) -> Flower:
     flower = Flower()
-    for name in ("superlink", "supernode", "register", "nodes"):
-        monkeypatch.setattr(flwr_cli, name, getattr(flower, name))
+    for name in ("superlink_command", "supernode_command", "register_site", "node_statuses"):
+        monkeypatch.setattr(supervisor, name, getattr(flower, name))
     return flower
 
 

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from harness.flower import forkserver
-from secede.flower.deploy import flwr_cli as programs
-from secede.flower.deploy import processes, results, runs
+from secede.flower.deploy import processes, runs, server_home, supervisor
 from secede.flower.deploy.project import SUPERLINK, Project
-from secede.flower.deploy.results import ErasureResult
 from secede.flower.deploy.scaffold import write_project
+from secede.flower.deploy.server_home import ErasureResult
 
 APP = Path(__file__).parent / "app"
 
@@ -55,15 +54,15 @@ def train(project: Project, *, rounds: int, seconds: float = 240.0) -> None:
 def erase(project: Project, leaver: str, *, seconds: float = 300.0) -> ErasureResult:
     config: runs.Config = {"erasure.home": str(project.home), "erasure.leaver": leaver}
     runs.run(project, config, timeout=seconds, show=print)
-    return results.verified_result(project.home, leaver)
+    return server_home.verified_result(project.home, leaver)
 
 
 def knock(project: Project, name: str, seconds: float = 25.0) -> str:
     """Let a SuperNode try to join for some time; return what it printed."""
-    command = [*programs.supernode(project, name, processes.free_port()), "--max-retries", "2"]
+    command = supervisor.supernode_command(project, name, processes.free_port())
     try:
         ended = subprocess.run(
-            command,
+            [*command, "--max-retries", "2"],
             check=False,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

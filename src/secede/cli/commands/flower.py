@@ -25,8 +25,8 @@ from secede.errors import ConfigError, SecedeError
 
 if TYPE_CHECKING:
     from secede.flower.deploy.project import Project
-    from secede.flower.deploy.results import ErasureResult
     from secede.flower.deploy.runs import Config
+    from secede.flower.deploy.server_home import ErasureResult
 
 logger = logging.getLogger(__name__)
 
@@ -202,13 +202,13 @@ def train(
 
     Example: secede flower train north --rounds 5
     """
-    from secede.flower.deploy import preflight, runs
+    from secede.flower.deploy import runs, server_home
     from secede.flower.deploy.project import Project
 
     project = Project.load(folder)
     runs.check_running(project)
-    preflight.check_config(project.app, {"num-server-rounds": preflight.ROUNDS, "erasure.home": ""})
-    training = preflight.plan_training(
+    runs.check_config(project.app, {"num-server-rounds": server_home.ROUNDS, "erasure.home": ""})
+    training = server_home.plan_training(
         project.home, rounds, from_scratch=bool(from_scratch), resume=from_scratch is False
     )
     logger.info(training.description)
@@ -258,7 +258,7 @@ def erase(
     """
     from secede.erasure import TRIGGERS, EraseOptions, check_trigger
     from secede.erasure import options_to_json as as_json
-    from secede.flower.deploy import preflight, results, runs
+    from secede.flower.deploy import runs, server_home
     from secede.flower.deploy.project import Project
 
     options, dry_run = arguments.options(), arguments.dry_run
@@ -272,7 +272,7 @@ def erase(
     config = {"erasure.home": str(home), "erasure.leaver": leaver}
     if trigger:
         config["erasure.trigger"] = check_trigger(trigger)
-    earlier = None if dry_run else results.earlier_result(home, leaver)
+    earlier = None if dry_run else server_home.earlier_result(home, leaver)
     sent = {
         "options": {} if options == EraseOptions() else as_json(options),
         "leaver_gone": arguments.leaver_gone,
@@ -281,18 +281,18 @@ def erase(
     }
     if given := {name: value for name, value in sent.items() if value}:
         config["erasure.options"] = dumps(given)
-    preflight.check_config(project.app, config)
-    preflight.check_leaver(home, leaver)
+    runs.check_config(project.app, config)
+    server_home.check_leaver(home, leaver)
     if request is not None:
         read_request_file(request)
-    before = results.last_request(home, leaver)
+    before = server_home.last_request(home, leaver)
     if not (dry_run or earlier or trigger or request or (before is not None and before.open)):
         raise ConfigError(f"say why {leaver} leaves: --trigger {', '.join(TRIGGERS[:-1])} or other")
     if earlier is not None:
         logger.info(f"{_erased_at(earlier)}; receipt {earlier.receipt}; nothing is erased again")
     try:
         runs.check_running(project)
-        preflight.prepare_erasure(
+        server_home.prepare_erasure(
             home, leaver, accept_unfinished=accept_unfinished and earlier is None
         )
     except SecedeError as error:
@@ -307,11 +307,11 @@ def erase(
     try:
         number = runs.run(project, config, timeout=timeout, show=logger.info)
     except SecedeError:
-        after = results.last_request(home, leaver)
+        after = server_home.last_request(home, leaver)
         if after != before and after is not None and not after.open:
-            results.verified_result(home, leaver)  # raises if the erasure was rolled back
+            server_home.verified_result(home, leaver)  # raises if the erasure was rolled back
         raise
-    result = results.earlier_result(home, leaver) or results.verified_result(home, leaver)
+    result = server_home.earlier_result(home, leaver) or server_home.verified_result(home, leaver)
     _print_result(result, number, again=result == earlier, as_json=json)
 
 
@@ -377,7 +377,7 @@ def _print_status(folder: Path, *, as_json: bool) -> None:
 
 def _print_result(result: ErasureResult, run: str | None, *, again: bool, as_json: bool) -> None:
     if as_json:
-        print_json({"run": run, "already": again, **result.as_dict()})
+        print_json({"run": run, "already": again, **asdict(result)})
         return
     done = _erased_at(result) if again else f"{result.client} is erased"
     print(f"{done}: {result.method} ({result.rung})")

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from secede import files
 from secede.errors import RecordError, SecedeError, StorageError
-from secede.flower.deploy import launch
 from secede.flower.deploy.project import SUPERLINK, Project
 
+_LAUNCH = Path(__file__).with_name("launch.py")
 _PROC = Path("/proc")
 
 
@@ -166,7 +166,7 @@ def start(project: Project, name: str, command: list[str]) -> subprocess.Popen[b
             folder.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-I", launch.__file__, str(path), *command],
+                [sys.executable, "-I", str(_LAUNCH), str(path), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""A project folder, as `secede flower init` writes it: its files, and the SuperLink's address.
+"""A project folder, as `secede flower init` writes it, and calls of Flower's programs for it.
 
 federation.toml     the SuperLink's address, the sites
 app/                the Flower app           home/           the erasures' home, at the server
@@ -10,18 +10,21 @@ state/              the SuperLink's database, process ids    flower/     Flower'
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
+import re
 import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from secede import files
 from secede.erasure import check_name
-from secede.errors import ConfigError
-from secede.flower.deploy.certificates import check_host
+from secede.errors import ConfigError, SecedeError, SilentError
 
 SUPERLINK = "superlink"
 OPERATOR = "operator"  # whose commands use the Flower folder of this name
@@ -36,6 +39,10 @@ QUIET = {
 # Seconds between two polls of the process that starts apps; Flower's own second delays each message
 PROMPT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 _FILE = "federation.toml"
+_HOST = re.compile(
+    r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9-]{1,63})*"
+)
+TIMEOUT = 60.0  # seconds that a call of flwr may take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +135,8 @@ class Project:
     @property
     def open_to_others(self) -> bool:
         """Whether the SuperLink listens on an address that other machines may reach."""
-        try:
-            return not ipaddress.ip_address(self.listen).is_loopback
-        except ValueError:
-            return self.listen != "localhost"
+        address = address_of(self.listen)
+        return self.listen != "localhost" if address is None else not address.is_loopback
 
     @property
     def certificates(self) -> Path:
@@ -188,6 +193,24 @@ class Project:
         }
 
 
+def check_host(host: str) -> str:
+    """Return `host` if it is an address or a host name without a port; ConfigError otherwise."""
+    if address_of(host) is None and not _HOST.fullmatch(host):
+        raise ConfigError(
+            f"host {host[:80]!r} cannot be used: expected a name such as fl.example.org or an "
+            "address, without a port"
+        )
+    return host
+
+
+def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return a host's address, None if it is a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
 def program(name: str, environment: Mapping[str, str]) -> str:
     """Return the path of one of Flower's programs."""
     path = shutil.which(name, path=environment["PATH"])
@@ -197,3 +220,40 @@ def program(name: str, environment: Mapping[str, str]) -> str:
             "'secede[flower]' from a release"
         )
     return path
+
+
+def flwr(project: Project, *arguments: str, timeout: float = TIMEOUT) -> dict[str, Any]:
+    """Call `flwr` as the operator and return its JSON; raise at an error, or without an answer."""
+    environment = project.environment(OPERATOR)
+    command = [program("flwr", environment), *arguments, CONNECTION, "--format", "json"]
+    name = f"flwr {' '.join(arguments[:2])}"
+    try:
+        ended = subprocess.run(
+            command,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired:
+        raise SilentError(f"{name} got no answer within {timeout:g} seconds") from None
+    answer = _json(ended.stdout)
+    if answer is None or not answer.get("success", ended.returncode == 0):
+        error = (answer or {}).get("error-message") or ended.stderr or ended.stdout
+        raise SecedeError(f"{name}: {_last_line(str(error))}")
+    return answer
+
+
+def _json(text: str) -> dict[str, Any] | None:
+    try:
+        answer = json.loads(text[text.index("{") :])
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no answer"

@@ -5,20 +5,31 @@ Flower does not resume a run that was cut short. The app does, in a new run of t
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import re
 import subprocess
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from secede import errors
-from secede.errors import SecedeError, SilentError, StoppedError
-from secede.flower.deploy import flwr_cli, processes
-from secede.flower.deploy.project import CONNECTION, OPERATOR, SUPERLINK, Project, program
+from secede.errors import ConfigError, SecedeError, SilentError, StoppedError
+from secede.flower.deploy import processes
+from secede.flower.deploy.project import (
+    CONNECTION,
+    OPERATOR,
+    SUPERLINK,
+    TIMEOUT,
+    Project,
+    flwr,
+    program,
+)
 
 _BEGIN = re.compile(r"^(ERROR *: *)?(ServerApp raised an exception|Traceback \(most recent)")
 _BETWEEN = re.compile(
@@ -70,6 +81,8 @@ logger = logging.getLogger(__name__)
 Show = Callable[[str], None]  # takes a line of the run's output
 Config = Mapping[str, str | int | float | bool]  # overrides the app's own
 COMPLETED = "finished:completed"
+_CONFIG = "tool.flwr.app.config"
+_KEYS = ("home", "leaver", "trigger", "options")  # of `erasure` in an app's config
 _STATUS_INTERVAL = 10.0  # seconds between two checks that the SuperLink runs
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LEVEL = re.compile(r"^(DEBUG|INFO) *:\s*")  # of a log line; warnings and errors keep theirs
@@ -107,17 +120,70 @@ def run(project: Project, config: Config, *, timeout: float, show: Show) -> str:
     return number
 
 
+def check_config(app: Path, wanted: Mapping[str, object]) -> None:
+    """Raise if an app's config lacks a key that a run sets: Flower refuses unknown keys."""
+    path = app / "pyproject.toml"
+    try:
+        table = tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    for key in _CONFIG.split("."):
+        table = table.get(key, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: {key} is {_type(table)}, expected a table [{_CONFIG}]")
+    erasure = _erasure_table(path, table)
+    flat = {**table, **{f"erasure.{key}": value for key, value in erasure.items()}}
+    missing = [key for key in wanted if key not in flat]
+    if not missing:
+        return
+    complete = {**dict.fromkeys(_KEYS, ""), "home": "home", **erasure}
+    lines = [f"{key} = {_to_toml(wanted[key])}" for key in missing if "." not in key]
+    lines += [f"erasure = {_to_toml(complete)}"] if any("." in key for key in missing) else []
+    indented = "\n".join(f"    {line}" for line in lines)
+    raise ConfigError(
+        f"{path} has no {', '.join(missing)} under [{_CONFIG}], and Flower sets no key that an "
+        f"app's config lacks. Write there, in place of what it has of them:\n{indented}\nand check "
+        "that the server app has, in place of its own call of erase():\n"
+        "    if erase_if_asked(grid, strategy, store, context):\n        return"
+    )
+
+
+def _erasure_table(path: Path, config: Mapping[str, object]) -> dict[str, object]:
+    """Return the `erasure` table of an app's config; raise at a value that Flower cannot take."""
+    table = config.get("erasure", {})
+    if not isinstance(table, dict):
+        return {}
+    for key, value in table.items():
+        if not isinstance(value, str | int | float | dict):
+            raise ConfigError(
+                f"{path}: erasure.{key} under [{_CONFIG}] is {_type(value)}, expected text, a "
+                "number, true or false: write it in quotes"
+            )
+    return dict(table)
+
+
+def _type(value: object) -> str:
+    return f"of type {type(value).__name__}"
+
+
+def _to_toml(value: object) -> str:
+    """Return a value as TOML."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_to_toml(each)}' for key, each in value.items())} }}"
+    return repr(value) if isinstance(value, float) else json.dumps(value, default=str)
+
+
 def start(project: Project, config: Config) -> str:
     """Start a run and return its number."""
     check_running(project)
     overrides = " ".join(f"{key}={_toml(value)}" for key, value in config.items())
     override = ("--run-config", overrides) if overrides else ()
-    return str(flwr_cli.flwr(project, "run", str(project.app), *override)["run-id"])
+    return str(flwr(project, "run", str(project.app), *override)["run-id"])
 
 
 def status(project: Project, number: str) -> str:
     """Return a run's status, such as running or finished:completed."""
-    listed = flwr_cli.flwr(project, "list", "--run-id", number)["runs"]
+    listed = flwr(project, "list", "--run-id", number)["runs"]
     return str(listed[0]["status"])
 
 
@@ -130,9 +196,9 @@ class ActiveRun:
     seconds: float  # for how long it has run
 
 
-def active(project: Project, *, timeout: float = flwr_cli.TIMEOUT) -> list[ActiveRun]:
+def active(project: Project, *, timeout: float = TIMEOUT) -> list[ActiveRun]:
     """Return the runs that have not finished."""
-    listed = flwr_cli.flwr(project, "list", timeout=timeout)["runs"]
+    listed = flwr(project, "list", timeout=timeout)["runs"]
     return [
         ActiveRun(str(row["run-id"]), str(row["status"]), float(row.get("elapsed") or 0.0))
         for row in listed
@@ -142,7 +208,7 @@ def active(project: Project, *, timeout: float = flwr_cli.TIMEOUT) -> list[Activ
 
 def stop(project: Project, number: str) -> None:
     """Stop a run at the SuperLink; its app ends at its next call of the SuperLink."""
-    flwr_cli.flwr(project, "stop", number)
+    flwr(project, "stop", number)
 
 
 def _interrupted(project: Project, number: str) -> str:

@@ -1,4 +1,9 @@
-"""Writes a new project folder, completely or not at all."""
+"""Writes a new project folder, completely or not at all: app, scripts, certificates and keys.
+
+There is a private certificate authority, the server's certificate, and a key pair for each node.
+TLS keys are ECDSA P-256 in PEM. Node keys are ECDSA P-384 in OpenSSH's format, which a SuperNode
+reads. Private keys are readable by their owner alone, and no file is ever replaced.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +11,28 @@ import os
 import secrets
 import shutil
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from secede import files
 from secede.errors import ConfigError, StorageError
 from secede.flower.deploy import processes
-from secede.flower.deploy.certificates import (
-    LOOPBACK,
-    check_host,
-    write_certificates,
-    write_node_key,
-)
-from secede.flower.deploy.project import CONNECTION, Project
+from secede.flower.deploy.project import CONNECTION, Project, address_of, check_host
 
+LOOPBACK = ("127.0.0.1", "localhost")
+AUTHORITY_DAYS, SERVER_DAYS = 3650, 820
+_EARLIER = timedelta(hours=1)  # the clocks of other machines may be slow
 _TEMPLATES = Path(__file__).parent / "templates"
 APP = _TEMPLATES / "app"  # the one copy of the example app
 
@@ -83,3 +97,82 @@ def _fill(part: Path, project: Project, hosts: Sequence[str]) -> None:
 
 def _is_empty(folder: Path) -> bool:
     return folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
+
+
+def write_certificates(folder: Path, hosts: Sequence[str], now: datetime | None = None) -> None:
+    """Write ca.crt, ca.key, server.crt and server.key; the server's certificate names `hosts`."""
+    now = now or datetime.now(UTC)
+    authority = ec.generate_private_key(ec.SECP256R1())
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = _name("secede private authority")
+    root = (
+        _certificate(issuer, issuer, authority.public_key(), authority, AUTHORITY_DAYS, now)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .sign(authority, SHA256())
+    )
+    names = [x509.IPAddress(a) if (a := address_of(h)) else x509.DNSName(h) for h in hosts]
+    served = (
+        _certificate(_name(hosts[0]), issuer, key.public_key(), authority, SERVER_DAYS, now)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(authority, SHA256())
+    )
+    files.create(folder / "ca.key", _secret(authority, PrivateFormat.PKCS8), 0o600)
+    files.create(folder / "ca.crt", root.public_bytes(Encoding.PEM), 0o644)
+    files.create(folder / "server.key", _secret(key, PrivateFormat.PKCS8), 0o600)
+    files.create(folder / "server.crt", served.public_bytes(Encoding.PEM), 0o644)
+
+
+def write_node_key(folder: Path, name: str) -> None:
+    """Write NAME.key and NAME.pub, by which the SuperLink identifies a node."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    files.create(folder / f"{name}.key", _secret(key, PrivateFormat.OpenSSH), 0o600)
+    files.create(folder / f"{name}.pub", public + f" {name}\n".encode(), 0o644)
+
+
+def _certificate(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public: ec.EllipticCurvePublicKey,
+    authority: ec.EllipticCurvePrivateKey,
+    days: int,
+    now: datetime,
+) -> x509.CertificateBuilder:
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _EARLIER)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(signer, critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _secret(key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> bytes:
+    return key.private_bytes(Encoding.PEM, form, NoEncryption())
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from secede.errors import ConfigError, SecedeError, SilentError
-from secede.flower.deploy import flwr_cli, processes
-from secede.flower.deploy.project import MARK, SUPERLINK, Project
+from secede.flower.deploy import processes
+from secede.flower.deploy.project import MARK, SUPERLINK, Project, flwr, program
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def status(project: Project) -> list[ProcessStatus]:
     link = "no"
     if running[SUPERLINK] is not None:
         try:
-            nodes, link = flwr_cli.nodes(project), "yes"
+            nodes, link = node_statuses(project), "yes"
         except SecedeError:
             link = "no"
     rows = [ProcessStatus(SUPERLINK, _pid(running[SUPERLINK]), link, None)]
@@ -101,7 +101,7 @@ def _superlink(project: Project, started: list[str]) -> Project:
         project = project.with_port(processes.free_port(project.listen))
     project.write()
     started.append(SUPERLINK)
-    process_ = processes.start(project, SUPERLINK, flwr_cli.superlink(project))
+    process_ = processes.start(project, SUPERLINK, superlink_command(project))
     logger.info(f"{SUPERLINK} started, process {process_.pid}, at {project.superlink_address}")
     _wait_answer(project, process_)
     return project
@@ -138,7 +138,7 @@ def _register(project: Project) -> None:
     known = processes.registered(project) if project.database.exists() else {}
     for site in project.sites:
         if site not in known:
-            node = flwr_cli.register(project, site)
+            node = register_site(project, site)
             if node is not None:
                 known[site] = node
                 processes.write_registered(project, known)
@@ -186,7 +186,7 @@ def _end_left_behind(project: Project, site: str) -> None:
 def _start_site(project: Project, site: str) -> int:
     """Start a site's SuperNode; return the size that its log had before."""
     before = processes.log_size(project, site)
-    command = flwr_cli.supernode(project, site, processes.free_port())
+    command = supernode_command(project, site, processes.free_port())
     logger.info(f"{site} started, process {processes.start(project, site, command).pid}")
     return before
 
@@ -199,7 +199,7 @@ def _wait_online(project: Project, fresh: dict[str, int], timeout: float) -> Non
         for site in project.sites:
             if processes.running(project, site) is None:
                 _restart(project, site, fresh, deadline)
-        nodes = flwr_cli.nodes(project)
+        nodes = node_statuses(project)
         joined = {
             s for s in awaited if s not in fresh or processes.node_in_log(project, s, fresh[s])
         }
@@ -272,3 +272,57 @@ def _node(project: Project, site: str) -> str | None:
 
 def _pid(process: processes.Process | None) -> int | None:
     return None if process is None else process.pid
+
+
+def superlink_command(project: Project) -> list[str]:
+    """Return the command that starts the SuperLink, with TLS and node authentication."""
+    tls = project.certificates
+    return [
+        program("flower-superlink", project.environment(SUPERLINK)),
+        *("--ssl-ca-certfile", str(project.authority)),
+        *("--ssl-certfile", str(tls / "server.crt")),
+        *("--ssl-keyfile", str(tls / "server.key")),
+        "--enable-supernode-auth",
+        "--disable-runtime-dependency-installation",
+        *("--host", project.listen),
+        *("--port", str(project.port)),
+        *("--database", str(project.database)),
+    ]
+
+
+def supernode_command(project: Project, site: str, port: int) -> list[str]:
+    """Return the command that starts a site's SuperNode; its own processes use `port`."""
+    return [
+        program("flower-supernode", project.environment(site)),
+        *("--root-certificates", str(project.authority)),
+        *("--superlink", project.superlink_address),
+        *("--auth-supernode-private-key", str(project.key(site))),
+        *("--port", str(port)),
+        *("--node-config", _node_config(project, site)),
+    ]
+
+
+def _node_config(project: Project, site: str) -> str:
+    """Return the node config that the app at a site gets."""
+    folder = str(project.updates_folder(site)).replace("\\", "\\\\").replace('"', '\\"')
+    number, total = project.sites.index(site), len(project.sites)
+    return f'partition-id={number} num-partitions={total} site="{site}" secede-folder="{folder}"'
+
+
+def register_site(project: Project, site: str) -> str | None:
+    """Register a site's public key and name; return its node id, None if it was registered."""
+    key = str(project.key(site).with_suffix(".pub"))
+    try:
+        return str(flwr(project, "supernode", "register", "--name", site, key)["node-id"])
+    except SilentError:
+        raise
+    except SecedeError as error:
+        if "already in use" in str(error):
+            return None
+        raise
+
+
+def node_statuses(project: Project) -> dict[str, str]:
+    """Return the status of each registered node, such as online."""
+    listed = flwr(project, "supernode", "list")["nodes"]
+    return {str(node["node-id"]): str(node["status"]) for node in listed}

@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from secede.errors import ConfigError
-from secede.flower.deploy.certificates import (
+from secede.flower.deploy.project import check_host
+from secede.flower.deploy.scaffold import (
     LOOPBACK,
     SERVER_DAYS,
-    check_host,
     write_certificates,
     write_node_key,
 )

@@ -14,7 +14,7 @@ from secede.erasure.receipts.verify import countersign_receipt
 from secede.erasure.signing.keys import generate_key_pair, load_private_key
 from secede.erasure.storage.home import Home
 from secede.errors import ConfigError, RecordError, RolledBackError
-from secede.flower.deploy import results
+from secede.flower.deploy import server_home
 
 
 def test_a_selector_by_key_or_id_tells_of_its_own_client(tmp_path: Path) -> None:
@@ -27,13 +27,15 @@ def test_a_selector_by_key_or_id_tells_of_its_own_client(tmp_path: Path) -> None
         key = hashlib.sha256(f"public key {number}".encode()).hexdigest()
         node = federation.sites[number].node
         for leaver in (f"key:{key}", f"node:{node}", f"name:site-{number}"):
-            assert results.verified_result(home, leaver).client == f"site-{number}"
-            assert results.earlier_result(home, leaver) == results.verified_result(home, leaver)
-    assert results.earlier_result(home, "name:site-0") is None
+            assert server_home.verified_result(home, leaver).client == f"site-{number}"
+            assert server_home.earlier_result(home, leaver) == server_home.verified_result(
+                home, leaver
+            )
+    assert server_home.earlier_result(home, "name:site-0") is None
     with pytest.raises(RecordError, match="knows of no request to erase name:site-0"):
-        results.verified_result(home, "name:site-0")
+        server_home.verified_result(home, "name:site-0")
     with pytest.raises(ConfigError, match="matches 0 clients"):
-        results.verified_result(home, "key:" + "0" * 64)
+        server_home.verified_result(home, "key:" + "0" * 64)
 
 
 def test_what_an_auditor_signed_too_still_holds(tmp_path: Path) -> None:
@@ -42,11 +44,11 @@ def test_what_an_auditor_signed_too_still_holds(tmp_path: Path) -> None:
     federation.erase("name:site-1")
     home = Home(tmp_path / "home")
     key, _ = generate_key_pair(home.keys / "auditors", "office")
-    before = results.verified_result(home.path, "name:site-1")
+    before = server_home.verified_result(home.path, "name:site-1")
     path = Path(before.receipt)
     path.write_bytes(countersign_receipt(path.read_bytes(), load_private_key(key)))
-    assert results.earlier_result(home.path, "name:site-1") == before
-    assert results.verified_result(home.path, "name:site-1") == before
+    assert server_home.earlier_result(home.path, "name:site-1") == before
+    assert server_home.verified_result(home.path, "name:site-1") == before
 
 
 def test_a_request_that_was_refused_later_hides_no_erasure(tmp_path: Path) -> None:
@@ -65,8 +67,8 @@ def test_a_request_that_was_refused_later_hides_no_erasure(tmp_path: Path) -> No
     signed = sign_request(made, load_private_key(key))
     assert federation.erase("name:site-1", request=signed).state == "refused"
     with pytest.raises(RolledBackError, match="was not erased: refused"):
-        results.verified_result(home.path, "name:site-1")
-    found = results.earlier_result(home.path, "name:site-1")
+        server_home.verified_result(home.path, "name:site-1")
+    found = server_home.earlier_result(home.path, "name:site-1")
     assert found is not None
     assert found.receipt == str(first.receipt)
     assert federation.erase("name:site-1") == first  # and it is not asked for a third time

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from nvflare.apis.controller_spec import TaskCompletionStatus
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.app_common.abstract.fl_model import FLModel
@@ -51,7 +51,7 @@ def question(job: Job, site: str = "site-1", ttl: float = 5.0) -> Message:
 def round_for(job: Job, site: str = "site-1") -> Message:
     grid = job.grid()
     made = supported_strategies.train_messages(
-        strategy(), arrays.to_record(initial()), ConfigRecord({"lr": 0.1}), grid, 4
+        strategy(), ArrayRecord(initial()), ConfigRecord({"lr": 0.1}), grid, 4
     )
     return next(m for m in made if m.metadata.dst_node_id == node_id_of(site))
 

@@ -7,11 +7,9 @@ job.to_server(FederationController(home="home", model="net:Net", leaver="name:si
 Messages, store and workflow are those of secede.flower; they travel in NVFlare's tasks.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+
+import lazy_loader
 
 for _name in ("nvflare", "flwr"):
     if find_spec(_name) is None:
@@ -20,27 +18,4 @@ for _name in ("nvflare", "flwr"):
             "checkout, or 'secede[nvflare]' from a release"
         )
 
-if TYPE_CHECKING:
-    from secede.nvflare.client import ClientErasure as ClientErasure
-    from secede.nvflare.controller import FederationController as FederationController
-    from secede.nvflare.controller import Store as Store
-    from secede.nvflare.tasks import TaskGrid as TaskGrid
-
-_MODULES = {
-    "ClientErasure": "client",
-    "FederationController": "controller",
-    "Store": "controller",
-    "TaskGrid": "tasks",
-}
-
-__all__ = ["ClientErasure", "FederationController", "Store", "TaskGrid"]
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'secede.nvflare' has no attribute {name!r}")
-    return getattr(import_module(f"secede.nvflare.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

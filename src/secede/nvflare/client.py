@@ -7,64 +7,28 @@ gets only models to train from.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
 from pathlib import Path
 
 import nvflare.client as flare
-import torch
 from flwr.app import Context, Message, RecordDict
 from nvflare.app_common.abstract.fl_model import FLModel
-from torch import nn
 
 from secede.erasure import check_name
 from secede.errors import ConfigError
-from secede.federation.engine import LocalTraining, Loss
-from secede.flower.client.kept_updates import KeptUpdates
-from secede.flower.client.mod import ClientErasure as FlowerErasure
-from secede.flower.client.tasks import SampleKeys
+from secede.flower.client.mod import LeavingClient
 from secede.flower.protocol import messages
 from secede.nvflare import flmodels
-from secede.unlearning import client_tasks
 
 
-class ClientErasure(FlowerErasure):
+class ClientErasure(LeavingClient[str]):
     """What an existing script needs, after `flare.init()`.
 
     `load_data` is called with the site's name and returns its training data: a loader, a map-style
     data set or a tuple of tensors. `training` describes how the script trains, for local steps
-    that train the same way.
+    that train the same way. All parameters are those of LeavingClient.
     """
 
-    def __init__(
-        self,
-        load_model: Callable[[], nn.Module],
-        load_data: Callable[[str], object],
-        *,
-        folder: str | os.PathLike[str] | None = None,
-        training: LocalTraining | None = None,
-        loss: Loss = nn.functional.cross_entropy,
-        device: torch.device | str | None = None,
-        methods: Collection[str] = client_tasks.LOCAL,
-        keys: SampleKeys | None = None,
-        seed: int = 0,
-    ) -> None:
-        if folder is not None and not Path(folder).is_absolute():
-            raise ConfigError(
-                f"folder {str(folder)[:100]!r}: expected an absolute path, since a job's own "
-                "folder is deleted with it"
-            )
-        super().__init__(
-            load_model,
-            lambda _: load_data(flare.get_site_name()),
-            folder=folder,
-            training=training,
-            loss=loss,
-            device=device,
-            methods=methods,
-            keys=keys,
-            seed=seed,
-        )
-        self._round: Message | None = None  # that the script trains for
+    _round: Message | None = None  # that the script trains for
 
     def receive(self, timeout: float | None = None) -> FLModel | None:
         """Return the next model to train from, None at the end, like `flare.receive`."""
@@ -89,10 +53,18 @@ class ClientErasure(FlowerErasure):
             self._keep(record, reply, message, _context(message), home=home, serving=serving)
         flare.send(model)
 
-    def updates(self, context: Context) -> KeptUpdates:
-        """Return this site's updates, in a folder of its own on its own disk."""
-        site = check_name(str(flare.get_site_name()), "client")
-        return KeptUpdates(super().updates(context).folder.parent / site)
+    def _check_folder(self, folder: str | os.PathLike[str]) -> None:
+        if not Path(folder).is_absolute():
+            raise ConfigError(
+                f"folder {str(folder)[:100]!r}: expected an absolute path, since a job's own "
+                "folder is deleted with it"
+            )
+
+    def _folder_name(self, context: Context) -> str:
+        return check_name(str(flare.get_site_name()), "client")
+
+    def _source(self, context: Context) -> str:
+        return str(flare.get_site_name())
 
 
 def _context(message: Message) -> Context:

@@ -6,10 +6,11 @@ last transition. Its state is in the home folder, which must outlive the job's w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from nvflare.apis.client import Client
@@ -22,10 +23,8 @@ from torch import nn
 from secede import plugins
 from secede.erasure import options_from_json
 from secede.errors import ConfigError, SecedeError
-from secede.flower.erasure import erase
-from secede.flower.protocol import arrays
-from secede.flower.rounds.recording import recording
-from secede.flower.storage.store import Store as FlowerStore
+from secede.flower import Store as FlowerStore
+from secede.flower import erase, recording
 from secede.nvflare.tasks import TaskGrid
 from secede.seeding import seeded
 
@@ -103,7 +102,7 @@ class FederationController(Controller):
         if not self.leaver:
             strategy.start(
                 grid,
-                arrays.to_record(store.last_model() or self._initial(load_model)),
+                self._first_weights(store),
                 num_rounds=self.rounds,
                 timeout=self.round_timeout,
             )
@@ -132,9 +131,11 @@ class FederationController(Controller):
         """Log a result that came too late; its sender was left out before."""
         self.log_warning(fl_ctx, f"too late: a result of {client.name} for {task_name!r}")
 
-    def _initial(self, load_model: Callable[[], nn.Module]) -> Mapping[str, Any]:
+    def _first_weights(self, store: Store) -> ArrayRecord:
+        if last := store.last_model():
+            return ArrayRecord(last)
         with seeded(self.seed, "model", "initial"):
-            return arrays.template_of(load_model())
+            return ArrayRecord(store.load_model().state_dict())
 
 
 def _factory(value: str) -> Callable[[], nn.Module]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from nvflare.apis.fl_constant import FLMetaKey
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from torch import Tensor
@@ -24,7 +24,6 @@ from secede.flower._flwr import (
     records_from_bytes,
     records_to_bytes,
 )
-from secede.flower.protocol import arrays
 
 TRAIN, ASK = "train", "secede"  # names of NVFlare's tasks
 WEIGHT = FLMetaKey.NUM_STEPS_CURRENT_ROUND  # NVFlare's own mean reads it, too
@@ -84,7 +83,7 @@ def _update(message: Message, model: FLModel) -> Message:
         raise GuardError(f"the update's meta has no {WEIGHT!r} above 0: give the number of samples")
     content = RecordDict(
         {
-            "arrays": arrays.to_record(_tensors(model.params)),
+            "arrays": ArrayRecord(_tensors(model.params)),
             "metrics": MetricRecord({"num-examples": weight}),
         }
     )

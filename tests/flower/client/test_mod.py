@@ -235,7 +235,7 @@ def test_a_damaged_index_or_update_is_named(tmp_path: Path) -> None:
 
 
 def test_records_and_states_are_the_same_values() -> None:
-    message = Message(RecordDict({"a": arrays.to_record(initial())}), 5, "train")
+    message = Message(RecordDict({"a": ArrayRecord(initial())}), 5, "train")
     message.metadata.__dict__["_message_id"] = "1"
     record = wired(message).content.array_records["a"]
     assert states.digest(arrays.to_state(record, initial())) == states.digest(initial())

@@ -1,7 +1,4 @@
-"""What does not fit SecAgg+ is refused before anybody trains: mods, workflows, strategies.
-
-Tests `flower/client/secagg_checks.py` too.
-"""
+"""What does not fit SecAgg+ is refused before anybody trains: mods, workflows, strategies."""
 
 from __future__ import annotations
 

@@ -1,24 +1,43 @@
 """A Flower client that can leave: it keeps its own last updates and unlearns on its own machine.
 
 `mod` lies outside of any mod that changes the update (clipping, noise) and inside secure
-aggregation, so that what it keeps is what the mean is made of; see docs/flower.md.
+aggregation, so that what it keeps is what the mean is made of; see docs/flower.md. The server
+cannot check a hidden update, so its client does: names and shapes, finite values, and that no value
+is clipped, which would put the reference off by as much.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from secede.errors import ConfigError, DataError, GuardError, RecordError, SecedeError
+from secede import state as states
+from secede.errors import (
+    ConfigError,
+    DataError,
+    GuardError,
+    RecordError,
+    SecedeError,
+    StateError,
+)
 from secede.federation.engine import LocalTraining, Loss, OwnState
-from secede.flower._flwr import client_mods, has_client_fn
-from secede.flower.client import secagg_checks
+from secede.flower._flwr import (
+    SECAGG_CONFIGS,
+    SECAGG_STATE,
+    SecAggKey,
+    client_mods,
+    has_client_fn,
+    secagg_mod,
+    secaggplus_mod,
+)
 from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
 from secede.flower.client.tasks import (
     ClientSite,
@@ -37,12 +56,15 @@ from secede.unlearning.method import LocalResult, TakeStep
 FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
 _TRIED = 8  # samples that go through the network before the first round
 _COUNTS = ("num-examples", "num_examples")
+_STEP = 0.01  # of the distance from the model to the reference: a shorter step hides nothing
+_ORDER = "ClientApp(mods=[secaggplus_mod, erasure.mod])"
 
 Handler = Callable[[Message, Context], Message]
+SourceT = TypeVar("SourceT")  # what `load_data` is called with
 
 
-class ClientErasure:
-    """What an existing ClientApp needs: a mod that keeps its updates, and three handlers.
+class LeavingClient(ABC, Generic[SourceT]):
+    """A client of any framework: it keeps its own last updates and replies to tasks.
 
     `load_data` returns the client's training data: a loader, a map-style data set or a tuple of
     tensors. `keys` name input and label in samples that are mappings. `training` describes how the
@@ -52,7 +74,7 @@ class ClientErasure:
     def __init__(
         self,
         load_model: Callable[[], nn.Module],
-        load_data: Callable[[Context], object],
+        load_data: Callable[[SourceT], object],
         *,
         folder: str | os.PathLike[str] | None = None,
         training: LocalTraining | None = None,
@@ -67,45 +89,13 @@ class ClientErasure:
                 f"{min(unknown)!r} is no local step, expected some of "
                 f"{', '.join(client_tasks.LOCAL)}"
             )
+        if folder is not None:
+            self._check_folder(folder)
         self._load_model, self._load_data = load_model, load_data
         self._folder = None if folder is None else Path(folder)
         self._training, self._loss, self._seed = training or LocalTraining(), loss, seed
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._methods, self._keys = tuple(methods), keys
-        self._mod_answers = False  # in an app that takes no handlers
-
-    def mod(self, message: Message, context: Context, call_next: Handler) -> Message:
-        """Keep the update that leaves this client in a round of training; pass on all else."""
-        if self._mod_answers and message.metadata.message_type in messages.MESSAGE_TYPES:
-            return self._answer(message, context)
-        if message.metadata.message_type != "train":
-            return call_next(message, context)
-        secagg_checks.check_order(message)
-        home, serving = messages.pop_home(message)
-        self._try_out(message, context)
-        reply = call_next(message, context)
-        if not reply.has_content():
-            return reply
-        records = list(reply.content.array_records.values())
-        if len(records) == 1:  # otherwise it is not an update that a mean can be made of
-            kept = self._keep(records[0], reply, message, context, home=home, serving=serving)
-            if home and secagg_checks.is_hidden(message) and kept.digest is not None:
-                messages.add_update_digest(reply, kept.digest)
-        return reply
-
-    def register(self, app: ClientApp) -> ClientApp:
-        """Add the handlers and return `app`: `train.unlearn`, `query.secede`, `query.leave`.
-
-        An app that is made of a `client_fn` takes no handlers: there the mod replies to tasks.
-        """
-        secagg_checks.check_mods(client_mods(app), self.mod)
-        if has_client_fn(app):
-            self._mod_answers = True
-            return app
-        app.train(messages.UNLEARN)(self._answer)
-        app.query(messages.QUERY)(self._answer)
-        app.query(messages.LEAVE)(self._answer)
-        return app
 
     def updates(self, context: Context) -> KeptUpdates:
         """Return this client's updates, in a folder of its own on its own disk."""
@@ -113,10 +103,18 @@ class ClientErasure:
         base = Path(str(config[FOLDER])) if FOLDER in config else self._folder
         if base is None:
             base = Path(os.environ.get("SECEDE_FOLDER") or Path.home() / ".secede" / "updates")
-        # In a simulation node ids change in each run, but partitions do not.
-        partition = config.get("partition-id")
-        name = f"node-{context.node_id}" if partition is None else f"partition-{int(partition)}"
-        return KeptUpdates(base / name)
+        return KeptUpdates(base / self._folder_name(context))
+
+    @abstractmethod
+    def _folder_name(self, context: Context) -> str:
+        """Return the name of this client's own folder, the same in every run."""
+
+    @abstractmethod
+    def _source(self, context: Context) -> SourceT:
+        """Return what `load_data` is called with."""
+
+    def _check_folder(self, folder: str | os.PathLike[str]) -> None:
+        """Raise if updates cannot be kept in `folder`."""
 
     def _keep(
         self,
@@ -128,13 +126,13 @@ class ClientErasure:
         home: str,
         serving: str | None,
     ) -> KeptUpdate:
-        hidden, samples = secagg_checks.is_hidden(message), _samples(reply)
+        hidden, samples = _is_hidden(message), _samples(reply)
         state: State = arrays.to_tensors(record)
         if hidden:
             with preserved_randomness():
                 template = arrays.template_of(self._load_model())
             state = _named(state, template)
-            secagg_checks.check_update(state, template, samples, context)
+            _check_update(state, template, samples, context)
         group = message.metadata.group_id  # in the legacy workflow the round's number
         number = int(group) if hidden and group.isdecimal() else 0
         for config in message.content.config_records.values():
@@ -167,7 +165,7 @@ class ClientErasure:
             site = self._site(context)
             reply = site.run(task, state, own, client=header.client, number=header.number)
             if own and isinstance(reply, LocalResult) and self._hides(context):
-                secagg_checks.check_step(reply.state, state, own)
+                _check_step(reply.state, state, own)
             return messages.reply_message(message, reply)
         except SecedeError as error:
             return messages.error_message(message, error)
@@ -178,7 +176,7 @@ class ClientErasure:
 
     def _site(self, context: Context, most: int | None = None) -> ClientSite:
         samples = load_samples(
-            self._load_data(context),
+            self._load_data(self._source(context)),
             keys=self._keys,
             floats=float_dtype(self._load_model()),
             most=most,
@@ -229,6 +227,56 @@ class ClientErasure:
         return None if update is None else OwnState(_named(update, template), header.weight)
 
 
+class ClientErasure(LeavingClient[Context]):
+    """What an existing ClientApp needs: a mod that keeps its updates, and three handlers.
+
+    `load_data` is called with the client's context. All parameters are those of LeavingClient.
+    """
+
+    _mod_answers = False  # in an app that takes no handlers
+
+    def mod(self, message: Message, context: Context, call_next: Handler) -> Message:
+        """Keep the update that leaves this client in a round of training; pass on all else."""
+        if self._mod_answers and message.metadata.message_type in messages.MESSAGE_TYPES:
+            return self._answer(message, context)
+        if message.metadata.message_type != "train":
+            return call_next(message, context)
+        _check_order(message)
+        home, serving = messages.pop_home(message)
+        self._try_out(message, context)
+        reply = call_next(message, context)
+        if not reply.has_content():
+            return reply
+        records = list(reply.content.array_records.values())
+        if len(records) == 1:  # otherwise it is not an update that a mean can be made of
+            kept = self._keep(records[0], reply, message, context, home=home, serving=serving)
+            if home and _is_hidden(message) and kept.digest is not None:
+                messages.add_update_digest(reply, kept.digest)
+        return reply
+
+    def register(self, app: ClientApp) -> ClientApp:
+        """Add the handlers and return `app`: `train.unlearn`, `query.secede`, `query.leave`.
+
+        An app that is made of a `client_fn` takes no handlers: there the mod replies to tasks.
+        """
+        _check_mods(client_mods(app), self.mod)
+        if has_client_fn(app):
+            self._mod_answers = True
+            return app
+        app.train(messages.UNLEARN)(self._answer)
+        app.query(messages.QUERY)(self._answer)
+        app.query(messages.LEAVE)(self._answer)
+        return app
+
+    def _folder_name(self, context: Context) -> str:
+        # In a simulation node ids change in each run, but partitions do not.
+        partition = context.node_config.get("partition-id")
+        return f"node-{context.node_id}" if partition is None else f"partition-{int(partition)}"
+
+    def _source(self, context: Context) -> Context:
+        return context
+
+
 def _samples(reply: Message) -> float:
     """Return the number of samples in a client's reply, 0 if it has none under a usual name."""
     records = list[Mapping[str, object]](reply.content.metric_records.values())
@@ -249,3 +297,63 @@ def _named(state: State, template: State) -> State:
         raise GuardError("the update has other entries than the model")
     values: list[Tensor] = [state[str(place)] for place in range(len(template))]
     return dict(zip(template, values, strict=True))
+
+
+def _is_hidden(message: Message) -> bool:
+    """Return whether a message is part of SecAgg+."""
+    return SECAGG_CONFIGS in message.content.config_records
+
+
+def _check_order(message: Message) -> None:
+    """Raise if our mod gets a message before SecAgg+'s mod: it would keep a masked update."""
+    configs = message.content.config_records.get(SECAGG_CONFIGS)
+    if configs is not None and SecAggKey.STAGE in configs:  # secaggplus_mod takes it out
+        raise ConfigError(
+            "secaggplus_mod must come before erasure.mod, which would keep a masked update: "
+            f"{_ORDER}"
+        )
+
+
+def _check_mods(mods: Sequence[object], ours: object) -> None:
+    """Raise unless our mod directly follows SecAgg+'s: what it keeps must be what is sent.
+
+    If no mod follows, ours may be one of a function's own mods, which cannot be seen here.
+    """
+    places = [n for n, mod in enumerate(mods) if mod in (secagg_mod, secaggplus_mod)]
+    if places and (ours in mods[: places[-1]] or mods[places[-1] + 1 :][:1] not in ([], [ours])):
+        raise ConfigError(f"erasure.mod must directly follow secaggplus_mod: {_ORDER}")
+
+
+def _check_step(returned: State, model: State, own: OwnState) -> None:
+    """Raise if the result of a step would reveal the client's own hidden update."""
+    if not own.weight:  # the model holds nothing of it
+        return
+    reference = states.reference(model, own.state, weight=own.weight)
+    if states.distance(returned, reference) <= _STEP * states.distance(model, reference):
+        raise ConfigError(
+            "the step ends where it begins and would reveal this client's own update, which secure "
+            "aggregation hides: nothing is returned"
+        )
+
+
+def _check_update(state: State, template: State, samples: float, context: Context) -> None:
+    """Raise unless an update fits the model, is finite and is not clipped in the sum."""
+    try:
+        states.check_schema(state, template)
+        states.check_finite(state, "the update")
+    except StateError as error:
+        raise GuardError(str(error)) from error
+    settings = context.state.config_records.get(SECAGG_STATE) or ConfigRecord()
+    clip, max_weight = settings.get(SecAggKey.CLIPPING_RANGE), settings.get(SecAggKey.MAX_WEIGHT)
+    if not isinstance(clip, float) or not isinstance(max_weight, int | float) or not samples:
+        return
+    limit = clip * max_weight / samples  # values are weighted before they are clipped
+    for name, value in state.items():
+        if value.is_floating_point() and value.numel():
+            largest = float(value.abs().max())
+            if largest > limit:
+                raise ConfigError(
+                    f"{name!r} has a value of {largest:.3g}, and with {samples:g} samples SecAgg+ "
+                    f"clips values above {limit:.3g}: give SecAggPlusWorkflow a larger "
+                    "clipping_range or max_weight"
+                )

@@ -38,11 +38,6 @@ def template_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
 
 
-def to_record(state: State) -> ArrayRecord:
-    """Return a state as an ordinary record, for the user's own functions."""
-    return ArrayRecord({name: value.detach().cpu() for name, value in state.items()})
-
-
 def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
     """Return a record's arrays as tensors to read only; other than NumPy numbers are refused."""
     return {name: _tensor(name, array, shared=True) for name, array in record.items()}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp.strategy import FedAvg
 
 from secede import state as states
@@ -243,7 +243,7 @@ class FlowerEngine(LiveEngine):
         # The strategy's own sampling would wait for ever if all nodes went away meanwhile.
         grid = DeadlineGrid(SubsetGrid(self.transport.grid, client_at), self.online_timeout)
         # In the model's order, as in training: clients and mods may rely on it.
-        record = arrays.to_record({name: state[name] for name in self.template})
+        record = ArrayRecord({name: state[name] for name in self.template})
         config = config_from_json(self.config)
         sent = supported_strategies.train_messages(
             self.strategy, record, config, grid, self.first_round + number

@@ -240,7 +240,7 @@ class Store:
         logger.info(start.description)
         if state is None:
             return None
-        return TrainingStart(start.done, arrays.to_record(state), start.model)
+        return TrainingStart(start.done, ArrayRecord(state), start.model)
 
     def finish_training(self) -> None:
         """Record that the training has ended."""

@@ -31,7 +31,7 @@ from secede.federation.engine import ClientSide, Engine, aggregate
 from secede.flower.protocol.arrays import template_of
 from secede.flower.protocol.nodes import online_nodes
 from secede.flower.rounds.engine import FlowerEngine
-from secede.flower.rounds.transport import Transport
+from secede.flower.rounds.grid import Transport
 from secede.unlearning.client_tasks import LIVE, CountRight, Measure
 from secede.unlearning.method import LocalStepMethod, Server, TakeStep
 from secede.unlearning.methods.reference import Reference

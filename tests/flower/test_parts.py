@@ -1,7 +1,6 @@
 """Grids that show less, exchanges that end, tasks that travel, and what the package needs.
 
-Tests `flower/rounds/transport.py`, `flower/rounds/task_requests.py` and
-`unlearning/client_tasks.py` too.
+Tests `unlearning/client_tasks.py` too.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from harness.lines import Lines
 from secede import flower
 from secede.errors import ConfigError, SilentError
 from secede.flower.protocol.nodes import Node, Roster, online_nodes, select
-from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid
-from secede.flower.rounds.transport import Transport
+from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, Transport
 from secede.unlearning.client_tasks import (
     COUNT,
     LOCAL,

@@ -23,7 +23,7 @@ from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import online_nodes
 from secede.flower.rounds import supported_strategies
 from secede.flower.rounds.engine import FlowerEngine
-from secede.flower.rounds.transport import Transport
+from secede.flower.rounds.grid import Transport
 from secede.nvflare import flmodels
 from secede.nvflare.tasks import node_id_of
 from secede.unlearning.client_tasks import COUNT, CountRight

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from typing import cast
 
 import torch
 from flwr.serverapp.strategy import FedAvg
@@ -32,11 +33,10 @@ from secede.erasure import (
     last_layer,
     tally,
 )
-from secede.errors import ConfigError
-from secede.federation.engine import OwnState, Update
-from secede.flower.rounds.engine import FlowerEngine, LiveEngine
-from secede.flower.rounds.task_requests import CollectedReplies, RecordedUpdate
-from secede.flower.rounds.transport import Transport
+from secede.errors import ConfigError, SilentError
+from secede.federation.engine import ClientSide, Cost, OwnState, ReplyT, RoundReply, Update
+from secede.flower.rounds.engine import FlowerEngine, LiveEngine, RecordedUpdate, TaskReplies
+from secede.flower.rounds.grid import Transport
 from secede.flower.secagg.engine import SecureEngine
 from secede.flower.secagg.legacy_api import SecAggSettings
 from secede.flower.secagg.opened_sums import OpenedSums
@@ -58,6 +58,32 @@ RETURNED_OPENLY = (
     "model it reveals roughly where the client's own last update lay."
 )
 GROWTH = 10.0  # a weight above so many times the recorded one is not taken for honest
+
+
+@dataclass(frozen=True)
+class CollectedReplies:
+    """An engine that returns replies which have come already."""
+
+    collected: TaskReplies
+
+    def train_round(
+        self, state: State, clients: Sequence[int], *, phase: str, number: int
+    ) -> RoundReply:
+        """Refuse: no replies of a round were collected."""
+        raise SilentError("no round can be taken from collected replies")
+
+    def ask(
+        self,
+        client: int,
+        task: Callable[[ClientSide], ReplyT],
+        *,
+        global_state: State,
+        number: int = 0,
+    ) -> tuple[ReplyT, Cost]:
+        """Return the answer that answers."""
+        if client not in self.collected.replies:
+            raise SilentError(f"client {client} did not answer")
+        return cast("ReplyT", self.collected.replies[client]), Cost()
 
 
 class FlowerBackend(FederationBackend):

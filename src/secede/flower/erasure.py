@@ -46,8 +46,8 @@ from secede.flower.backend import FlowerBackend
 from secede.flower.protocol import messages
 from secede.flower.protocol.nodes import Node, online_nodes, select
 from secede.flower.rounds import supported_strategies
+from secede.flower.rounds.grid import Transport
 from secede.flower.rounds.recording import Recording
-from secede.flower.rounds.transport import Transport
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.legacy_api import SecAggSettings
 from secede.flower.secagg.recording import Secure, SecureRecording

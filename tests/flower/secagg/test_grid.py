@@ -30,7 +30,7 @@ from secede.errors import ConfigError, RecordError, SilentError
 from secede.flower import plan, secure_recording
 from secede.flower.backend import FlowerBackend
 from secede.flower.client.kept_updates import KeptUpdates
-from secede.flower.rounds.transport import Transport
+from secede.flower.rounds.grid import Transport
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.opened_sums import OpenedSums
 

@@ -19,7 +19,7 @@ from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, GuardError, RecordError
 from secede.flower import recording
 from secede.flower.backend import FlowerBackend
-from secede.flower.rounds.transport import Transport
+from secede.flower.rounds.grid import Transport
 from secede.flower.storage import register
 from secede.flower.storage.training_state import Training, TrainingState
 

@@ -13,7 +13,7 @@ from secede.errors import SecedeError
 from secede.flower.protocol.arrays import template_of
 from secede.flower.protocol.nodes import online_nodes
 from secede.flower.rounds.engine import FlowerEngine
-from secede.flower.rounds.transport import Transport
+from secede.flower.rounds.grid import Transport
 from secede.nvflare.controller import FederationController
 
 

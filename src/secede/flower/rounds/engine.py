@@ -13,23 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp.strategy import FedAvg
 
 from secede import state as states
-from secede.errors import ConfigError, GuardError, SilentError
+from secede.errors import ConfigError, GuardError, RecordError, SecedeError, SilentError
 from secede.federation.engine import ClientSide, Cost, ReplyT, RoundReply, Update
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node
 from secede.flower.rounds import supported_strategies
-from secede.flower.rounds.grid import DeadlineGrid, SubsetGrid
-from secede.flower.rounds.recording import config_from_json
-from secede.flower.rounds.task_requests import RecordedUpdate, TaskReplies, TaskRequest, TaskSender
-from secede.flower.rounds.transport import Transport
-from secede.flower.storage.round_log import Contribution
+from secede.flower.rounds.grid import DeadlineGrid, SubsetGrid, Transport
+from secede.flower.storage.round_log import Contribution, config_from_json
 from secede.state import State
 from secede.unlearning import client_tasks
-from secede.unlearning.client_tasks import Task
+from secede.unlearning.client_tasks import Task, TaskMessage
+from secede.unlearning.method import LocalResult, Reply
 from secede.waiting import seconds_left
 
 logger = logging.getLogger(__name__)
@@ -37,6 +35,34 @@ logger = logging.getLogger(__name__)
 _PAUSES = (1, 10, 100, 600)  # before a crashed client gets its task again, in polls
 
 OnRound = Callable[[str, Sequence[Contribution], Sequence[Update]], None]
+
+
+@dataclass(frozen=True)
+class RecordedUpdate:
+    """A client's last update as the server recorded it: share of the last mean, and digest."""
+
+    weight: float
+    digest: str | None
+
+
+@dataclass(frozen=True)
+class TaskRequest:
+    """A task, the form in which it is sent, and the state that it works on."""
+
+    task: Task
+    form: TaskMessage
+    state: State
+    number: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskReplies:
+    """Replies and failures by client; a client in neither was silent."""
+
+    replies: Mapping[int, LocalResult | Reply]
+    failures: Mapping[int, SecedeError]
+    crashed: frozenset[int] = frozenset()  # failures of the client's app, which may be temporary
+    cost: Cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,20 +112,13 @@ class LiveEngine(ABC):
         SilentError if no client sends one.
         """
         started = time.monotonic()
-        wanted = [self._node(client) for client in clients]
         if leavers := self.excluded & set(clients):
             raise ConfigError(f"{self._node(min(leavers)).name!r} leaves and trains no more")
-        online = self.transport.wait_for_nodes(wanted, self.online_timeout)
-        client_at = {
-            online[node.name].node: n
-            for n, node in zip(clients, wanted, strict=True)
-            if node.name in online
-        }
-        names = {node: self.clients[client].name for node, client in client_at.items()}
+        client_at = self._wait_for(clients, self.online_timeout)
         result = RoundResult()
         if client_at:
-            result = self._run_round(state, client_at, names, phase=phase, number=number)
-        self._log_missing(wanted, names, result)
+            result = self._run_round(state, client_at, phase=phase, number=number)
+        self._log_missing(clients, client_at, result)
         updates = sorted(result.updates, key=lambda update: clients.index(update.client))
         if not updates:
             raise SilentError(
@@ -135,7 +154,7 @@ class LiveEngine(ABC):
             if left <= 0:
                 break
             request = TaskRequest(cast("Task", task), form, global_state, number)
-            result = self._tasks.send([client], request, timeout=left, node_timeout=left)
+            result = self._send([client], request, timeout=left, node_timeout=left)
             cost += result.cost
             if client in result.replies:
                 return cast("ReplyT", result.replies[client]), cost
@@ -152,50 +171,74 @@ class LiveEngine(ABC):
     ) -> TaskReplies:
         """Send a task to several clients at once; those without a reply are left out and logged."""
         request = TaskRequest(task, client_tasks.to_message(task), global_state, number)
-        result = self._tasks.send(
+        result = self._send(
             clients, request, timeout=self.round_timeout, node_timeout=self.online_timeout
         )
         for failure in result.failures.values():
             logger.warning(f"left out: {failure}")
         if silent := [n for n in clients if n not in result.replies and n not in result.failures]:
-            names = ", ".join(self._node(client).name for client in silent)
+            names = ", ".join(self.clients[client].name for client in silent)
             logger.warning(f"left out, no reply came: {names}")
         return result
 
-    @property
-    def _tasks(self) -> TaskSender:
-        return TaskSender(
-            transport=self.transport,
-            clients=self.clients,
-            own=self.own,
-            template=self.template,
+    def _send(
+        self, clients: Sequence[int], request: TaskRequest, *, timeout: float, node_timeout: float
+    ) -> TaskReplies:
+        """Send a task to the clients that are online within `node_timeout`; end after `timeout`."""
+        started = time.monotonic()
+        client_at = self._wait_for(clients, node_timeout)
+        left = max(timeout - (time.monotonic() - started), self.transport.pause)
+        sent = [self._message(node, client, request, left) for node, client in client_at.items()]
+        names = self._names(client_at)
+        answers = self.transport.send(sent, names, left)
+        replies, failures = dict[int, LocalResult | Reply](), dict[int, SecedeError]()
+        for node, message in answers.received.items():
+            try:
+                found = messages.read_reply(message, request.task, self.template, names[node])
+                replies[client_at[node]] = found
+            except SecedeError as error:
+                logger.warning(str(error))
+                failures[client_at[node]] = _without_words(error, names[node])
+        for node, reason in answers.failed.items():
+            logger.warning(f"client {names[node]!r} failed: {reason}")
+            failures[client_at[node]] = _without_words(RecordError(), names[node])
+        for node, reason in answers.lost.items():
+            logger.warning(f"client {names[node]!r} went away: {reason}")
+        cost = Cost(
+            upload_bytes=sum(arrays.size_bytes(message) for message in answers.received.values()),
+            download_bytes=sum(arrays.size_bytes(message) for message in sent),
+            gradient_samples=sum(reply.gradient_samples for reply in replies.values()),
+            seconds=time.monotonic() - started,
+        )
+        crashed = frozenset(client_at[node] for node in answers.failed)
+        return TaskReplies(replies=replies, failures=failures, crashed=crashed, cost=cost)
+
+    def _message(self, node: int, client: int, request: TaskRequest, ttl: float) -> Message:
+        form = request.form
+        own = self.own.get(client) if form.name == client_tasks.LOCAL_STEP else None
+        asked = messages.TaskHeader(
+            task=form.name,
+            method=form.method,
+            settings=dict(form.settings),
+            client=client,
+            number=request.number,
+            weight=own.weight if own else 0.0,
+            own=own.digest if own else None,
             home=self.home,
         )
+        return messages.task_message(node, asked, request.state, ttl=ttl)
 
     @abstractmethod
     def _run_round(
-        self,
-        state: State,
-        client_at: Mapping[int, int],
-        names: Mapping[int, str],
-        *,
-        phase: str,
-        number: int,
+        self, state: State, client_at: Mapping[int, int], *, phase: str, number: int
     ) -> RoundResult:
         """Let the clients at some nodes train, and return their updates."""
 
     def _record(
         self, start: str, updates: Sequence[Update], digests: Mapping[int, str], phase: str
     ) -> None:
-        nodes = self.clients
         contributions = [
-            Contribution(
-                client=nodes[u.client].name,
-                node=str(nodes[u.client].node),
-                key=nodes[u.client].key,
-                weight=u.samples,
-                digest=digests.get(u.client),
-            )
+            Contribution.of(self.clients[u.client], u.samples, digests.get(u.client))
             for u in updates
         ]
         self.on_round(start, contributions, updates)
@@ -210,14 +253,28 @@ class LiveEngine(ABC):
             self.phases[update.client] = phase
 
     def _log_missing(
-        self, wanted: Sequence[Node], names: Mapping[int, str], result: RoundResult
+        self, clients: Sequence[int], client_at: Mapping[int, int], result: RoundResult
     ) -> None:
-        faults = {names[node]: reason for node, reason in result.faults.items()}
-        present = {self.clients[update.client].name for update in result.updates}
-        for node in wanted:
-            if node.name not in present:
-                reason = faults.get(node.name, "no update came in time")
-                logger.warning(f"left out of the round: client {node.name!r}: {reason}")
+        faults = {client_at[node]: reason for node, reason in result.faults.items()}
+        present = {update.client for update in result.updates}
+        for client in clients:
+            if client not in present:
+                name = self.clients[client].name
+                reason = faults.get(client, "no update came in time")
+                logger.warning(f"left out of the round: client {name!r}: {reason}")
+
+    def _wait_for(self, clients: Sequence[int], timeout: float) -> dict[int, int]:
+        """Return, by node, the clients that are online once all are or the time is over."""
+        wanted = [self._node(client) for client in clients]
+        online = self.transport.wait_for_nodes(wanted, timeout)
+        return {
+            online[node.name].node: client
+            for client, node in zip(clients, wanted, strict=True)
+            if node.name in online
+        }
+
+    def _names(self, client_at: Mapping[int, int]) -> dict[int, str]:
+        return {node: self.clients[client].name for node, client in client_at.items()}
 
     def _node(self, client: int) -> Node:
         if client not in self.clients:
@@ -232,19 +289,13 @@ class FlowerEngine(LiveEngine):
     strategy: FedAvg
 
     def _run_round(
-        self,
-        state: State,
-        client_at: Mapping[int, int],
-        names: Mapping[int, str],
-        *,
-        phase: str,
-        number: int,
+        self, state: State, client_at: Mapping[int, int], *, phase: str, number: int
     ) -> RoundResult:
         # The strategy's own sampling would wait for ever if all nodes went away meanwhile.
         grid = DeadlineGrid(SubsetGrid(self.transport.grid, client_at), self.online_timeout)
         # In the model's order, as in training: clients and mods may rely on it.
         record = ArrayRecord({name: state[name] for name in self.template})
-        config = config_from_json(self.config)
+        config = ConfigRecord(config_from_json(self.config))
         sent = supported_strategies.train_messages(
             self.strategy, record, config, grid, self.first_round + number
         )
@@ -253,7 +304,7 @@ class FlowerEngine(LiveEngine):
             message.metadata.group_id = messages.round_group(phase, number)
             messages.add_home(message, self.home, serving.digest if serving else None)
             message.metadata.ttl = self.round_timeout
-        replies = self.transport.send(sent, names, self.round_timeout)
+        replies = self.transport.send(sent, self._names(client_at), self.round_timeout)
         updates, faults = list[Update](), {**replies.failed, **replies.lost}
         for node, reply in replies.received.items():
             try:
@@ -279,3 +330,9 @@ class FlowerEngine(LiveEngine):
                 f"{self.strategy.weighted_by_key!r}"
             )
         return Update(client, state, int(weight))
+
+
+def _without_words(error: SecedeError, who: str) -> SecedeError:
+    """Return an error of the same kind without the client's own words, fit for the journal."""
+    kind = type(error)
+    return kind(f"client {who!r}: {kind.__name__}; its own words were logged and are not kept")

@@ -6,7 +6,6 @@ ServerApp or the SuperLink goes on after its last completed round when it is sta
 
 from __future__ import annotations
 
-import base64
 import logging
 import os
 from collections import Counter
@@ -25,9 +24,8 @@ from secede.errors import ConfigError, GuardError, StateError
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node, Roster
 from secede.flower.rounds import supported_strategies
-from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, with_fast_polls
-from secede.flower.rounds.transport import reply_error
-from secede.flower.storage.round_log import Contribution
+from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, reply_error, with_fast_polls
+from secede.flower.storage.round_log import Contribution, config_to_json
 from secede.flower.storage.store import Store
 from secede.state import State
 
@@ -73,7 +71,6 @@ def _shape(reply: Message) -> Hashable:
 
 
 ONLINE_TIMEOUT = 600.0  # seconds
-_BYTES = "base64:"  # begins a value that was bytes
 _THREADS = 4
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -226,7 +223,9 @@ class Recording(Strategy):
             )
             distances = list(pool.map(lambda u: self.store.distance(u.state, state), updates))
         clients = [
-            _contribution(self._participants[reply.metadata.src_node_id], weight, update, distance)
+            Contribution.of(
+                self._participants[reply.metadata.src_node_id], weight, update.digest, distance
+            )
             for reply, weight, update, distance in zip(
                 valid, weights, updates, distances, strict=True
             )
@@ -341,19 +340,6 @@ def _hashed(state: states.State) -> HashedUpdate:
     return HashedUpdate(state, states.digest(state))
 
 
-def _contribution(
-    node: Node, weight: float, update: HashedUpdate, distance: float | None
-) -> Contribution:
-    return Contribution(
-        client=node.name,
-        node=str(node.node),
-        key=node.key,
-        weight=weight,
-        digest=update.digest,
-        distance=distance,
-    )
-
-
 def _bytes(record: ArrayRecord) -> dict[str, bytes]:
     return {name: array.data for name, array in record.items()}
 
@@ -363,24 +349,3 @@ def _model(record: ArrayRecord, store: Store) -> dict[str, Any]:
         return arrays.to_state(record, store.template, averaged=True, shared=True)
     except GuardError as error:
         raise GuardError(f"the strategy's arrays are not those of load_model(): {error}") from error
-
-
-def config_to_json(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config that clients were given, as JSON, without the round's number."""
-    return {
-        name: _BYTES + base64.b64encode(value).decode() if isinstance(value, bytes) else value
-        for name, value in config.items()
-        if name != "server-round"
-    }
-
-
-def config_from_json(values: Mapping[str, Any]) -> ConfigRecord:
-    """Return the config that `config_to_json` wrote."""
-    return ConfigRecord(
-        {
-            name: base64.b64decode(value.removeprefix(_BYTES))
-            if isinstance(value, str) and value.startswith(_BYTES)
-            else value
-            for name, value in values.items()
-        }
-    )

@@ -108,14 +108,9 @@ class SecureEngine(LiveEngine):
     opened: OpenedSums
 
     def _run_round(
-        self,
-        state: State,
-        client_at: Mapping[int, int],
-        names: Mapping[int, str],
-        *,
-        phase: str,
-        number: int,
+        self, state: State, client_at: Mapping[int, int], *, phase: str, number: int
     ) -> RoundResult:
+        names = self._names(client_at)
         begin = {name: state[name] for name in self.template}
         start = states.digest(begin)
         allowed = self.opened.allowed_clients(start, [*names.values()])

@@ -31,15 +31,13 @@ from secede.flower._flwr import (
     WorkflowKey,
 )
 from secede.flower.protocol.nodes import Node, Roster
-from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, with_fast_polls
-from secede.flower.rounds.recording import config_to_json
-from secede.flower.rounds.transport import Transport
+from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, Transport, with_fast_polls
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.engine import Failures, Results
 from secede.flower.secagg.grid import FitMessages, SecAggGrid, SecAggRound
 from secede.flower.secagg.legacy_api import SecAggSettings
 from secede.flower.secagg.opened_sums import OpenedSums
-from secede.flower.storage.round_log import Contribution
+from secede.flower.storage.round_log import Contribution, config_to_json
 from secede.flower.storage.store import Store
 from secede.state import State
 
@@ -230,13 +228,7 @@ class RecordingStrategy(LegacyStrategy):
                 "cannot leave by a step of its own; is erasure.mod the second of its mods?",
             )
         clients = [
-            Contribution(
-                client=self._participants[node].name,
-                node=str(node),
-                key=self._participants[node].key,
-                weight=weight,
-                digest=digests.get(node),
-            )
+            Contribution.of(self._participants[node], weight, digests.get(node))
             for node, weight in sorted(
                 weights.items(), key=lambda pair: self._participants[pair[0]].name
             )

@@ -6,9 +6,10 @@ cut off counts as not completed.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from secede.erasure import Count, Digest, Document, Name, Timestamp, describe_er
 from secede.errors import RecordError, StorageError
 from secede.flower.protocol.nodes import Node, check_names
 
+_BYTES = "base64:"  # begins a value that was bytes
 _TAIL = 1 << 16  # bytes at the log's end that are read first
 
 
@@ -32,6 +34,20 @@ class Contribution(Document):
     digest: Digest | None = None  # None: its client reported none, under secure aggregation
     # L2 distance from the mean over trainable parameters: bounds how far the others' mean lies.
     distance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+    @classmethod
+    def of(
+        cls, node: Node, weight: float, digest: str | None, distance: float | None = None
+    ) -> Contribution:
+        """Return the contribution of a node's client."""
+        return cls(
+            client=node.name,
+            node=str(node.node),
+            key=node.key,
+            weight=weight,
+            digest=digest,
+            distance=distance,
+        )
 
     def to_node(self) -> Node:
         """Return the client's node."""
@@ -166,6 +182,25 @@ def _origins(rounds: Sequence[Round]) -> list[int | None]:
         origins.append(origin)
         places[completed.model] = place
     return origins
+
+
+def config_to_json(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config that clients were given, as JSON, without the round's number."""
+    return {
+        name: _BYTES + base64.b64encode(value).decode() if isinstance(value, bytes) else value
+        for name, value in config.items()
+        if name != "server-round"
+    }
+
+
+def config_from_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config that `config_to_json` wrote."""
+    return {
+        name: base64.b64decode(value.removeprefix(_BYTES))
+        if isinstance(value, str) and value.startswith(_BYTES)
+        else value
+        for name, value in values.items()
+    }
 
 
 class PendingContributions:

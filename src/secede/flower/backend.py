@@ -39,9 +39,8 @@ from secede.flower.rounds.engine import FlowerEngine, LiveEngine, RecordedUpdate
 from secede.flower.rounds.grid import Transport
 from secede.flower.secagg.engine import SecureEngine
 from secede.flower.secagg.legacy_api import SecAggSettings
-from secede.flower.secagg.opened_sums import OpenedSums
 from secede.flower.storage import register
-from secede.flower.storage.round_log import Contribution
+from secede.flower.storage.round_log import Contribution, OpenedSums
 from secede.flower.storage.store import Store
 from secede.seeding import seeded
 from secede.state import State

@@ -1,6 +1,6 @@
 """What nobody may work out under SecAgg+, and sums that clients spoil.
 
-Tests `flower/secagg/legacy_api.py` and `flower/secagg/opened_sums.py` too.
+Tests `flower/secagg/legacy_api.py` too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from secede.flower.backend import FlowerBackend
 from secede.flower.client.kept_updates import KeptUpdates
 from secede.flower.rounds.grid import Transport
 from secede.flower.secagg import legacy_api
-from secede.flower.secagg.opened_sums import OpenedSums
+from secede.flower.storage.round_log import OpenedSums
 
 INNER = small.load_model
 ALL = {f"site-{n}" for n in range(len(SIZES))}

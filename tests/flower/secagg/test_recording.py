@@ -1,7 +1,4 @@
-"""Erasing under SecAgg+: the server sees updates in sums alone; all else is as in the open.
-
-Tests `flower/secagg/strategy.py` too.
-"""
+"""Erasing under SecAgg+: the server sees updates in sums alone; all else is as in the open."""
 
 from __future__ import annotations
 

@@ -20,12 +20,10 @@ from secede.flower._flwr import (
     MAIN_PARAMS_RECORD,
     ClientManager,
     ClientProxy,
-    EvaluateIns,
-    EvaluateRes,
     FitRes,
     GridClientProxy,
     LegacyContext,
-    LegacyStrategy,
+    LegacyFedAvg,
     Parameters,
     Scalar,
     ServerConfig,
@@ -38,7 +36,7 @@ from secede.flower.rounds.engine import LiveEngine, RoundResult
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.grid import FitMessages, SecAggGrid, SecAggRound
 from secede.flower.secagg.legacy_api import SecAggSettings
-from secede.flower.secagg.opened_sums import OpenedSums
+from secede.flower.storage.round_log import OpenedSums
 from secede.state import State
 
 logger = logging.getLogger(__name__)
@@ -47,10 +45,11 @@ Results = list[tuple[ClientProxy, FitRes]]
 Failures = list[tuple[ClientProxy, FitRes] | BaseException]
 
 
-class CapturingStrategy(LegacyStrategy):
+class CapturingStrategy(LegacyFedAvg):
     """A strategy that configures a round as another does, and keeps the results."""
 
     def __init__(self, masked: SecAggSettings, grid: SecAggGrid) -> None:
+        super().__init__()
         self.inner, self.results, self._grid = masked.sampling_all(), Results(), grid
         self.mean, self._workflow = Parameters([], ""), masked.workflow
 
@@ -73,31 +72,6 @@ class CapturingStrategy(LegacyStrategy):
         except GuardError as error:
             self._grid.round.spoilt = str(error)
         return None, {}
-
-    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
-        """Return nothing: the engine gives the round its parameters."""
-        return None
-
-    def configure_evaluate(
-        self, server_round: int, parameters: Parameters, client_manager: ClientManager
-    ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Return nothing: no client evaluates."""
-        return []
-
-    def aggregate_evaluate(
-        self,
-        server_round: int,
-        results: list[tuple[ClientProxy, EvaluateRes]],
-        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
-    ) -> tuple[float | None, dict[str, Scalar]]:
-        """Return nothing: no client evaluates."""
-        return None, {}
-
-    def evaluate(
-        self, server_round: int, parameters: Parameters
-    ) -> tuple[float, dict[str, Scalar]] | None:
-        """Return nothing: the server does not evaluate."""
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,10 @@
 
 Each round is a line of JSON, appended and synced after the model's file. A round whose line a kill
 cut off counts as not completed.
+
+Another log has the sums of updates that were opened: of which clients, and from which model. Two
+sums from one model that differ by one client reveal that client's update. So each sum is recorded
+before it is unmasked, and another one from the same model must be of the same clients.
 """
 
 from __future__ import annotations
@@ -9,16 +13,17 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from secede import files
 from secede.erasure import Count, Digest, Document, Name, Timestamp, describe_errors, to_canonical
-from secede.errors import RecordError, StorageError
+from secede.errors import GuardError, RecordError, SilentError, StorageError
 from secede.flower.protocol.nodes import Node, check_names
+from secede.text import short_digest
 
 _BYTES = "base64:"  # begins a value that was bytes
 _TAIL = 1 << 16  # bytes at the log's end that are read first
@@ -77,18 +82,101 @@ class Round(Document):
         return sum(c.weight for c in self.clients if c.client == client) / (total or 1)
 
 
-class RoundLog:
+class OpenedSum(Document):
+    """One sum of updates."""
+
+    start: Digest  # of the model that the clients trained from
+    clients: tuple[Name, ...]
+
+
+DocumentT = TypeVar("DocumentT", bound=Document)
+
+
+class _Lines(Generic[DocumentT]):
+    """A file with a document on each line. A line that a kill cut off does not count."""
+
+    def __init__(self, path: Path, kind: type[DocumentT]) -> None:
+        self._path, self._kind = path, kind
+
+    def append(self, document: DocumentT) -> None:
+        """Add a document; a line that a kill cut off is removed first."""
+        line = to_canonical(document.model_dump(mode="json"))
+        if not self._path.exists():
+            files.write_bytes(self._path, line + b"\n")  # which syncs the folder, too
+            return
+        try:
+            if not self._is_complete():
+                os.truncate(self._path, self._path.read_bytes().rfind(b"\n") + 1)
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
+        files.append_line(self._path, line.decode())
+
+    def _is_complete(self) -> bool:
+        with self._path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - 1))
+            return file.read(1) in (b"", b"\n")
+
+    def _read(self) -> Iterator[DocumentT]:
+        if self._path.exists():
+            *lines, _cut = self._path.read_bytes().split(b"\n")
+            yield from map(self._parse, lines)
+
+    def _parse(self, line: bytes) -> DocumentT:
+        try:
+            return self._kind.model_validate(json.loads(line), strict=False)
+        except (ValueError, ValidationError) as error:
+            fault = describe_errors(error) if isinstance(error, ValidationError) else error
+            raise RecordError(
+                f"{self._path}: damaged ({fault}); restore it from a backup"
+            ) from error
+
+
+class OpenedSums(_Lines[OpenedSum]):
+    """The file opened.jsonl of a home, with a line for each sum."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home / "opened.jsonl", OpenedSum)
+
+    def allowed_clients(self, start: str, online: Collection[str]) -> frozenset[str]:
+        """Return which clients may take part; SilentError if one that must is not online."""
+        before = self.opened_with(start)
+        if before is None:
+            return frozenset(online)
+        if missing := sorted(before - {*online}):
+            raise SilentError(
+                f"a sum from model {short_digest(start)} was opened with "
+                f"{', '.join(sorted(before))}, and another without {', '.join(missing)} would "
+                "reveal single updates: start again when all of them are online, or go on from "
+                "another model"
+            )
+        return before
+
+    def add(self, start: str, clients: Collection[str]) -> None:
+        """Record that a sum is opened now; GuardError after a sum of fewer clients."""
+        before = self.opened_with(start)
+        if self.allowed_clients(start, clients) != {*clients}:
+            raise GuardError(
+                f"a sum from model {short_digest(start)} was opened with fewer clients"
+            )
+        if before is None:
+            self.append(OpenedSum(start=start, clients=tuple(sorted(clients))))
+
+    def opened_with(self, start: str) -> frozenset[str] | None:
+        """Return the clients of the sum that was opened from this model; None if none was."""
+        every = (frozenset(opened.clients) for opened in self._read() if opened.start == start)
+        return next(every, None)
+
+
+class RoundLog(_Lines[Round]):
     """The file rounds.jsonl."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        super().__init__(path, Round)
 
     def rounds(self) -> list[Round]:
         """Return all completed rounds, the oldest first."""
-        if not self._path.exists():
-            return []
-        *lines, _cut = self._path.read_bytes().split(b"\n")
-        return [self._round(line) for line in lines]
+        return list(self._read())
 
     def clients(self) -> tuple[Node, ...]:
         """Return all clients that ever contributed, in order of appearance, with their last ids."""
@@ -140,33 +228,7 @@ class RoundLog:
                 file.seek(max(0, end - size))
                 tail, size = file.read(size), 2 * size
         lines = tail.split(b"\n")[:-1]
-        return self._round(lines[-1]) if lines else None
-
-    def append(self, completed: Round) -> None:
-        """Add a round; a line that a kill cut off is removed first."""
-        line = to_canonical(completed.model_dump(mode="json")).decode()
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._path.exists() and not self._is_complete():
-                os.truncate(self._path, self._path.read_bytes().rfind(b"\n") + 1)
-        except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
-        files.append_line(self._path, line)
-
-    def _is_complete(self) -> bool:
-        with self._path.open("rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(0, end - 1))
-            return file.read(1) in (b"", b"\n")
-
-    def _round(self, line: bytes) -> Round:
-        try:
-            return Round.model_validate(json.loads(line), strict=False)
-        except (ValueError, ValidationError) as error:
-            fault = describe_errors(error) if isinstance(error, ValidationError) else error
-            raise RecordError(
-                f"{self._path}: damaged ({fault}); restore it from a backup"
-            ) from error
+        return self._parse(lines[-1]) if lines else None
 
 
 def _origins(rounds: Sequence[Round]) -> list[int | None]:

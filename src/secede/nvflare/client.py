@@ -48,9 +48,8 @@ class ClientErasure(LeavingClient[str]):
         message, self._round = self._round, None
         if message is not None:  # else another controller trains
             reply = flmodels.reply_of(message, model)
-            (record,) = reply.content.array_records.values()
             home, serving = messages.pop_home(message)
-            self._keep(record, reply, message, _context(message), home=home, serving=serving)
+            self._keep(reply, message, _context(message), home=home, serving=serving)
         flare.send(model)
 
     def _check_folder(self, folder: str | os.PathLike[str]) -> None:

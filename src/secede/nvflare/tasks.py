@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import uuid4
 
-from flwr.app import Error, Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Error, Message
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -23,14 +22,14 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from secede.errors import GuardError, SilentError
 from secede.flower._flwr import NodeInfo, Run, act_as_server, answer_as_server, set_message_id
+from secede.flower.rounds.grid import BaseGrid, poll
 from secede.nvflare import flmodels
-from secede.waiting import seconds_left
 
 _FAILED, _GONE = 1, 2  # codes of errors
 _PAUSE = 0.1  # seconds between two polls
 
 
-class TaskGrid(Grid):
+class TaskGrid(BaseGrid):
     """A grid over the clients of a job, for a controller whose flow has begun."""
 
     def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal) -> None:
@@ -45,21 +44,6 @@ class TaskGrid(Grid):
     def run(self) -> Run:
         """Refuse: there is no run of Flower's."""
         raise NotImplementedError("a job of NVFlare's is no run of Flower's")
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message."""
-        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the node ids of the connected clients."""
-        return [int(node.node_id) for node in self.get_nodes()]
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Return the connected clients; SilentError if the job is aborted."""
@@ -83,15 +67,8 @@ class TaskGrid(Grid):
         sent = list(messages)
         for message in sent:
             message.metadata.ttl = min(message.metadata.ttl, timeout or math.inf)
-        pending, replies = set(self.push_messages(sent)), list[Message]()
         seconds = max((message.metadata.ttl for message in sent), default=0.0)
-        for _ in seconds_left(seconds, _PAUSE):
-            received = list(self.pull_messages(pending))
-            pending -= {reply.metadata.reply_to_message_id for reply in received}
-            replies += received
-            if not pending:
-                break
-        return replies
+        return poll(self, sent, seconds, _PAUSE)
 
     def _push(self, message: Message, names: dict[int, str]) -> str:
         message_id = uuid4().hex

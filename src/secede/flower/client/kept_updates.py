@@ -227,7 +227,9 @@ class KeptUpdates:
         else:
             digests = {entry.file: self._digest(entry) for entry in unhashed}
         return [
-            _changed(entry, digest=digests[entry.file]) if entry in unhashed else entry
+            KeptUpdate.model_validate({**entry.model_dump(), "digest": digests[entry.file]})
+            if entry in unhashed
+            else entry
             for entry in entries
         ]
 
@@ -272,11 +274,6 @@ def _digest(state: State, salt: str) -> str:
 
 def _to_bytes(updates: Sequence[KeptUpdate]) -> bytes:
     return to_canonical(Index(updates=tuple(updates)).model_dump(mode="json")) + b"\n"
-
-
-def _changed(entry: KeptUpdate, **values: object) -> KeptUpdate:
-    """Return the entry with other values, validated."""
-    return KeptUpdate.model_validate({**entry.model_dump(), **values})
 
 
 def _without_old(

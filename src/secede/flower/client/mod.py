@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
@@ -117,17 +117,14 @@ class LeavingClient(ABC, Generic[SourceT]):
         """Raise if updates cannot be kept in `folder`."""
 
     def _keep(
-        self,
-        record: ArrayRecord,
-        reply: Message,
-        message: Message,
-        context: Context,
-        *,
-        home: str,
-        serving: str | None,
-    ) -> KeptUpdate:
+        self, reply: Message, message: Message, context: Context, *, home: str, serving: str | None
+    ) -> KeptUpdate | None:
+        """Keep the update in a reply; None if there is none that a mean can be made of."""
+        records = list(reply.content.array_records.values())
+        if len(records) != 1:
+            return None
         hidden, samples = _is_hidden(message), _samples(reply)
-        state: State = arrays.to_tensors(record)
+        state: State = arrays.to_tensors(records[0])
         if hidden:
             with preserved_randomness():
                 template = arrays.template_of(self._load_model())
@@ -247,11 +244,9 @@ class ClientErasure(LeavingClient[Context]):
         reply = call_next(message, context)
         if not reply.has_content():
             return reply
-        records = list(reply.content.array_records.values())
-        if len(records) == 1:  # otherwise it is not an update that a mean can be made of
-            kept = self._keep(records[0], reply, message, context, home=home, serving=serving)
-            if home and _is_hidden(message) and kept.digest is not None:
-                messages.add_update_digest(reply, kept.digest)
+        kept = self._keep(reply, message, context, home=home, serving=serving)
+        if kept and home and _is_hidden(message) and kept.digest is not None:
+            messages.add_update_digest(reply, kept.digest)
         return reply
 
     def register(self, app: ClientApp) -> ClientApp:

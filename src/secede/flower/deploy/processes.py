@@ -170,7 +170,8 @@ def start(project: Project, name: str, command: list[str]) -> subprocess.Popen[b
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=_threads(project.environment(name)),
+                # One thread for arithmetic: in a try-out all share one machine.
+                env={"OMP_NUM_THREADS": "1", **project.environment(name)},
                 start_new_session=True,  # an interrupt in the terminal does not reach it
             )
     except OSError as error:
@@ -245,11 +246,6 @@ def is_free(host: str, port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def _threads(environment: dict[str, str]) -> dict[str, str]:
-    """Limit each process to one thread for arithmetic: in a try-out all share one machine."""
-    return {"OMP_NUM_THREADS": "1", **environment}
 
 
 def _path(project: Project, name: str) -> Path:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +96,6 @@ class Project:
         if len(set(self.sites)) < len(self.sites):
             raise ConfigError("two sites have the same name")
         return self
-
-    def with_port(self, port: int) -> Project:
-        """Return the same project with the SuperLink at another port."""
-        return replace(self, port=port)
 
     def write(self, folder: Path | None = None) -> None:
         """Write the files that name hosts and ports, into `folder` or the project's own."""

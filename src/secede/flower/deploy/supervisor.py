@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secede.errors import ConfigError, SecedeError, SilentError
 from secede.flower.deploy import processes
@@ -82,7 +82,8 @@ def down(project: Project, only: Iterable[str] | None = None) -> None:
                 )
         _stop(project, names)
         if only is None:
-            _sweep(project)
+            # Also a child that appears a moment later.
+            _end(lambda: processes.with_environment(MARK, str(project.folder)), "was left behind")
 
 
 def _superlink(project: Project, started: list[str]) -> Project:
@@ -98,7 +99,7 @@ def _superlink(project: Project, started: list[str]) -> Project:
                 "SuperLink there: free it, or stop the sites first"
             )
         logger.info(f"port {project.port} is taken; choosing another one")
-        project = project.with_port(processes.free_port(project.listen))
+        project = replace(project, port=processes.free_port(project.listen))
     project.write()
     started.append(SUPERLINK)
     process_ = processes.start(project, SUPERLINK, superlink_command(project))
@@ -243,11 +244,6 @@ def _stop(project: Project, names: Iterable[str]) -> None:
             raise SecedeError(f"{name}: process {alive[0].pid} cannot be stopped")
         processes.forget(project, name)
         logger.info(f"{name} stopped, process {process.pid}")
-
-
-def _sweep(project: Project) -> None:
-    """Stop what killed processes left behind, also a child that appears a moment later."""
-    _end(lambda: processes.with_environment(MARK, str(project.folder)), "was left behind")
 
 
 def _end(find: Callable[[], list[processes.Process]], reason: str) -> None:

@@ -320,7 +320,8 @@ class FlowerEngine(LiveEngine):
         )
 
     def _update(self, client: int, message: Message) -> Update:
-        state = supported_strategies.state_of(message, self.template)
+        record = supported_strategies.update_of(message)
+        state = None if record is None else arrays.to_state(record, self.template)
         weight = supported_strategies.weight_of(message, self.strategy)
         if weight > self.max_weights.get(client, weight):
             raise GuardError(f"its weight {weight:g} is far above its recorded weight")

@@ -27,20 +27,8 @@ logger = logging.getLogger(__name__)
 _PAUSE = 0.5  # seconds between two polls
 
 
-class ForwardingGrid(Grid):
-    """A grid that forwards everything to another grid."""
-
-    def __init__(self, inner: Grid) -> None:
-        self.inner = inner
-
-    def set_run(self, run: Run) -> None:
-        """Set the run."""
-        self.inner.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """The run."""
-        return self.inner.run
+class BaseGrid(Grid):
+    """What all grids of ours share."""
 
     def create_message(
         self,
@@ -56,6 +44,22 @@ class ForwardingGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the nodes that are not hidden."""
         return [int(node.node_id) for node in self.get_nodes()]
+
+
+class ForwardingGrid(BaseGrid):
+    """A grid that forwards everything to another grid."""
+
+    def __init__(self, inner: Grid) -> None:
+        self.inner = inner
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self.inner.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self.inner.run
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Return the nodes that are not hidden."""
@@ -83,14 +87,19 @@ class FastPollGrid(ForwardingGrid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Send messages and wait for the replies."""
-        pending, replies = set(self.inner.push_messages(messages)), list[Message]()
-        for _ in seconds_left(math.inf if timeout is None else timeout, _PAUSE):
-            received = list(self.inner.pull_messages(pending))
-            pending -= {reply.metadata.reply_to_message_id for reply in received}
-            replies += received
-            if not pending:
-                break
-        return replies
+        return poll(self.inner, messages, math.inf if timeout is None else timeout, _PAUSE)
+
+
+def poll(grid: Grid, messages: Iterable[Message], timeout: float, pause: float) -> list[Message]:
+    """Send messages, and look for their replies until all have come or the time is over."""
+    pending, replies = set(grid.push_messages(messages)), list[Message]()
+    for _ in seconds_left(timeout, pause):
+        received = list(grid.pull_messages(pending))
+        pending -= {reply.metadata.reply_to_message_id for reply in received}
+        replies += received
+        if not pending:
+            break
+    return replies
 
 
 def with_fast_polls(grid: Grid) -> Grid:

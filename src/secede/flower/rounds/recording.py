@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -105,14 +104,6 @@ def recording(
     )
 
 
-@dataclass(frozen=True)
-class HashedUpdate:
-    """An update and its digest, for as long as its round lasts."""
-
-    state: states.State
-    digest: str
-
-
 class Recording(Strategy):
     """A weighted mean that records its rounds in a store."""
 
@@ -143,12 +134,12 @@ class Recording(Strategy):
         with self.store.lock():
             self._contributors = None  # an erasure may have come between two trainings
             given = states.digest(_model(initial_arrays, self.store))
-            begin = self.store.start_training(
+            begin, state = self.store.start_training(
                 num_rounds, given=given, from_scratch=self._from_scratch
             )
-            self._done = min(begin.rounds, num_rounds) if begin else 0
-            arrays = begin.arrays if begin else initial_arrays
-            self._start = (begin.model if begin else None) or given
+            self._done = min(begin.done, num_rounds)
+            arrays = initial_arrays if state is None else ArrayRecord(state)
+            self._start = begin.model or given
             self._start_bytes = _bytes(arrays)
             result = super().start(
                 with_fast_polls(grid),
@@ -161,7 +152,7 @@ class Recording(Strategy):
             )
             if num_rounds == self._done:
                 result.arrays = arrays
-            self.store.finish_training()
+            self.store.trainings.finish()
         return result
 
     def configure_train(
@@ -206,7 +197,7 @@ class Recording(Strategy):
             checked = self._checked([reply for reply in every if not reply.has_error()], pool)
             valid = [reply for reply, _, _ in checked]
             # Hashing leaves the interpreter to the mean, and needs as long.
-            hashing = [pool.submit(_hashed, state) for _, state, _ in checked]
+            hashing = [pool.submit(states.digest, state) for _, state, _ in checked]
             aggregate, metrics = self.inner.aggregate_train(
                 server_round + self._done, [*errors, *valid]
             )
@@ -216,18 +207,15 @@ class Recording(Strategy):
                 )
                 return aggregate, metrics
             state = _model(aggregate, self.store)
-            updates = [future.result() for future in hashing]
-            weights = [weight for _, _, weight in checked]
-            supported_strategies.check_mean(
-                self.inner, state, [(u.state, w) for u, w in zip(updates, weights, strict=True)]
-            )
-            distances = list(pool.map(lambda u: self.store.distance(u.state, state), updates))
+            digests = [future.result() for future in hashing]
+            updates = [(update, weight) for _, update, weight in checked]
+            supported_strategies.check_mean(self.inner, state, updates)
+            distances = list(pool.map(lambda u: self.store.distance(u[0], state), updates))
+        nodes = [self._participants[reply.metadata.src_node_id] for reply in valid]
         clients = [
-            Contribution.of(
-                self._participants[reply.metadata.src_node_id], weight, update.digest, distance
-            )
-            for reply, weight, update, distance in zip(
-                valid, weights, updates, distances, strict=True
+            Contribution.of(node, weight, digest, distance)
+            for node, (_, weight), digest, distance in zip(
+                nodes, updates, digests, distances, strict=True
             )
         ]
         completed = self.store.record_round(
@@ -241,10 +229,9 @@ class Recording(Strategy):
         )
         self._start, self._start_bytes = completed.model, _bytes(aggregate)
         if self._contributors is not None:
-            for reply, update in zip(valid, updates, strict=True):
-                node = self._participants[reply.metadata.src_node_id]
+            for node, digest in zip(nodes, digests, strict=True):
                 self._contributors.setdefault(node.identity, node)
-                self._digests[node.identity] = update.digest
+                self._digests[node.identity] = digest
         return aggregate, metrics
 
     def configure_evaluate(
@@ -334,10 +321,6 @@ class Recording(Strategy):
         if len(faults) > 1 and faults.keys() == self._participants.keys():
             raise GuardError(f"no client sent a valid update: {next(iter(faults.values()))}")
         return [row for row in checked if row[0].metadata.src_node_id not in differing]
-
-
-def _hashed(state: states.State) -> HashedUpdate:
-    return HashedUpdate(state, states.digest(state))
 
 
 def _bytes(record: ArrayRecord) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
@@ -17,7 +17,6 @@ from flwr.serverapp.strategy import FedAvg, FedProx, Strategy
 
 from secede.errors import ConfigError
 from secede.flower._flwr import is_legacy_strategy
-from secede.flower.protocol import arrays
 from secede.state import State, mean
 
 SUPPORTED = ("FedAvg", "FedProx")
@@ -54,10 +53,7 @@ def check_strategy(strategy: object) -> FedAvg:
     """Return the strategy if it is a weighted mean; ConfigError otherwise."""
     for kind, name in REFUSED:
         if isinstance(strategy, kind):
-            raise ConfigError(
-                f"strategy {type(strategy).__name__!r} cannot be erased from: {_REASONS[name]}, so "
-                f"the other clients' mean cannot be computed; use {' or '.join(SUPPORTED)}"
-            )
+            refuse(strategy, _REASONS[name])
     if is_legacy_strategy(strategy):
         raise ConfigError(
             f"strategy {type(strategy).__name__!r} is of Flower's legacy stack, which works under "
@@ -75,6 +71,14 @@ def check_strategy(strategy: object) -> FedAvg:
             "the recording: do not override Flower's"
         )
     return strategy
+
+
+def refuse(strategy: object, reason: str) -> NoReturn:
+    """Raise: no client can be erased from such a strategy."""
+    raise ConfigError(
+        f"strategy {type(strategy).__name__!r} cannot be erased from: {reason}, so the other "
+        f"clients' mean cannot be computed; use {' or '.join(SUPPORTED)}"
+    )
 
 
 def refusal_reason(kind: type) -> str | None:
@@ -174,9 +178,3 @@ def update_of(message: Message) -> ArrayRecord | None:
     """Return a reply's record of arrays; None unless it has exactly one."""
     records = list(message.content.array_records.values())
     return records[0] if len(records) == 1 else None
-
-
-def state_of(message: Message, template: State) -> dict[str, torch.Tensor] | None:
-    """Return the state in a reply, if there is one."""
-    record = update_of(message)
-    return None if record is None else arrays.to_state(record, template)

@@ -154,7 +154,9 @@ class SecAggGrid(ForwardingGrid):
             except Exception as error:  # any error that the cryptography raises for false shares
                 if not self.round.unmasking:
                     raise
-                self.round.spoilt = f"false shares of keys came, or none fit ({_line(error)})"
+                self.round.spoilt = (
+                    f"false shares of keys came, or none fit ({describe_exception(error)[:160]})"
+                )
                 return
 
     def without_dropped(self, messages: FitMessages) -> FitMessages:
@@ -266,10 +268,6 @@ def _key(data: bytes) -> bytes:
     except (ValueError, UnsupportedAlgorithm):
         pass
     raise GuardError("its public key cannot be read")
-
-
-def _line(error: Exception) -> str:
-    return describe_exception(error)[:160]
 
 
 def _parts(configs: ConfigRecord, stage: str) -> dict[str, list[Any]]:

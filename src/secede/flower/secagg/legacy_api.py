@@ -78,10 +78,7 @@ def check_secagg(strategy: object, workflow: object) -> SecAggSettings:
         )
     name, reason = type(strategy).__name__, supported_strategies.refusal_reason(type(strategy))
     if reason is not None:
-        raise ConfigError(
-            f"strategy {name!r} cannot be erased from: {reason}, so the other clients' mean cannot "
-            f"be computed; use {' or '.join(supported_strategies.SUPPORTED)}"
-        )
+        supported_strategies.refuse(strategy, reason)
     if not isinstance(strategy, LegacyFedAvg):
         raise ConfigError(
             f"strategy {name!r} of {type(strategy).__module__.partition('.strategy')[0]} cannot "

@@ -374,11 +374,10 @@ class SecureRecording:
         strategy, manager, config = context.strategy, context.client_manager, context.config
         with self.store.lock():
             initial = self._initial(masked, manager)
-            begin = self.store.start_training(
+            begin, state = self.store.start_training(
                 config.num_rounds, given=states.digest(initial), from_scratch=self._from_scratch
             )
-            model = None if begin is None else self.store.last_model()
-            done = 0 if begin is None else min(begin.rounds, config.num_rounds)
+            done = min(begin.done, config.num_rounds)
             training_grid = TrainingGrid(
                 grid, self.store, self._round_timeout, masked.workflow.max_weight
             )
@@ -386,7 +385,7 @@ class SecureRecording:
                 masked,
                 self.store,
                 training_grid,
-                initial if model is None else model,
+                initial if state is None else state,
                 self._online_timeout,
             )
             recorder.run, recorder.done = str(context.run_id), done
@@ -400,7 +399,7 @@ class SecureRecording:
                 training_grid.ended = True
                 context.strategy, context.client_manager = strategy, manager
                 context.config = config
-            self.store.finish_training()
+            self.store.trainings.finish()
 
     def _initial(self, masked: SecAggSettings, manager: ClientManager) -> State:
         """Return the weights that the training is started with."""

@@ -15,13 +15,11 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from flwr.app import ArrayRecord
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -55,7 +53,7 @@ from secede.flower.protocol import arrays
 from secede.flower.protocol.nodes import Node
 from secede.flower.storage import state_writer
 from secede.flower.storage.round_log import Contribution, PendingContributions, Round, RoundLog
-from secede.flower.storage.training_state import TrainingState
+from secede.flower.storage.training_state import StartPoint, TrainingState
 from secede.state import State
 from secede.text import short_digest
 
@@ -68,15 +66,6 @@ class Identity(Document):
     """The id by which clients tell homes apart."""
 
     home: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-
-
-@dataclass(frozen=True)
-class TrainingStart:
-    """The model that a training goes on from, and how many of its rounds are done."""
-
-    rounds: int
-    arrays: ArrayRecord
-    model: str | None = None  # its digest
 
 
 class Store:
@@ -224,10 +213,10 @@ class Store:
 
     def start_training(
         self, rounds: int, *, given: str | None = None, from_scratch: bool = False
-    ) -> TrainingStart | None:
-        """Record that a training of so many rounds begins, and return what it goes on from.
+    ) -> tuple[StartPoint, dict[str, Tensor] | None]:
+        """Record that a training of so many rounds begins; return where, and from which model.
 
-        `given` is the digest of the weights that it is started with; None means that it begins
+        `given` is the digest of the weights that it is started with; without a model it begins
         with these.
         """
         planned = self.trainings.plan_start(rounds, given=given, from_scratch=from_scratch)
@@ -238,13 +227,7 @@ class Store:
         state = None if begins_as_given else self.last_model()
         start = self.trainings.start(rounds, given=given, from_scratch=from_scratch)
         logger.info(start.description)
-        if state is None:
-            return None
-        return TrainingStart(start.done, ArrayRecord(state), start.model)
-
-    def finish_training(self) -> None:
-        """Record that the training has ended."""
-        self.trainings.finish()
+        return start, state
 
     def cancel_from_scratch(self) -> bool:
         """Cancel a training from scratch that has no round yet; return whether there was one."""
@@ -310,11 +293,8 @@ class Store:
                 kept |= {m.digest for m in registry.models() if m.status != "retired"}
         folder = self.path / "models"
         models = (path for path in folder.glob("*.safetensors") if path.stem not in kept)
-        self._remove(*models, *folder.glob(files.PARTS))
-
-    def _remove(self, *paths: Path) -> None:
         try:
-            for path in paths:
+            for path in (*models, *folder.glob(files.PARTS)):
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(f"cannot delete in {self.path}: {error.strerror}") from error

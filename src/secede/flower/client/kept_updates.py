@@ -165,9 +165,7 @@ class KeptUpdates:
         for entry in self.all():
             if entry.home == home:
                 try:
-                    state = self._load(entry)
-                    self._check(entry, state)
-                    return state
+                    return self._intact(entry)
                 except RecordError as error:
                     damaged = damaged or error
         if damaged is not None:
@@ -199,6 +197,11 @@ class KeptUpdates:
             return states.load(self._path(entry.stem))[0]
         except StateError as error:
             raise RecordError(str(error)) from error
+
+    def _intact(self, entry: KeptUpdate) -> dict[str, Tensor]:
+        state = self._load(entry)
+        self._check(entry, state)
+        return state
 
     def _check(self, entry: KeptUpdate, state: State) -> None:
         """Raise if these are not the values that were written."""
@@ -236,11 +239,9 @@ class KeptUpdates:
     def _digest(self, entry: KeptUpdate) -> str | None:
         """Return an update's digest, None if it is damaged."""
         try:
-            state = self._load(entry)
-            self._check(entry, state)
+            return states.digest(self._intact(entry))
         except RecordError:
             return None
-        return states.digest(state)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from secede.errors import ConfigError, SecedeError, SilentError
@@ -59,10 +60,8 @@ def status(project: Project) -> list[ProcessStatus]:
     nodes: dict[str, str] = {}
     link = "no"
     if running[SUPERLINK] is not None:
-        try:
+        with suppress(SecedeError):
             nodes, link = node_statuses(project), "yes"
-        except SecedeError:
-            link = "no"
     rows = [ProcessStatus(SUPERLINK, _pid(running[SUPERLINK]), link, None)]
     for site in project.sites:
         node = _node(project, site)

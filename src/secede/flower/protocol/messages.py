@@ -183,18 +183,14 @@ def read_reply(message: Message, task: Task, template: State, who: str) -> Local
         raise kind(f"client {who!r}: {text}")
     try:
         if isinstance(task, TakeStep):
-            return _state(message, content, template)
+            state = arrays.unpack(message.content.array_records[_STATE], template)
+            return client_tasks.parse_result(state, content["report"])
         return _numbers(content, task)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         line = one_line(error)[:160]
         raise GuardError(f"client {who!r}: its reply cannot be read ({line})") from error
     except GuardError as error:
         raise GuardError(f"client {who!r}: {error}") from error
-
-
-def _state(message: Message, content: Mapping[str, Any], template: State) -> LocalResult:
-    state = arrays.unpack(message.content.array_records[_STATE], template)
-    return client_tasks.parse_result(state, content["report"])
 
 
 def _numbers(content: Mapping[str, Any], task: CountRight | Measure) -> Reply:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -334,32 +334,26 @@ def secure_recording(
     """
     if isinstance(workflow, SecureRecording):
         return workflow
-    if not isinstance(workflow, DefaultWorkflow) or not isinstance(
-        workflow.fit_workflow, SecAggPlusWorkflow
-    ):
+    inner = workflow.fit_workflow if isinstance(workflow, DefaultWorkflow) else None
+    if not isinstance(inner, SecAggPlusWorkflow):
         raise ConfigError(
             f"{type(workflow).__name__!r} does not hide updates: give "
             "DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(...)), or record rounds in the open "
             "with recording(FedAvg(), store)"
         )
-    return SecureRecording(workflow, store, online_timeout, round_timeout, from_scratch)
+    return SecureRecording(workflow, inner, store, online_timeout, round_timeout, from_scratch)
 
 
+@dataclass(frozen=True)
 class SecureRecording:
     """A workflow under SecAgg+ that records its rounds in a store."""
 
-    def __init__(
-        self,
-        inner: DefaultWorkflow,
-        store: Store,
-        online_timeout: float,
-        round_timeout: float,
-        from_scratch: bool,
-    ) -> None:
-        assert isinstance(inner.fit_workflow, SecAggPlusWorkflow)  # that was checked
-        self.inner, self.store, self.workflow = inner, store, inner.fit_workflow
-        self._online_timeout, self._round_timeout = online_timeout, round_timeout
-        self._from_scratch = from_scratch
+    inner: DefaultWorkflow
+    workflow: SecAggPlusWorkflow  # that hides updates, in `inner`
+    store: Store
+    online_timeout: float
+    round_timeout: float
+    from_scratch: bool
 
     def __call__(self, grid: Grid, context: Context) -> None:
         """Train from where the last training ended, or was cut short, unless from scratch."""
@@ -375,23 +369,23 @@ class SecureRecording:
         with self.store.lock():
             initial = self._initial(masked, manager)
             begin, state = self.store.start_training(
-                config.num_rounds, given=states.digest(initial), from_scratch=self._from_scratch
+                config.num_rounds, given=states.digest(initial), from_scratch=self.from_scratch
             )
             done = min(begin.done, config.num_rounds)
             training_grid = TrainingGrid(
-                grid, self.store, self._round_timeout, masked.workflow.max_weight
+                grid, self.store, self.round_timeout, masked.workflow.max_weight
             )
             recorder = RecordingStrategy(
                 masked,
                 self.store,
                 training_grid,
                 initial if state is None else state,
-                self._online_timeout,
+                self.online_timeout,
             )
             recorder.run, recorder.done = str(context.run_id), done
             context.strategy = recorder
             context.config = replace(config, num_rounds=config.num_rounds - done)
-            context.client_manager = TimeoutClientManager(self._online_timeout)
+            context.client_manager = TimeoutClientManager(self.online_timeout)
             try:
                 workflow = DefaultWorkflow(recorder.run_round, self.inner.evaluate_workflow)
                 workflow(training_grid, context)
@@ -406,7 +400,7 @@ class SecureRecording:
         parameters = masked.strategy.initialize_parameters(manager)
         if parameters is not None:
             return legacy_api.to_state(parameters, self.store.template)
-        last = None if self._from_scratch else self.store.last_model()
+        last = None if self.from_scratch else self.store.last_model()
         if last is None:
             raise ConfigError(
                 "the strategy has no initial_parameters, from which the training would begin: give "

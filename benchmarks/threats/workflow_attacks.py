@@ -77,6 +77,7 @@ class HomeLab(Lab):
         self.honest_samples = dataset.train.take(parts[LEAVER])
         self.test = dataset.test.take(torch.arange(0, len(dataset.test), 2))
         self.engine = ground._simulator
+        self._courses = {}
         self.global_state = states.load(self.home.model_path(small.serving(self.home)))[0]
         self.last = self.engine.own[LEAVER]
         self.reference = states.reference(

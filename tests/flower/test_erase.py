@@ -123,7 +123,7 @@ def test_bytes_are_a_model_each_way_and_what_post_training_takes(federation: Fed
     assert [(costs["download_bytes"], costs["upload_bytes"])] == moved
     size = states.size_bytes(initial())
     (step,) = details(federation, "local-step")
-    assert size <= step["cost"]["upload_bytes"] <= size + 2500
+    assert size <= step["exchange"]["cost"]["upload_bytes"] <= size + 2500
 
 
 def test_training_and_erasing_may_be_months_apart(federation: Federation) -> None:

@@ -59,7 +59,9 @@ def test_the_plan_is_told_before_anybody_is_asked(federation: Federation) -> Non
     assert told(path)["request"]["trigger"] == "contract-ended"
 
 
-def test_a_dry_run_says_the_plan_and_asks_nobody(federation: Federation) -> None:
+def test_a_dry_run_says_the_plan_and_asks_nobody(
+    federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
     federation.train(2)
     for site in federation.sites:
         site.seen.clear()
@@ -67,7 +69,9 @@ def test_a_dry_run_says_the_plan_and_asks_nobody(federation: Federation) -> None
         {"options": {"max_server_rounds": 7}, "leaver_gone": True, "dry_run": True}
     )
     assert asked(federation, leaver="name:site-1", options=options)
-    (plan,) = [found for line in federation.told if (found := Plan.of_line(line))]
+    (plan,) = [
+        found for line in capsys.readouterr().out.splitlines() if (found := Plan.of_line(line))
+    ]
     assert (plan.client, plan.ladder[0].max_rounds) == ("site-1", 7)
     assert [left.rung for left in plan.omitted] == ["local-step"]
     assert "leaver" in plan.omitted[0].reason
@@ -78,7 +82,7 @@ def test_a_dry_run_says_the_plan_and_asks_nobody(federation: Federation) -> None
 
 def test_why_somebody_leaves_is_not_assumed(federation: Federation) -> None:
     federation.train(2)
-    with pytest.raises(ConfigError, match=r"why 'site-1' leaves is not said.*contract-ended"):
+    with pytest.raises(ConfigError, match=r"`trigger` is required because.*contract-ended"):
         asked(federation, leaver="name:site-1", trigger="")
     with pytest.raises(ConfigError, match="no trigger 'boredom'"):
         asked(federation, leaver="name:site-1", trigger="boredom")
@@ -134,7 +138,7 @@ def test_a_leaver_that_is_offline_for_a_moment_is_waited_for(federation: Federat
     threading.Timer(0.5, lambda: setattr(leaver, "online", True)).start()
     outcome = federation.erase("name:site-1", options=replace(OPTIONS, leaver_timeout=20.0))
     assert (outcome.state, outcome.rung) == ("promoted", "local-step")
-    assert federation.told.has("site-1 is not online: it is waited for until its deadline")
+    assert federation.told.has("site-1 is not online: the erasure waits for it until its deadline")
     assert federation.told.has("waiting for site-1 until", "to come online")
 
 

@@ -11,7 +11,6 @@ from harness.flower.journals import home, told
 from harness.flower.small import OPTIONS, Federation, strategy
 from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
 from secede.erasure.signing.keys import Keyring
-from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError, RolledBackError, TrustError
 from secede.flower import erasure, plan
 from secede.flower.storage import register
@@ -60,7 +59,7 @@ def test_who_asked_is_still_known_when_it_goes_on(
 
     federation.train(2)
     with monkeypatch.context() as patched:
-        patched.setattr(erase, "erase", killed)
+        patched.setattr(erasure, "run_erasure", killed)
         with pytest.raises(KeyboardInterrupt):
             federation.erase("name:site-1")
     outcome = federation.erase("name:site-1")

@@ -176,7 +176,7 @@ def test_rounds_that_led_nowhere_do_not_cost_a_client_its_update(federation: Fed
     assert last is not None
     told = {each.client: str(each.digest) for each in last.clients}
     serving = {n: told[f"site-{n}"] for n in kept}
-    strict = replace(OPTIONS, margins=OPTIONS.margins.model_copy(update={"minimum": 10**6}))
+    strict = replace(OPTIONS, margins=OPTIONS.margins.model_copy(update={"min_samples": 10**6}))
     assert federation.erase("name:site-1", options=strict).state == "rolled-back"
     for n, updates in kept.items():
         assert updates.get(serving[n]) is not None

@@ -115,7 +115,7 @@ def test_a_client_with_a_key_of_its_own_must_ask_itself(federation: Federation) 
         federation="north", client="site-1", trigger="objection", model=serving, now=NOW
     )
     signed = sign_request(made, load_private_key(federation.folder / "theirs" / "site-1.key"))
-    with pytest.raises(RequestError, match="the request is 'site-1''s, the leaver 'site-2'"):
+    with pytest.raises(RequestError, match="the request is 'site-1''s, but the leaver is 'site-2'"):
         federation.erase("name:site-2", request=signed)
     outcome = federation.erase("name:site-1", request=signed)
     assert outcome.state == "promoted"
@@ -171,8 +171,8 @@ def test_a_leaver_with_a_large_share_is_not_refused_for_it(federation: Federatio
     trace = federation.store.log.rounds()[1]
     away = next(each.distance for each in trace.clients if each.client == "site-2")
     assert away is not None
-    assert measured["scalars"]["to_reference"] == pytest.approx(120 / 45 * away)
-    assert measured["scalars"]["distance"] > 1.25 * measured["scalars"]["unit"]
+    assert measured["report"]["to_reference"] == pytest.approx(120 / 45 * away)
+    assert measured["report"]["distance"] > 1.25 * measured["report"]["unit"]
     assert outcome.receipt is not None
     limits = " ".join(told(outcome.receipt)["limits"])
     assert "The guard knew the old model and a distance, not the others' mean." in limits

@@ -60,7 +60,7 @@ def test_a_hidden_node_is_neither_seen_nor_sent_to(tmp_path: Path) -> None:
     assert hidden not in shown.get_node_ids()
     message = Message(RecordDict({"a": ArrayRecord(initial())}), hidden, "train")
     for send in (shown.push_messages, shown.send_and_receive):
-        with pytest.raises(ConfigError, match="which takes no part"):
+        with pytest.raises(ConfigError, match="which may not take part"):
             send([message])
     assert not grid.sites[hidden].seen
 
@@ -74,7 +74,7 @@ def test_flowers_endless_sampling_ends(tmp_path: Path) -> None:
     list(grid.get_node_ids())
     now[0] = 8.0
     list(grid.get_node_ids())
-    assert told.has("waiting for more clients, 2 are there")
+    assert told.has("waiting for more clients, 2 are online")
     now[0] = 11.0
     with pytest.raises(SilentError, match="too few clients came within 10 seconds"):
         grid.get_node_ids()

@@ -157,7 +157,7 @@ def test_an_erased_client_that_is_away_is_told_when_it_is_back(federation: Feder
     federation.site("site-1").answer = vanish
     federation.erase()
     assert len(disk(federation, 1).all()) == 0  # it did, and could not say so
-    assert federation.told.has("'site-1' did not say that it deleted")
+    assert federation.told.has("'site-1' did not report that it deleted")
 
 
 def test_models_at_the_server_are_for_their_owner_alone(federation: Federation) -> None:

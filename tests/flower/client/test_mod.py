@@ -132,13 +132,16 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     ),
     "too long": (
         set_state(ArrayRecord({"state": Array("uint8", (9,), "safetensors", b"x" * 10**6)})),
-        "expected .* at most",
+        "expected at most",
     ),
     "a plain record": (set_state(ArrayRecord(initial())), "no state in safetensors form"),
     "no JSON": (set_json("{"), "not valid JSON"),
     "a list": (set_json("[]"), "expected a JSON object, found list"),
-    "nothing": (set_json("{}"), "a question that is none"),
-    "more": (set_json('{"task": "count-right", "client": 0, "number": 0, "x": 1}'), "none: x"),
+    "nothing": (set_json("{}"), "header is malformed: .*Field required"),
+    "more": (
+        set_json('{"task": "count-right", "client": 0, "number": 0, "x": 1}'),
+        "x: Extra inputs are not permitted",
+    ),
     "NaN": (set_json('{"task": "count-right", "client": 0, "number": NaN}'), "NaN is not a number"),
     "deep": (set_json("[" * 100_000), "nested more than 32 deep"),
 }
@@ -227,7 +230,7 @@ def test_a_damaged_index_or_update_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="not those that were written"):
         updates.get(kept)
     (tmp_path / "index.json").write_text("{")
-    with pytest.raises(RecordError, match=r"index.json: damaged"):
+    with pytest.raises(RecordError, match=r"index.json: missing or damaged"):
         updates.all()
 
 

@@ -40,10 +40,12 @@ def test_samples_may_call_their_parts_by_names() -> None:
     assert torch.equal(found.x, samples(0).x)
     assert torch.equal(found.y, samples(0).y)
     more = Named(0, place=3)
-    with pytest.raises(ConfigError, match=r"'img', 'label', 'place': say which"):
+    with pytest.raises(
+        ConfigError, match=r"'img', 'label', 'place': give those of input and label"
+    ):
         load_samples(more)
     assert torch.equal(load_samples(more, keys=("img", "label")).x, samples(0).x)
-    with pytest.raises(ConfigError, match="but samples have 'img'"):
+    with pytest.raises(ConfigError, match="but samples have the entries 'img'"):
         load_samples(more, keys=("x", "label"))
 
 

@@ -170,5 +170,5 @@ def test_a_home_without_the_request_is_named(tmp_path: Path) -> None:
 
     with Journal(tmp_path / "journal.sqlite"):
         pass
-    with pytest.raises(SecedeError, match="knows of no request to erase name:a"):
+    with pytest.raises(SecedeError, match="has no request to erase name:a"):
         server_home.verified_result(tmp_path, "name:a")

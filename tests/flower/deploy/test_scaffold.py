@@ -47,11 +47,11 @@ def test_nothing_is_overwritten_and_a_failure_leaves_nothing(
 ) -> None:
     (tmp_path / "p").mkdir()
     (tmp_path / "p/mine").write_text("here")
-    with pytest.raises(ConfigError, match="not empty: nothing is overwritten"):
+    with pytest.raises(ConfigError, match="not empty: choose another folder"):
         write_project(tmp_path / "p", sites=SITES)
     assert [path.name for path in tmp_path.rglob("*")] == ["p", "mine"]
     (tmp_path / "link").symlink_to(tmp_path / "absent")
-    with pytest.raises(ConfigError, match="nothing is overwritten"):
+    with pytest.raises(ConfigError, match="choose another folder"):
         write_project(tmp_path / "link", sites=SITES)
 
     def full(*_: object, **__: object) -> None:

@@ -73,7 +73,7 @@ def test_a_training_that_was_cut_is_taken_as_it_is_when_asked(federation: Federa
     with pytest.raises(ConfigError, match="cut short after round 2"):
         server_home.prepare_erasure(folder, "name:site-1", accept_unfinished=False)
     server_home.prepare_erasure(folder, "name:site-1", accept_unfinished=True)
-    assert told == ["the training that was cut short is taken as it is, 2 of 4 rounds"]
+    assert told == ["the training that was cut short is accepted as it is, 2 of 4 rounds"]
     assert TrainingState(folder).unfinished() is None
     server_home.prepare_erasure(folder, "name:site-1", accept_unfinished=True)
     assert len(told) == 1
@@ -94,7 +94,7 @@ def test_a_training_from_scratch_can_be_taken_back(federation: Federation, times
     told = Lines()
     asked = server_home.plan_training(home(federation), 2, from_scratch=False, resume=True)
     assert "goes on from the serving model" in asked.description
-    assert told.has("is taken back")
+    assert told.has("is cancelled")
     before = federation.store.last_round()
     federation.recording().start(federation.grid(), ArrayRecord(initial()), num_rounds=2, timeout=5)
     rounds = federation.store.log.lineage()
@@ -122,5 +122,5 @@ def test_a_training_from_scratch_that_has_a_round_is_not_taken_back(
     replaced = federation.store.last_round()
     told = Lines()
     server_home.plan_training(home(federation), 2, from_scratch=False, resume=True)
-    assert not told.has("is taken back")
+    assert not told.has("is cancelled")
     assert federation.store.last_round() == replaced

@@ -27,12 +27,11 @@ def test_a_selector_by_key_or_id_tells_of_its_own_client(tmp_path: Path) -> None
         key = hashlib.sha256(f"public key {number}".encode()).hexdigest()
         node = federation.sites[number].node
         for leaver in (f"key:{key}", f"node:{node}", f"name:site-{number}"):
-            assert server_home.verified_result(home, leaver).client == f"site-{number}"
-            assert server_home.earlier_result(home, leaver) == server_home.verified_result(
-                home, leaver
-            )
+            result = server_home.verified_result(home, leaver)
+            assert result.client == f"site-{number}"
+            assert server_home.earlier_result(home, leaver) == result
     assert server_home.earlier_result(home, "name:site-0") is None
-    with pytest.raises(RecordError, match="knows of no request to erase name:site-0"):
+    with pytest.raises(RecordError, match="has no request to erase name:site-0"):
         server_home.verified_result(home, "name:site-0")
     with pytest.raises(ConfigError, match="matches 0 clients"):
         server_home.verified_result(home, "key:" + "0" * 64)

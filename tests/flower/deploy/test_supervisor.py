@@ -227,7 +227,7 @@ def test_a_killed_site_that_is_refused_for_a_while_is_started_again(
     )
     logged = Lines()
     supervisor.up(project, timeout=30)
-    assert sum("once more" in line for line in logged) == 2
+    assert sum("starting it again" in line for line in logged) == 2
     assert all(row.pid for row in supervisor.status(project))
 
 
@@ -271,8 +271,8 @@ def test_a_taken_port_is_replaced_and_the_new_one_written_down(project: Project)
 
 
 def test_one_command_at_a_time(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_MOMENT", 0.05)
-    with processes.locked(project), pytest.raises(RecordError, match="wait for it"):
+    monkeypatch.setattr(processes, "_LOCK_TIMEOUT", 0.05)
+    with processes.locked(project), pytest.raises(RecordError, match="wait until it ends"):
         supervisor.up(project)
 
 

@@ -64,7 +64,7 @@ def test_an_erased_client_under_a_new_name_is_known_by_its_key(federation: Feder
     federation.train(1)
     assert federation.sites[1].seen == []
     assert contributors(federation) == ["site-0", "site-2", "site-3"]
-    assert federation.told.has("stays out", "'site-one'", "erased")
+    assert federation.told.has("not admitted", "'site-one'", "erased")
 
 
 def test_a_client_that_changes_its_name_keeps_the_recorded_one(federation: Federation) -> None:
@@ -95,7 +95,7 @@ def test_a_stranger_with_a_known_name_is_not_taken_for_its_owner(federation: Fed
     federation.site("site-1").key = b"another key"
     federation.train(1)
     assert contributors(federation) == ["site-0", "site-2", "site-3"]
-    assert federation.told.has("stays out", "'site-1'", "the name of another client")
+    assert federation.told.has("not admitted", "'site-1'", "it has the name of another client")
     federation.site("site-1").key = b"public key 1"
     assert federation.erase("name:site-1").state == "promoted"
 
@@ -126,7 +126,7 @@ def test_without_names_and_keys_no_stranger_is_taken_after_an_erasure(
         site.node += 1000  # the next run draws new ids
     with pytest.raises(SilentError, match="of the known ones 0 may take part"):
         nameless.train(1)
-    assert nameless.told.has("stays out", "neither name nor key", "give nodes names or keys")
+    assert nameless.told.has("not admitted", "neither name nor key", "give nodes names or keys")
 
 
 def test_a_client_may_be_called_as_nameless_ones_are(federation: Federation) -> None:
@@ -169,4 +169,4 @@ def test_hidden_clients_are_told_of_once(federation: Federation) -> None:
     federation.recording().start(
         federation.grid(), ArrayRecord(federation.store.last_model() or {}), num_rounds=2, timeout=5
     )
-    assert sum("stays out" in line for line in federation.told) == 1
+    assert sum("not admitted" in line for line in federation.told) == 1

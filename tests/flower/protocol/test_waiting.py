@@ -29,7 +29,7 @@ def test_flowers_own_line_each_second_is_not_heard(
         strategy().configure_train(1, ArrayRecord({}), ConfigRecord({}), grid)
     )  # would sleep for a second, and log
     assert len(messages) == 2
-    assert told == ["waiting for more clients, 1 of 2 are there: 5 seconds left"]
+    assert told == ["waiting for more clients, 1 of 2 are online: 5 seconds left"]
     assert "Waiting for nodes" not in caplog.text
 
 
@@ -41,7 +41,7 @@ def test_a_late_look_at_which_enough_are_there_says_nothing(tmp_path: Path) -> N
     assert told == []
     now[0] = 8.0
     list(grid.get_nodes())  # sampling was not content
-    assert told == ["waiting for more clients, 2 are there: 52 seconds left"]
+    assert told == ["waiting for more clients, 2 are online: 52 seconds left"]
 
 
 def test_a_training_waits_for_as_many_as_its_strategy_and_says_so_once(

@@ -151,7 +151,7 @@ def test_another_network_than_load_models_is_refused(federation: Federation) -> 
 def test_waiting_for_clients_ends_and_is_announced(federation: Federation) -> None:
     for site in federation.sites[1:]:
         site.online = False
-    with pytest.raises(SilentError, match=r"too few clients came within 0.3 seconds: 1 are there"):
+    with pytest.raises(SilentError, match=r"too few clients came within 0.3 seconds: 1 are online"):
         federation.train(1)
 
 

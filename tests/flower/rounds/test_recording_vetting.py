@@ -61,9 +61,9 @@ FAULTS: dict[str, tuple[Change, str]] = {
     ),
     "no metrics": (lambda content: content.__delitem__("metrics"), "one of metrics"),
     "no arrays": (lambda content: content.__delitem__("arrays"), "one record of arrays"),
-    "further metrics": (put("metrics", "more", 1.0), "named otherwise"),
-    "a longer list": (put("metrics", "loss", [1.0, 2.0]), "named otherwise"),
-    "a metric misspelt": (renamed, "named otherwise"),
+    "further metrics": (put("metrics", "more", 1.0), "other names than others'"),
+    "a longer list": (put("metrics", "loss", [1.0, 2.0]), "other names than others'"),
+    "a metric misspelt": (renamed, "other names than others'"),
 }
 
 
@@ -82,7 +82,7 @@ def test_a_faulty_reply_is_left_out_and_named(federation: Federation, fault: str
 def test_what_all_clients_do_wrongly_ends_the_training(federation: Federation) -> None:
     for site in federation.sites:
         site.answer = sending(put("metrics", "num-examples", 60.5))
-    with pytest.raises(GuardError, match="no client sent a sound update: its 'num-examples'"):
+    with pytest.raises(GuardError, match="no client sent a valid update: its 'num-examples'"):
         federation.train(1)
 
 

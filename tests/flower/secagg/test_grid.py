@@ -157,7 +157,7 @@ def test_a_training_goes_on_with_those_whose_sum_was_opened(
     if missing:
         with pytest.raises(SilentError) as error:
             federation.train(1)
-        one_line(error, "without site-2", "all of them are there", "another model")
+        one_line(error, "without site-2", "all of them are online", "another model")
         assert len(federation.sent) == 1  # nobody trained
     else:
         federation.train(1, fraction_fit=0.5, min_fit_clients=2)  # whoever is drawn
@@ -212,10 +212,10 @@ def test_in_an_erasure_too_a_start_has_one_set_of_clients(federation: SecureFede
     engine = ground.engine
     how: dict[str, Any] = {"phase": "post-training", "number": 1}
     engine.train_round(model, [0, 2, 3], **how)
-    assert federation.told.has("counts this mean in steps so coarse")
+    assert federation.told.has("rounds this mean so coarsely")
     assert len(engine.train_round(model, [0, 1, 2, 3], **how).updates) == 3
     assert federation.told.has("'site-1'", "was opened without it")
-    with pytest.raises(SilentError, match="without site-3 would tell"):
+    with pytest.raises(SilentError, match="without site-3 would reveal"):
         engine.train_round(model, [0, 1, 2], **how)
     assert all(set(sent) == {0, 2, 3} for _, sent in federation.sent[1:])
 
@@ -253,10 +253,10 @@ def shares(change: Any) -> Any:
         (
             Stage.UNMASK,
             shares(lambda s: s[:5] + bytes([s[5] ^ 1]) + s[6:]),
-            "false shares of keys",
+            "false key shares",
         ),
-        (Stage.UNMASK, shares(lambda s: s[:-1] + bytes([s[-1] ^ 1])), "false shares of keys"),
-        (Stage.UNMASK, shares(lambda _: b""), "false shares of keys"),
+        (Stage.UNMASK, shares(lambda s: s[:-1] + bytes([s[-1] ^ 1])), "false key shares"),
+        (Stage.UNMASK, shares(lambda _: b""), "false key shares"),
     ],
 )
 def test_a_sum_that_does_not_add_up_is_not_recorded(
@@ -265,7 +265,7 @@ def test_a_sum_that_does_not_add_up_is_not_recorded(
     federation.site("site-2").answer = changed(stage, change)
     federation.train(1)
     assert federation.store.last_round() is None
-    said = [line for line in federation.told if "round 1 is not recorded, all stays" in line]
+    said = [line for line in federation.told if "round 1 is not recorded, the model stays as it is" in line]
     assert len(said) == 1
     assert words in said[0]
     assert "\n" not in said[0]
@@ -306,7 +306,7 @@ def test_a_weight_that_is_not_true_spoils_a_round_of_post_training(
     federation.train(2)
     federation.site("site-2").answer = changed(Stage.COLLECT_MASKED_VECTORS, claim(119))
     outcome = federation.erase("name:site-1")
-    assert federation.told.has("came to no end", "does not fit the weights")
+    assert federation.told.has("did not complete", "does not fit the weights")
     assert outcome.state == "rolled-back"
 
 
@@ -318,7 +318,7 @@ def test_more_clients_than_the_modulus_has_room_for_are_refused(
     )
     with pytest.raises(ConfigError) as error:
         federation.train(1)
-    one_line(error, "cannot add up 4 clients", "modulus_range")
+    one_line(error, "cannot sum up 4 clients", "modulus_range")
     assert federation.sent == []
 
 
@@ -354,7 +354,7 @@ def test_a_step_that_ends_at_the_bare_reference_is_not_returned(
         assert (outcome.state, outcome.rung) == ("promoted", "local-step")
         return
     assert outcome.failures[0].outcome == "unable"
-    assert federation.told.has("'site-1'", "would tell this client's own update")
+    assert federation.told.has("'site-1'", "would reveal this client's own update")
     size = states.size_bytes(federation.store.template)
     assert all(len(data) < size for kind, data in federation.seen if kind == "train.unlearn")
 

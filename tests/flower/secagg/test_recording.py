@@ -132,7 +132,7 @@ def test_the_local_step_starts_at_an_exact_reference(federation: SecureFederatio
     settings = {"projected-ascent": {**OPTIONS.settings["projected-ascent"], "radius": 0.01}}
     federation.erase("name:site-1", options=replace(OPTIONS, settings=settings))
     with_ball = details(federation, "guarded")[0]
-    assert with_ball["scalars"]["radius"] == 0.01
+    assert with_ball["report"]["radius"] == 0.01
     sent = federation.sent[1][1]
     wanted = states.mean([sent[n] for n in OTHERS], [SIZES[n] for n in OTHERS])
     assert max(float((reference[n] - wanted[n]).abs().max()) for n in wanted) < EXACT
@@ -151,7 +151,7 @@ def test_training_goes_on_without_the_erased_client_and_the_next_can_leave(
     federation.site("site-1").seen.clear()
     federation.train(1)
     assert federation.site("site-1").seen == []
-    assert federation.told.has("stays out", "'site-1'", "it was erased")
+    assert federation.told.has("not admitted", "'site-1'", "it was erased")
     last = federation.store.last_round()
     assert last is not None
     assert {c.client for c in last.clients} == {"site-0", "site-2", "site-3"}

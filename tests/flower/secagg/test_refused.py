@@ -75,7 +75,7 @@ def test_who_keeps_no_update_is_named_in_the_first_round(federation: SecureFeder
     federation.app = app
     federation.train(2)
     for name in ("site-0", "site-3"):
-        said = [line for line in federation.told if f"{name!r} says of no update" in line]
+        said = [line for line in federation.told if f"{name!r} reports no update" in line]
         assert len(said) == 1
 
 
@@ -125,7 +125,7 @@ def test_a_model_that_was_trained_in_the_open_is_not_erased_from_under_secagg(
         ),
         (
             replace(OPTIONS, methods=("orthogonal-descent",), settings={}),
-            ("more than a live federation can send", "weight-negation, retrain"),
+            ("more of clients than a live federation can send", "weight-negation, retrain"),
         ),
     ],
 )

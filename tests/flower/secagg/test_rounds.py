@@ -140,7 +140,9 @@ def test_a_round_that_comes_to_no_end_leaves_all_as_it_was(
     federation.secure.timeout = 0.05
     federation.train(1)
     assert federation.store.last_round() is None
-    assert federation.told.has("round 1: secure aggregation came to no end, all stays")
+    assert federation.told.has(
+        "round 1: secure aggregation did not complete, the model stays as it is"
+    )
 
 
 # What clients send is looked at
@@ -205,12 +207,12 @@ def test_a_weight_far_beyond_what_was_recorded_is_left_out_of_post_training(
     federation.train(2)
     federation.site("site-3").answer = changed(Stage.COLLECT_MASKED_VECTORS, claim(900))
     assert federation.erase("name:site-1").state == "promoted"
-    assert federation.told.has("'site-3'", "far beyond what was recorded")
+    assert federation.told.has("'site-3'", "far above its recorded weight")
 
 
 def test_an_update_that_the_sum_would_cut_off_is_not_sent(federation: SecureFederation) -> None:
     federation.secure = SecAggPlusWorkflow(1.0, 0.5, clipping_range=0.001)
-    with pytest.raises(GuardError, match=r"cuts off what is above .* larger clipping_range"):
+    with pytest.raises(GuardError, match=r"clips values above .* larger clipping_range"):
         federation.train(1)
     assert federation.store.last_round() is None
 
@@ -220,7 +222,7 @@ def test_a_mean_in_coarse_steps_is_said(federation: SecureFederation) -> None:
     federation.secure = SecAggPlusWorkflow(1.0, 0.5, max_weight=8000)
     assert legacy_api.step_size(federation.secure, sum(SIZES)) < legacy_api.COARSE
     federation.train(2)
-    said = [line for line in federation.told if "counts this mean in steps so coarse" in line]
+    said = [line for line in federation.told if "rounds this mean so coarsely" in line]
     assert len(said) == 1
     assert "lower its max_weight" in said[0]
 

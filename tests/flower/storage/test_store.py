@@ -42,7 +42,7 @@ def test_a_home_of_the_simulator_is_not_taken_over(tmp_path: Path) -> None:
         Store(home.path, load_model)
     assert str(refused.value) == (
         f"{home.path} is the home of a federation of `secede federation init`, not of one on "
-        "flower: take another folder"
+        "flower: choose another folder"
     )
     assert contents(home.path) == before
 
@@ -50,7 +50,9 @@ def test_a_home_of_the_simulator_is_not_taken_over(tmp_path: Path) -> None:
 def test_a_home_of_another_engine_is_not_taken_over(federation: Federation) -> None:
     federation.train(2)
     federation.erase("name:site-1")
-    with pytest.raises(ConfigError, match="of a federation on flower, not of one on nvflare: take"):
+    with pytest.raises(
+        ConfigError, match="of a federation on flower, not of one on nvflare: choose"
+    ):
         Foreign(federation.store.path, load_model)
     assert federation.store.engine == "flower"  # its own goes on
 

@@ -61,7 +61,7 @@ def test_after_an_erasure_it_goes_on_from_the_model_that_serves(federation: Fede
     last = federation.store.last_round()
     assert last is not None
     assert last.start == outcome.model
-    assert federation.told.has("2 rounds of training and the erasure of site-1 made")
+    assert federation.told.has("the result of 2 rounds of training and the erasure of site-1")
 
 
 def test_from_scratch_is_said_loudly(federation: Federation) -> None:
@@ -69,7 +69,7 @@ def test_from_scratch_is_said_loudly(federation: Federation) -> None:
     start(federation, 1, from_scratch=True)
     _, second, third = federation.store.log.rounds()
     assert third.start == states.digest(initial())
-    assert federation.told.has("FROM SCRATCH", f"takes nothing of model {second.model[:12]}…")
+    assert federation.told.has("FROM SCRATCH", f"replaces model {second.model[:12]}…")
     assert [r.number for r in federation.store.log.lineage()] == [3]
 
 
@@ -77,7 +77,9 @@ def test_from_scratch_with_an_earlier_model_is_refused(federation: Federation) -
     start(federation, 1)
     given = ArrayRecord(federation.store.last_model() or {})
     anew = recording(strategy(), federation.store, from_scratch=True)
-    with pytest.raises(ConfigError, match="from scratch was asked for, and it is started with mod"):
+    with pytest.raises(
+        ConfigError, match="training from scratch was requested, but it is started with mod"
+    ):
         anew.start(federation.grid(), given, num_rounds=1)
 
 
@@ -226,7 +228,7 @@ def test_a_training_that_nobody_knows_of_is_told_by_its_file(federation: Federat
     trainings.write(Training(number=3, rounds=2))
     assert trainings.unfinished() is None  # no round of it
     (home(federation) / "training.json").write_text("{}")
-    with pytest.raises(RecordError, match=r"training.json: damaged"):
+    with pytest.raises(RecordError, match=r"training.json: missing or damaged"):
         trainings.last()
 
 

@@ -154,9 +154,8 @@ class SecAggGrid(ForwardingGrid):
             except Exception as error:  # any error that the cryptography raises for false shares
                 if not self.round.unmasking:
                     raise
-                self.round.spoilt = (
-                    f"false shares of keys came, or none fit ({describe_exception(error)[:160]})"
-                )
+                line = describe_exception(error)[:160]
+                self.round.spoilt = f"clients sent false key shares, or none that fit ({line})"
                 return
 
     def without_dropped(self, messages: FitMessages) -> FitMessages:

@@ -265,7 +265,11 @@ def test_a_sum_that_does_not_add_up_is_not_recorded(
     federation.site("site-2").answer = changed(stage, change)
     federation.train(1)
     assert federation.store.last_round() is None
-    said = [line for line in federation.told if "round 1 is not recorded, the model stays as it is" in line]
+    said = [
+        line
+        for line in federation.told
+        if "round 1 is not recorded, the model stays as it is" in line
+    ]
     assert len(said) == 1
     assert words in said[0]
     assert "\n" not in said[0]

@@ -91,10 +91,7 @@ def erase(
     `secure`, so that no other client's update is seen.
     """
     options = options or EraseOptions()
-    _check_live(options)
-    mean = _weighted_mean(strategy, secure)
-    register.check_recorded(store)
-    _check_secrecy(mean, store)
+    mean = _checked_mean(strategy, secure, store, options)
     # The lock keeps out any training between what is read and done.
     with files.private(), store.lock(purpose="an erasure") as lock:
         home = register.register_federation(store)
@@ -147,10 +144,7 @@ def plan(
 ) -> Plan:
     """Return the plan of `erase` without asking any client."""
     options = options or EraseOptions()
-    _check_live(options)
-    mean = _weighted_mean(strategy, secure)
-    register.check_recorded(store)
-    _check_secrecy(mean, store)
+    mean = _checked_mean(strategy, secure, store, options)
     with files.private(), store.lock(purpose="planning an erasure"):
         home = register.register_federation(store)
         client = find_leaver(grid, store, leaver)
@@ -212,23 +206,26 @@ def _ask_to_delete_updates(
     )
 
 
-def _weighted_mean(
-    strategy: Strategy | LegacyStrategy, secure: Secure | None
+def _checked_mean(
+    strategy: Strategy | LegacyStrategy, secure: Secure | None, store: Store, options: EraseOptions
 ) -> FedAvg | SecAggSettings:
-    """Return the strategy, with its workflow under SecAgg+; ConfigError if it is no mean."""
+    """Return the strategy, with its workflow under SecAgg+; ConfigError if it cannot be used.
+
+    It must be a mean, and hide updates in the erasure's rounds just as they were in training.
+    """
+    _check_live(options)
+    mean: FedAvg | SecAggSettings
     if secure is not None:
         workflow = secure.workflow if isinstance(secure, SecureRecording) else secure
-        return legacy_api.check_secagg(strategy, workflow)
-    return supported_strategies.check_strategy(
-        strategy.inner if isinstance(strategy, Recording) else strategy
-    )
-
-
-def _check_secrecy(mean: FedAvg | SecAggSettings, store: Store) -> None:
-    """Raise unless updates are hidden in the erasure's rounds just as they were in training."""
-    last, masked = store.last_round(), isinstance(mean, SecAggSettings)
-    if last is None or last.secure == masked:
-        return
+        mean = legacy_api.check_secagg(strategy, workflow)
+    else:
+        mean = supported_strategies.check_strategy(
+            strategy.inner if isinstance(strategy, Recording) else strategy
+        )
+    register.check_recorded(store)
+    last = store.last_round()
+    if last is None or last.secure == (secure is not None):
+        return mean
     if last.secure:
         raise ConfigError(
             "the model was trained under secure aggregation: give the SecAggPlusWorkflow of that "

@@ -81,17 +81,14 @@ def _scope(rounds: Sequence[Round], client: str, weight: float) -> Scope:
     return Scope(first_round=numbers[0], last_round=numbers[-1], rounds=len(numbers), weight=weight)
 
 
-def _weights(rounds: Sequence[Round]) -> dict[str, float]:
-    """Return each client's share of a mean of all clients, by their last recorded weights."""
-    last = {c.client: c.weight for r in rounds if not r.erased for c in r.clients}
-    total = sum(last.values())
-    return {name: weight / total for name, weight in last.items()}
-
-
 def _clients(store: Store, lineage: Sequence[Round]) -> tuple[Client, ...]:
-    """Describe all clients; one that has no part in the model, by its rounds before that."""
-    weights, contributors = _weights(lineage), {c.client for r in lineage for c in r.clients}
-    every = store.log.rounds()
+    """Describe all clients; one that has no part in the model, by its rounds before that.
+
+    A client's weight is its share of a mean of all clients, by their last recorded weights.
+    """
+    contributors = {c.client for r in lineage for c in r.clients}
+    weights = {c.client: c.weight for r in lineage if not r.erased for c in r.clients}
+    every, total = store.log.rounds(), sum(weights.values()) or 1
     return tuple(
         Client(
             name=node.name,
@@ -99,7 +96,7 @@ def _clients(store: Store, lineage: Sequence[Round]) -> tuple[Client, ...]:
             scope=_scope(
                 lineage if node.name in contributors else every,
                 node.name,
-                weights.get(node.name, 0.0),
+                weights.get(node.name, 0.0) / total,
             ),
         )
         for number, node in enumerate(store.clients())

@@ -176,7 +176,7 @@ def _to_toml(value: object) -> str:
 def start(project: Project, config: Config) -> str:
     """Start a run and return its number."""
     check_running(project)
-    overrides = " ".join(f"{key}={_toml(value)}" for key, value in config.items())
+    overrides = " ".join(f"{key}={_to_override(value)}" for key, value in config.items())
     override = ("--run-config", overrides) if overrides else ()
     return str(flwr(project, "run", str(project.app), *override)["run-id"])
 
@@ -301,7 +301,8 @@ def check_running(project: Project) -> None:
         )
 
 
-def _toml(value: str | int | float | bool) -> str:
+def _to_override(value: str | int | float | bool) -> str:
+    """Return a value as TOML that `flwr run --run-config` takes."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str):

@@ -119,7 +119,7 @@ class Inside:
 def main(grid: Grid, context: Context) -> None:
     """Measure, and write it down."""
     config = context.run_config
-    store = Store(str(config["home"]), load_model, name="measured", tell=lambda _: None)
+    store = Store(str(config["home"]), load_model, name="measured")
     torch.manual_seed(0)
     start = ArrayRecord(load_model().state_dict())
     rows, rounds = list[dict[str, float]](), int(config["rounds"])

@@ -138,7 +138,7 @@ def test_the_local_step_starts_at_an_exact_reference(federation: SecureFederatio
     assert max(float((reference[n] - wanted[n]).abs().max()) for n in wanted) < EXACT
     # What the leaver returned lies in the ball around it: as far from the model as the reference.
     away = states.distance(model, reference)
-    assert with_ball["scalars"]["distance_to_global"] == pytest.approx(away, abs=0.011)
+    assert with_ball["report"]["distance_to_global"] == pytest.approx(away, abs=0.011)
 
 
 def test_training_goes_on_without_the_erased_client_and_the_next_can_leave(

@@ -20,6 +20,7 @@ from harness.nvflare.inprocess import Job
 from harness.nvflare.small import MODEL, OPTIONS, erasing, said
 from secede.erasure.defences import weight_layout
 from secede.errors import ConfigError, SecedeError, SilentError
+from secede.flower import backend
 from secede.nvflare.controller import FederationController
 
 
@@ -153,7 +154,7 @@ def test_training_that_was_cut_short_goes_on(job: Job) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"home": "home"}, "home 'home': expected a whole path"),
+        ({"home": "home"}, "home 'home': expected an absolute path"),
         ({"classes": 1}, "classes 1: expected a whole number of two or more"),
         ({"classes": "3"}, "classes '3': expected a whole number"),
         ({"model": "harness.flower.small:nothing"}, "has no 'nothing'"),
@@ -190,7 +191,7 @@ def test_how_many_classes_there_are_reaches_the_erasure(
 def test_a_network_without_a_linear_layer_is_erased_from_where_its_classes_are_told(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weight_layout, "last_layer", lambda *_: None)  # as if it had none
+    monkeypatch.setattr(backend, "last_layer", lambda *_: None)  # as if it had none
     job.run(rounds=2)
     with pytest.raises(ConfigError, match=r"FederationController\(\.\.\., classes=\)"):
         job.erase()
@@ -224,5 +225,5 @@ def test_who_is_not_erased_is_no_success(job: Job) -> None:
 
 
 def test_a_client_keeps_its_updates_where_the_job_does_not(job: Job) -> None:
-    with pytest.raises(ConfigError, match="folder 'updates': expected a whole path"):
+    with pytest.raises(ConfigError, match="folder 'updates': expected an absolute path"):
         erasing("updates")

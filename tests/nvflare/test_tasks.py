@@ -98,7 +98,7 @@ def test_waiting_ends_though_nobody_answers(job: Job) -> None:
         site.silent = True
     started = time.monotonic()
     assert list(job.grid().send_and_receive([question(job)], timeout=0.2)) == []
-    with pytest.raises(SilentError, match="'site-1' did not answer"):
+    with pytest.raises(SilentError, match="'site-1' did not reply"):
         engine(job).ask(1, CountRight(), global_state=initial())
     assert time.monotonic() - started < 3
 

@@ -37,6 +37,16 @@ def test_links_and_pictures_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(there), target
 
 
+@pytest.mark.parametrize(
+    "page", [*PAGES, *READMES], ids=lambda page: f"{page.parent.name}-{page.name}"
+)
+def test_modules_that_a_page_names_are_there(page: Path) -> None:
+    folders = ("src", "tests", "benchmarks", "examples")
+    paths = {str(path) for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    named = re.findall(r"`([\w.-]+/[\w./-]+\.py)(?:::[\w-]+)?`", page.read_text())
+    assert [name for name in named if not any(path.endswith(f"/{name}") for path in paths)] == []
+
+
 def _anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)

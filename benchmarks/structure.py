@@ -40,8 +40,12 @@ def imports() -> networkx.DiGraph:
 
 
 def imports_when_loaded() -> networkx.DiGraph:
-    """Return the graph of the imports that loading a module runs: not those inside functions."""
+    """Return the graph of the imports that loading a module runs: not those inside functions.
+
+    A name that a package's `__init__.pyi` lists counts as an import of the module it is in.
+    """
     modules = {_name(path): path for path in SOURCE.rglob("*.py")}
+    lazy = _lazy_names()
     graph = networkx.DiGraph()
     graph.add_nodes_from(modules)
     for module, path in modules.items():
@@ -49,8 +53,21 @@ def imports_when_loaded() -> networkx.DiGraph:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("secede"):
                 for alias in node.names:
                     part = f"{node.module}.{alias.name}"
-                    graph.add_edge(module, part if part in modules else node.module)
+                    graph.add_edge(module, part if part in modules else lazy.get(part, node.module))
     return graph
+
+
+def _lazy_names() -> dict[str, str]:
+    """Return the modules of all names that packages load when they are first used."""
+    names = {}
+    for stub in SOURCE.rglob("__init__.pyi"):
+        package = _name(stub.with_suffix(".py"))
+        for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom):
+                parent = ".".join(package.split(".")[: 1 - node.level or None])
+                for alias in node.names:
+                    names[f"{package}.{alias.name}"] = f"{parent}.{node.module}"
+    return names
 
 
 def _name(path: Path) -> str:
@@ -74,7 +91,8 @@ def lines_by_file() -> Counter[str]:
     return Counter(
         {
             str(path.relative_to(SOURCE)): len(path.read_text(encoding="utf-8").splitlines())
-            for path in SOURCE.rglob("*.py")
+            for path in SOURCE.rglob("*.py*")
+            if path.suffix in (".py", ".pyi")
         }
     )
 
@@ -146,6 +164,7 @@ def main() -> None:
     print(f"cycles              {len(cycles(graph))}")
     print(f"longest chain       {len(chain)}: {' > '.join(chain)}")
     print(f"edges per module    {graph.number_of_edges() / len(graph):.2f}")
+    print(f"of which lazy       {len(set(_lazy_names().values()))} modules behind their packages")
     if wanted.erase:
         with tempfile.TemporaryDirectory() as folder:
             files = files_of_an_erasure(Path(folder))

@@ -34,7 +34,6 @@ from .documents.receipt import STANDING_LIMITS as STANDING_LIMITS
 from .documents.receipt import MethodPart as MethodPart
 from .documents.receipt import Scope as Scope
 from .documents.receipt import Score as Score
-from .documents.receipt import Setting as Setting
 from .documents.receipt import Software as Software
 from .documents.receipt import Verification as Verification
 from .documents.request import ACKNOWLEDGEMENT_TYPE as ACKNOWLEDGEMENT_TYPE
@@ -86,6 +85,7 @@ from .types import Digest as Digest
 from .types import Document as Document
 from .types import Fraction as Fraction
 from .types import Name as Name
+from .types import Setting as Setting
 from .types import Timestamp as Timestamp
 from .types import check_name as check_name
 from .types import describe_errors as describe_errors

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -81,6 +81,12 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Scalar = bool | Integer | Number | Name | None
 Scalars = Annotated[dict[Name, Scalar], Field(max_length=64)]
+Setting = bool | Integer | Number | Text | None
+
+Trigger = Literal["consent-withdrawn", "objection", "unlawful", "contract-ended", "other"]
+Rung = Literal["local-step", "server-side", "retraining"]
+Status = Literal["serving", "superseded", "retired"]
+Verdict = Literal["yes", "no", "undetermined"]
 
 
 def is_name(text: str) -> bool:

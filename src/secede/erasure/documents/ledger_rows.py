@@ -13,23 +13,23 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from secede.erasure.canonical_json import digest, to_canonical
-from secede.erasure.documents.request import Trigger
 from secede.erasure.types import (
     MAX_SAFE_INTEGER,
     Count,
     Digest,
     Document,
     Name,
+    Rung,
     Scalars,
+    Status,
     Timestamp,
+    Trigger,
+    Verdict,
     describe_errors,
     format_time,
 )
 from secede.errors import RecordError, TrustError
 
-Rung = Literal["local-step", "server-side", "retraining"]
-Status = Literal["serving", "superseded", "retired"]
-Verdict = Literal["yes", "no", "undetermined"]
 MAX_ROW_BYTES = 1 << 20
 MAX_NAMES = 4096  # clients that one row lists
 Names = Annotated[tuple[Name, ...], Field(max_length=MAX_NAMES)]

@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from secede.erasure.canonical_json import digest, to_canonical
-from secede.erasure.documents.ledger_rows import MAX_NAMES, PlanBody, Rung
-from secede.erasure.documents.receipt import Setting
+from secede.erasure.documents.ledger_rows import MAX_NAMES, PlanBody
 from secede.erasure.types import (
     Count,
     Digest,
@@ -20,7 +19,9 @@ from secede.erasure.types import (
     Fraction,
     Name,
     Number,
+    Rung,
     Scalar,
+    Setting,
     Text,
     Timestamp,
     describe_errors,

@@ -14,18 +14,19 @@ from pydantic import Field, model_validator
 
 from secede.erasure.canonical_json import to_canonical
 from secede.erasure.documents.data_commitment import Commitment
-from secede.erasure.documents.ledger_rows import Head, Rung, Verdict
-from secede.erasure.documents.request import Trigger
+from secede.erasure.documents.ledger_rows import Head
 from secede.erasure.types import (
     Count,
     Digest,
     Document,
     Fraction,
-    Integer,
     Name,
-    Number,
+    Rung,
+    Setting,
     Text,
     Timestamp,
+    Trigger,
+    Verdict,
     parse_time,
 )
 
@@ -47,7 +48,6 @@ BY_OPERATOR = (
 MAX_ATTEMPTS = 16  # rungs given up that a receipt lists, the last ones
 MAX_LEFT_OUT = 512  # clients left out that a receipt lists
 
-Setting = bool | Integer | Number | Text | None
 Settings = Annotated[dict[Name, Setting], Field(max_length=128)]
 Labels = Annotated[dict[Name, Text], Field(max_length=64)]
 

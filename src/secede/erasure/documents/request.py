@@ -28,6 +28,7 @@ from secede.erasure.types import (
     Name,
     Text,
     Timestamp,
+    Trigger,
     describe_errors,
     format_time,
     parse_time,
@@ -48,7 +49,6 @@ REMEDIES = (
     "(GDPR Art. 12(4))."
 )
 
-Trigger = Literal["consent-withdrawn", "objection", "unlawful", "contract-ended", "other"]
 TRIGGERS: tuple[str, ...] = get_args(Trigger)
 
 

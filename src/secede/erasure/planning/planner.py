@@ -1,6 +1,6 @@
 """Planning: which rungs are possible here, with which method, and what each will cost.
 
-No client is asked. The cost of a rung is computed (`cost_estimate.py`): a local step is one model
+No client is asked. The cost of a rung is computed from the model's size: a local step is one model
 down and one state up, a round one each way for every retained client, and counting right answers
 one down and some numbers up.
 """
@@ -8,30 +8,32 @@ one down and some numbers up.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
+from torch import nn
 
 from secede import state as states
 from secede.erasure.backend import FederationBackend
-from secede.erasure.documents.ledger_rows import Rung
 from secede.erasure.documents.plan import Mean, Omitted, Plan, Step
-from secede.erasure.documents.receipt import Setting
 from secede.erasure.documents.request import Request
-from secede.erasure.planning.cost_estimate import CostEstimate
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.model_registry import Model, ModelRegistry
-from secede.erasure.types import check_name, describe_errors, format_time
+from secede.erasure.types import Rung, Setting, check_name, describe_errors, format_time
 from secede.errors import ConfigError, RecordError, RequestError
 from secede.state import State
 from secede.text import short_digest
 from secede.unlearning import registry as methods
 from secede.unlearning.method import Method, settings_of
+from secede.unlearning.methods.class_pruning import prunable_layers
+from secede.unlearning.methods.federaser import FedEraser
+from secede.unlearning.methods.orthogonal_descent import OrthogonalDescent
 from secede.unlearning.registry import Entry, Situation, create
+from secede.unlearning.update_history import UpdateHistory
 
 RUNGS: tuple[Rung, ...] = ("local-step", "server-side", "retraining")
 # Their rounds take each update by itself, so that no other mean can stand in.
@@ -168,6 +170,73 @@ def _step(
         upload_bytes=upload_bytes,
         download_bytes=download_bytes,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostEstimate:
+    """What decides how many bytes travel.
+
+    A method that stops on its own is estimated at its most, a user's own method as the plainest
+    one.
+    """
+
+    model: State
+    retained: int
+    classes: int
+    measure_at_leaver: bool  # it counts, too, in the end
+    network: Callable[[], nn.Module]
+    history: Callable[[], UpdateHistory | None]
+
+    def rung_bytes(
+        self, entry: Entry, method: Method, rounds: int, *, counted_once: bool
+    ) -> tuple[int, int]:
+        """Return the bytes up and down for the start and all of a rung's rounds.
+
+        With `counted_once` clients count after the last round alone.
+        """
+        state = states.size_bytes(self.model)
+        up, down = self._start(entry, method)
+        models = rounds * self.retained * state
+        counting = self.retained * (2 if counted_once else rounds + 2)
+        counting += 2 * self.measure_at_leaver
+        counts = 2 * 8 * self.classes
+        return up + models + counting * counts, down + models + counting * state
+
+    def _start(self, entry: Entry, method: Method) -> tuple[int, int]:
+        """Return the bytes up and down before the first round."""
+        state, everyone = states.size_bytes(self.model), self.retained + 1
+        if isinstance(method, FedEraser):
+            both = self._replays(method) * self.retained * state
+            return both, both
+        if isinstance(method, OrthogonalDescent):
+            asked = method.rounds * everyone
+            return asked * self._gradient(), asked * state
+        if entry.name == "class-pruning":
+            return everyone * self._activations(), everyone * state
+        asked = {"leaver": 1, "everyone": everyone, "server": 0}[entry.runs_at]
+        return asked * state, asked * state
+
+    def _replays(self, method: FedEraser) -> int:
+        """Return how many exchanges the replay takes: one for each kept round but the first."""
+        try:
+            history = self.history()
+            rounds = () if history is None else history.rounds
+        except (ConfigError, RecordError):  # it is damaged, and the rung will say so
+            return 0
+        return max(0, sum((number - 1) % method.interval == 0 for number in rounds) - 1)
+
+    def _gradient(self) -> int:
+        """Return the size of a gradient: of all that training moves."""
+        movable = [n for n, p in self.network().named_parameters() if p.requires_grad]
+        return states.size_bytes({name: self.model[name] for name in movable if name in self.model})
+
+    def _activations(self) -> int:
+        """Return the size of sums by class and channel, without rows of normalisation layers."""
+        network = self.network()
+        channels = [
+            len(network.get_submodule(n).get_parameter("weight")) for n in prunable_layers(network)
+        ]
+        return 4 * self.classes * (sum(channels) + 1)
 
 
 def rung_of(entry: Entry) -> Rung:

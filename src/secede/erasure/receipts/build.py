@@ -21,14 +21,12 @@ from secede.erasure.documents.receipt import (
     Computed,
     Costs,
     DestroyedItem,
-    LeftOut,
     MethodPart,
     Models,
     Predicate,
     Remaining,
     RequestPart,
     Scope,
-    Setting,
     Software,
     Statement,
     summarise_destroyed,
@@ -39,7 +37,7 @@ from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.model_registry import Model, ModelRegistry
 from secede.erasure.storage.progress import Progress
 from secede.erasure.storage.transition_details import PROMOTED, RoundDetails
-from secede.erasure.types import describe_errors, format_time
+from secede.erasure.types import Setting, describe_errors, format_time
 from secede.errors import TrustError
 
 _MEANS = {"mean": "weighted-mean", "trimmed": "trimmed-mean", "median": "median"}
@@ -131,10 +129,7 @@ def _method(progress: Progress, plan: Plan) -> MethodPart:
         rounds=verified.rounds,
         mean=_MEANS[plan.mean],
         retained=len(plan.retained),
-        left_out=tuple(
-            LeftOut(client=client.client, why=client.why)
-            for client in progress.left_out()[:MAX_LEFT_OUT]
-        ),
+        left_out=progress.left_out()[:MAX_LEFT_OUT],
         tried_before=tuple(
             Attempt(rung=failure.rung, method=failure.method, outcome=failure.outcome)
             for failure in progress.failures[-MAX_ATTEMPTS:]

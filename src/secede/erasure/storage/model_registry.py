@@ -15,9 +15,8 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from secede.erasure.documents.ledger_rows import Status
 from secede.erasure.storage.sqlite import Database, Schema
-from secede.erasure.types import Count, Digest, Document, Name, describe_errors, format_time
+from secede.erasure.types import Count, Digest, Document, Name, Status, describe_errors, format_time
 from secede.errors import GuardError, RecordError
 from secede.text import short_digest
 

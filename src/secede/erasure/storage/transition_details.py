@@ -13,10 +13,18 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
-from secede.erasure.documents.ledger_rows import Rung
-from secede.erasure.documents.receipt import Scope, Software, Verification
+from secede.erasure.documents.receipt import LeftOut, Scope, Software, Verification
 from secede.erasure.storage.journal_entries import TransitionRow
-from secede.erasure.types import Count, Digest, Document, Name, Number, Scalar, describe_errors
+from secede.erasure.types import (
+    Count,
+    Digest,
+    Document,
+    Name,
+    Number,
+    Rung,
+    Scalar,
+    describe_errors,
+)
 from secede.errors import RecordError
 from secede.federation.cost import Cost
 
@@ -27,13 +35,6 @@ PROMOTED, ROLLED_BACK = "promoted", "rolled-back"
 
 LEAVER: Literal["leaver"] = "leaver"
 RETAINED: Literal["retained"] = "retained"
-
-
-class LeftOut(Document):
-    """A retained client that was left out, and why: silent, malformed, not-finite and the like."""
-
-    client: Name
-    why: Name
 
 
 class Sent(Document):

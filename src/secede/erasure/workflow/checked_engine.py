@@ -17,12 +17,12 @@ from secede import state as states
 from secede.erasure.defences import reply_checks
 from secede.erasure.defences.state_message import limit_bytes
 from secede.erasure.documents.plan import Plan
+from secede.erasure.documents.receipt import LeftOut
 from secede.erasure.storage.transition_details import (
     LEAVER,
     MAX_NAMED,
     RETAINED,
     Exchange,
-    LeftOut,
     Sent,
 )
 from secede.erasure.workflow.session import ErasureSession

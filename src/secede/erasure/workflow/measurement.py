@@ -12,18 +12,17 @@ from dataclasses import dataclass
 from secede import state as states
 from secede.erasure.defences import gate, reply_checks
 from secede.erasure.defences.gate import Counts
-from secede.erasure.documents.ledger_rows import Verdict
 from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.receipt import Reference, Score, Verification
+from secede.erasure.documents.receipt import LeftOut, Reference, Score, Verification
 from secede.erasure.receipts.build import client_scope
 from secede.erasure.storage.transition_details import (
     BaselineCounts,
     ClassCounts,
-    LeftOut,
     RoundDetails,
     UnusedWeights,
     VerificationDetails,
 )
+from secede.erasure.types import Verdict
 from secede.erasure.workflow.checked_engine import Participants
 from secede.erasure.workflow.session import ErasureSession
 from secede.state import State

@@ -1,4 +1,4 @@
-"""Tests `erasure/backend.py`, `simulation/new_federation.py` and `simulation/sites.py` too."""
+"""Tests `erasure/backend.py` and `simulation/new_federation.py` too."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from secede.erasure.storage.model_registry import ModelRegistry
 from secede.errors import ConfigError, RecordError, SilentError
 from secede.experiments import presets
 from secede.federation.engine import OwnState
-from secede.simulation.backend import SimulatedBackend
+from secede.simulation.backend import SimulatedBackend, Sites
 from secede.simulation.new_federation import create_federation as found
-from secede.simulation.sites import Sites
 from secede.unlearning.client_tasks import CountRight
 
 

@@ -16,11 +16,9 @@ from secede import files
 from secede import state as states
 from secede.data.samples import Samples
 from secede.erasure import (
-    MAX_NAMES,
     Candidate,
     Client,
     Commitment,
-    DeliveredBody,
     Home,
     Journal,
     Ledger,
@@ -30,29 +28,26 @@ from secede.erasure import (
     Scope,
     check_name,
     commit_to_samples,
+    delivered_rows,
     generate_key_pair,
     new_salt,
 )
 from secede.erasure import Federation as Record
-from secede.erasure import (
-    check_commitment as check_samples,
-)
-from secede.erasure import (
-    prove_sample as prove_row,
-)
+from secede.erasure import check_commitment as check_samples
+from secede.erasure import prove_sample as prove_row
 from secede.errors import ConfigError, StorageError
 from secede.experiments import config as configs
 from secede.experiments.arms import TRAINING
 from secede.experiments.config import Config
 from secede.experiments.setup import Federation, resolve_device
 from secede.federation.engine import aggregate
-from secede.simulation.backend import Recipe
-from secede.simulation.sites import Sites
+from secede.simulation.backend import Recipe, Sites
 from secede.state import State
 
 logger = logging.getLogger(__name__)
 
 
+@files.private()
 def create_federation(
     path: Path,
     config: Config,
@@ -64,19 +59,6 @@ def create_federation(
 ) -> Home:
     """Train the federation of `config` and register it in the folder `path`."""
     check_name(name, "federation")
-    with files.private():
-        return _create(Home(path), config, name, seed, search, now)
-
-
-def _create(
-    home: Home,
-    config: Config,
-    name: str,
-    seed: int,
-    search: Path | None,
-    now: datetime,
-) -> Home:
-    path = home.path
     # A live federation has a log of its rounds before its first erasure makes it a home.
     if any((path / file).exists() for file in ("federation.json", "rounds.jsonl")):
         raise ConfigError(f"{path} is a federation's home already: take another folder")
@@ -85,6 +67,7 @@ def _create(
         path.chmod(0o700)
     except OSError as error:
         raise StorageError(f"cannot make the folder {path}: {error.strerror}") from error
+    home = Home(path)
     config = configs.override(config, {"device": resolve_device(config.device)})
     recipe = Recipe(config=config, seed=seed, search=None if search is None else str(search))
     content = recipe.model_dump_json(indent=1).encode()
@@ -204,7 +187,6 @@ def _register(
     with Ledger(home.ledger) as ledger, Journal(home.journal) as journal:
         body = ModelBody(model=digest, parent=None, run=run, round=rounds, status="serving")
         ledger.append_once(body, now)
-        for start in range(0, len(names), MAX_NAMES):
-            part = DeliveredBody(model=digest, clients=names[start : start + MAX_NAMES])
+        for part in delivered_rows(digest, names):
             ledger.append_once(part, now)
         journal.save_ledger_head(ledger.head())

@@ -28,8 +28,7 @@ from secede.erasure.workflow.measurement import STALE
 from secede.errors import DataError, SilentError
 from secede.federation.engine import Cost, Update
 from secede.federation.simulator import Simulator
-from secede.simulation.backend import SimulatedBackend
-from secede.simulation.sites import Sites
+from secede.simulation.backend import SimulatedBackend, Sites
 from secede.state import State
 from secede.unlearning.method import LocalResult, Reply
 

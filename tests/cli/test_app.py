@@ -1,5 +1,3 @@
-"""Tests `cli/options.py` too."""
-
 from __future__ import annotations
 
 import re

@@ -13,7 +13,7 @@ from rich.console import Console
 from harness.lines import Lines
 from secede import logs
 from secede.cli import progress as module
-from secede.cli.output import show_log
+from secede.cli.app import show_log
 from secede.experiments.config import Config
 
 CONFIG = Config(name="cell")

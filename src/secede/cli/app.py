@@ -1,7 +1,9 @@
-"""The command `secede`: global options, and where each command is."""
+"""The command `secede`: global options, the log that they set up, and where each command is."""
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +12,7 @@ import click
 import typer
 from typer import core, main
 
+from secede import __version__, files, logs
 from secede.cli.commands import (
     commitment,
     erase,
@@ -24,7 +27,9 @@ from secede.cli.commands import (
     run,
     verify,
 )
-from secede.cli.output import show_log
+from secede.errors import StorageError
+
+logger = logging.getLogger(__name__)
 
 EXIT_CODES = """
 Exit codes: 0 done; 1 other error; 2 bad config or arguments; 3 data missing or corrupt; 4 model
@@ -109,10 +114,60 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from secede import __version__
-
         typer.echo(f"secede {__version__}")
         raise typer.Exit
+
+
+class _Format(logging.Formatter):
+    """INFO lines as they are, others with their level."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line, or more with a traceback."""
+        line = super().format(record)
+        if record.levelno >= logging.WARNING:
+            return f"{record.levelname.lower()}: {line}"
+        return f"debug: {record.name}: {line}" if record.levelno < logging.INFO else line
+
+
+class _Terminal(logs.LineHandler):
+    """The one handler that prints on standard error."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(_print, level)
+        self.setFormatter(_Format())
+
+
+class _LogFile(logging.FileHandler):
+    """The one handler that writes a file."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with files.private():
+                files.make_folder(path.absolute().parent)
+            path.touch(0o600)
+            super().__init__(path, encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"cannot write the log file {path}: {error.strerror}") from error
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self.setLevel(logging.DEBUG)
+
+
+def show_log(*, verbose: bool = False, file: Path | None = None) -> None:
+    """Print log lines on standard error from now on, and write all of them to `file`."""
+    for handler in list(logs.LOGGER.handlers):
+        if isinstance(handler, _Terminal | _LogFile):
+            logs.LOGGER.removeHandler(handler)
+            handler.close()
+    logs.add(_Terminal(logging.DEBUG if verbose else logging.INFO))
+    if file is not None:
+        logs.add(_LogFile(file))
+    logger.debug("secede %s: %s", __version__, " ".join(sys.argv[1:]))
+
+
+def _print(line: str) -> None:
+    # In one piece: print() would write the line's end on its own, after another thread's line.
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
 
 
 @app.callback()

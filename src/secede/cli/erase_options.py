@@ -1,4 +1,4 @@
-"""The options that every `erase` command has, whatever engine runs the federation."""
+"""What every `erase` command takes, whatever engine runs the federation: options, a request."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import functools
 import inspect
 import tomllib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from secede.errors import ConfigError
+from secede.errors import ConfigError, TrustError
 
 if TYPE_CHECKING:
     from secede.erasure import EraseOptions, GuardLimits
@@ -175,6 +177,32 @@ def with_erase_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
+
+
+def read_request_file(path: Path) -> bytes:
+    """Return a signed request, not verified; ConfigError if the file is plainly another one.
+
+    A damaged request is returned: verifying it says what is wrong.
+    """
+    from secede.erasure import ENVELOPE_FIELDS, MAX_REQUEST_BYTES, parse_json, read_bounded
+
+    kind = "is a folder and" if path.is_dir() else "is"
+    other = ConfigError(
+        f"{path} {kind} no request: give the file that `secede request` wrote, request.json "
+        "unless --out named another"
+    )
+    if path.is_dir():
+        raise other
+    try:
+        data = read_bounded(path, MAX_REQUEST_BYTES)
+    except TrustError as error:  # longer than any request
+        raise other from error
+    if not data.startswith(b"{"):
+        raise other
+    with suppress(TrustError):
+        if not ENVELOPE_FIELDS & parse_json(data, MAX_REQUEST_BYTES).keys():
+            raise other
+    return data
 
 
 def _limits(min_distance: float) -> GuardLimits:

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secede.cli.options import Auditors, Json, Keys, ServerName, group_with_default
-from secede.cli.output import naming, print_json
+from secede.cli.shared import (
+    Auditors,
+    Json,
+    Keys,
+    ServerName,
+    group_with_default,
+    naming,
+    print_json,
+)
 from secede.errors import ConfigError, SecedeError
 
 if TYPE_CHECKING:

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from secede.cli.commands.request import read_request_file
-from secede.cli.erase_options import EraseArguments, with_erase_options
-from secede.cli.options import HomeFolder, Json
-from secede.cli.output import naming, print_json
+from secede.cli.erase_options import EraseArguments, read_request_file, with_erase_options
 from secede.cli.progress import repeating_when_quiet
+from secede.cli.shared import HomeFolder, Json, naming, print_json
 from secede.errors import ConfigError, RequestError, RolledBackError, StoppedError
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from secede.cli.commands.run import search_folder
-from secede.cli.options import Device, Json, Limit, Rounds
-from secede.cli.output import print_json
+from secede.cli.shared import Device, Json, Limit, Rounds, print_json
 from secede.errors import StoppedError
 
 group = typer.Typer(

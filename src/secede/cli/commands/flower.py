@@ -17,10 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from secede.cli.commands.request import read_request_file
-from secede.cli.erase_options import EraseArguments, with_erase_options
-from secede.cli.options import Json, OptionalTrigger
-from secede.cli.output import print_json
+from secede.cli.erase_options import EraseArguments, read_request_file, with_erase_options
+from secede.cli.shared import Json, OptionalTrigger, print_json
 from secede.errors import ConfigError, SecedeError
 
 if TYPE_CHECKING:

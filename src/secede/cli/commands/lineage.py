@@ -9,8 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from secede.cli.options import Json
-from secede.cli.output import print_json
+from secede.cli.shared import Json, print_json
 from secede.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:

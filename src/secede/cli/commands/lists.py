@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from secede import scenarios as scenario_table
-from secede.cli.options import Json
-from secede.cli.output import print_json
+from secede.cli.shared import Json, print_json
 from secede.data import catalog
 from secede.data.entry import Entry
 from secede.experiments import presets as preset_files

@@ -1,9 +1,8 @@
-"""`secede request`: sign a request for erasure, and recognise the file of one."""
+"""`secede request`: sign a request for erasure."""
 
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +10,8 @@ from typing import Annotated
 import typer
 
 from secede.cli.commands.verify import model_digest
-from secede.cli.options import Json, Trigger
-from secede.cli.output import print_json
-from secede.errors import ConfigError, RequestError, TrustError
+from secede.cli.shared import Json, Trigger, print_json
+from secede.errors import ConfigError, RequestError
 
 
 def request(
@@ -66,32 +64,6 @@ def request(
     print(f"{out}  {client} asks {federation} for erasure ({trigger})")
     print(f"request {document.digest()}")
     print(f"send it before {document.expires}")
-
-
-def read_request_file(path: Path) -> bytes:
-    """Return a signed request, not verified; ConfigError if the file is plainly another one.
-
-    A damaged request is returned: verifying it says what is wrong.
-    """
-    from secede.erasure import ENVELOPE_FIELDS, MAX_REQUEST_BYTES, parse_json, read_bounded
-
-    kind = "is a folder and" if path.is_dir() else "is"
-    other = ConfigError(
-        f"{path} {kind} no request: give the file that `secede request` wrote, request.json "
-        "unless --out named another"
-    )
-    if path.is_dir():
-        raise other
-    try:
-        data = read_bounded(path, MAX_REQUEST_BYTES)
-    except TrustError as error:  # longer than any request
-        raise other from error
-    if not data.startswith(b"{"):
-        raise other
-    with suppress(TrustError):
-        if not ENVELOPE_FIELDS & parse_json(data, MAX_REQUEST_BYTES).keys():
-            raise other
-    return data
 
 
 def _from_home(folder: Path, federation: str | None, model: str | None) -> tuple[str, str]:

@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from secede.cli.commands.erase import check_simulated
-from secede.cli.options import HomeFolder, Json, group_with_default
-from secede.cli.output import print_json
+from secede.cli.shared import HomeFolder, Json, group_with_default, print_json
 from secede.errors import ConfigError
 
 if TYPE_CHECKING:

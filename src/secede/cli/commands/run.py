@@ -13,7 +13,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from secede.cli.options import (
+from secede.cli.progress import drawing, progress
+from secede.cli.shared import (
     Device,
     Executor,
     Jobs,
@@ -24,9 +25,8 @@ from secede.cli.options import (
     Precision,
     Rounds,
     Seeds,
+    print_json,
 )
-from secede.cli.output import print_json
-from secede.cli.progress import drawing, progress
 from secede.errors import ConfigError, StoppedError
 from secede.experiments import presets
 from secede.experiments.config import Config, override

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secede.cli.options import Auditors, Json, Keys, ServerName
-from secede.cli.output import naming, print_json
+from secede.cli.shared import Auditors, Json, Keys, ServerName, naming, print_json
 from secede.errors import ConfigError, TrustError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.commands import secede
-from secede.cli import output
-from secede.errors import StorageError, TrustError
+from secede.cli.app import show_log
+from secede.errors import StorageError
 
 LOGGER = logging.getLogger("secede.somewhere")
 
@@ -20,14 +20,14 @@ def log_three() -> None:
 
 
 def test_standard_error_shows_steps_and_worries(capsys: pytest.CaptureFixture[str]) -> None:
-    output.show_log()
-    output.show_log()  # of two calls the last one counts
+    show_log()
+    show_log()  # of two calls the last one counts
     log_three()
     assert capsys.readouterr().err.splitlines() == ["a step", "warning: a worry"]
 
 
 def test_verbose_shows_details_and_their_source(capsys: pytest.CaptureFixture[str]) -> None:
-    output.show_log(verbose=True)
+    show_log(verbose=True)
     log_three()
     lines = capsys.readouterr().err.splitlines()[-3:]
     assert lines == ["debug: secede.somewhere: a detail", "a step", "warning: a worry"]
@@ -38,7 +38,7 @@ def test_a_log_file_has_everything_with_time_and_source(
 ) -> None:
     path = tmp_path / "new" / "secede.log"
     for _ in range(2):  # it is appended to
-        output.show_log(file=path)
+        show_log(file=path)
         log_three()
     assert "a detail" not in capsys.readouterr().err
     assert path.stat().st_mode & 0o777 == 0o600
@@ -55,7 +55,7 @@ def test_a_log_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file" / "secede.log"):
         with pytest.raises(StorageError, match=f"cannot write the log file {path}: "):
-            output.show_log(file=path)
+            show_log(file=path)
 
 
 def test_the_options_stand_before_the_command(tmp_path: Path) -> None:
@@ -68,10 +68,3 @@ def test_the_options_stand_before_the_command(tmp_path: Path) -> None:
         assert "Traceback" in text  # asked for
         assert "stopped by ConfigError" in text
     assert "Traceback" not in secede("run", "nonsense").stderr
-
-
-def test_an_error_names_its_file_once(tmp_path: Path) -> None:
-    for text in ("cut short", f"{tmp_path}: cut short"):
-        with pytest.raises(TrustError, match=f"^{re.escape(str(tmp_path))}: cut short$"):  # noqa: SIM117
-            with output.naming(tmp_path):
-                raise TrustError(text)

@@ -1,13 +1,18 @@
-"""Options and arguments that several commands share."""
+"""What commands share: options and arguments, and how results and errors are printed."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import click
 import typer
 from typer.core import TyperGroup
+
+from secede.errors import TrustError
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -77,3 +82,18 @@ class _DefaultCommandGroup(TyperGroup):
 def group_with_default(name: str) -> type[TyperGroup]:
     """Return the class of a group whose command `name` may be left out."""
     return type("Group", (_DefaultCommandGroup,), {"default": name})
+
+
+def print_json(value: object) -> None:
+    """Print a result for scripts."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an error about its content."""
+    try:
+        yield
+    except TrustError as error:
+        text = str(error)
+        raise TrustError(text if text.startswith(str(path)) else f"{path}: {text}") from error

@@ -176,7 +176,7 @@ def test_what_nobody_reaches_is_set_to_zero_in_a_layer_written_by_hand(tmp_path:
 def test_the_erasure_after_a_faded_one_takes_the_mean_of_the_others_as_reference(
     deep: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "rounds_that_pay", lambda *_: 0)  # it ends as soon as it may
+    monkeypatch.setattr(rounds, "is_good_enough", lambda *_: True)  # it ends as soon as it may
     wide = small.options(margins=Margins(overall=0.9, per_class=0.99))
     small.erase(deep, small.receive(deep).id, how=wide)
     removed = [

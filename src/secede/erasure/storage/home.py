@@ -175,9 +175,5 @@ class Home:
             )
         return plan
 
-    def remove_parts(self) -> None:
-        """Remove what a kill left half written; the caller has the home's lock."""
-        files.remove_parts(self.path)
-
     def _plan_path(self, digest: str) -> Path:
         return self.path / "plans" / f"{digest}.json"

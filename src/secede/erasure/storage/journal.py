@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -108,8 +107,7 @@ SCHEMA = Schema(name="journal", version=1, statements=_STATEMENTS, check_integri
 class Journal(Database):
     """A journal in its SQLite file; several processes may use it at once."""
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        super().__init__(path, SCHEMA, read_only=read_only)
+    schema = SCHEMA
 
     # Requests
 

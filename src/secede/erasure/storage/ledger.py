@@ -56,8 +56,7 @@ _MAGIC = b"SQLite format 3\0"
 class Ledger(Database):
     """A ledger in its SQLite file; several processes may append to it."""
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        super().__init__(path, SCHEMA, read_only=read_only)
+    schema = SCHEMA
 
     def append(self, body: Document, now: datetime) -> Row:
         """Add one row and wait until it is on the disk; it is stamped no earlier than the last."""

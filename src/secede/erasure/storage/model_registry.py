@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -80,8 +79,7 @@ class Model:
 class ModelRegistry(Database):
     """The registry in its SQLite file."""
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        super().__init__(path, SCHEMA, read_only=read_only)
+    schema = SCHEMA
 
     def promote(self, candidate: Candidate, now: datetime, *, replaces: str | None = None) -> Model:
         """Put a model into service and supersede its parent, in one step.

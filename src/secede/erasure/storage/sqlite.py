@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from secede import files
 from secede.errors import RecordError, SecedeError, StorageError
@@ -46,12 +46,14 @@ class Schema:
 class Database:
     """One SQLite file, made if it is missing unless it is `read_only`."""
 
-    def __init__(self, path: Path, schema: Schema, *, read_only: bool = False) -> None:
-        self.path, self.schema = path, schema
+    schema: ClassVar[Schema]
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
         if not read_only:
             self._create()
         elif not path.is_file():
-            raise RecordError(f"{path}: no such {schema.name}")
+            raise RecordError(f"{path}: no such {self.schema.name}")
         with self.errors():
             # Closing a writable connection would move the log into a file that is refused.
             self.connection = self._connect(_read_only_mode(path) if read_only else "mode=ro")

@@ -148,7 +148,7 @@ def with_checked_replies(participants: Participants, work: Callable[[Server], T]
     while True:
         participants.check_quorum()
         session = participants.session
-        server = session.server(participants.plan)
+        server = session.server()
         retained = tuple(session.engine_numbers(participants.present))
         engine = _CheckedEngine(server.engine, participants)
         try:
@@ -165,7 +165,7 @@ class _CheckedEngine:
         self._session, self._plan = participants.session, participants.plan
         self._last_digest: tuple[State, str] | None = None
         self._leaver = self._session.backend.clients[self._plan.client]
-        self._replays = self._session.replay_detector(self._plan)
+        self._replays = self._session.replay_detector()
 
     def train_round(
         self, state: State, clients: Sequence[int], *, phase: str, number: int

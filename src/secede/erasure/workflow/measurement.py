@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from secede import state as states
 from secede.erasure.defences import gate, reply_checks
 from secede.erasure.defences.gate import Counts
-from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import LeftOut, Reference, Score, Verification
 from secede.erasure.receipts.build import client_scope
 from secede.erasure.storage.transition_details import (
@@ -99,7 +98,7 @@ def verify(session: ErasureSession) -> None:
     assert last.gate is not None
     before, (after, _) = session.load_model(plan.model), session.load_state(last.state_file)
     old, new = read_counts(baseline).overall(), read_counts(last.gate.counts).overall()
-    measured = _at_leaver(session, plan, before, after)
+    measured = _at_leaver(session, before, after)
     limits = _limits(session, baseline)
     limits += [measured.limit] if measured.limit else []
     limits += session.backend.limits(plan.client)
@@ -205,15 +204,13 @@ def score_beside_reference(
 
 def rounds_needed(rounds: Sequence[RoundDetails], baseline: BaselineCounts) -> int | None:
     """Return after how many rounds the model was good enough; None: none that was counted."""
+    return next((d.round for d in rounds if d.passed and is_good_enough(d, baseline)), None)
+
+
+def is_good_enough(done: RoundDetails, baseline: BaselineCounts) -> bool:
+    """Return whether a round's model answers as well as the one from before."""
     level = read_counts(baseline).overall().value
-    for done in rounds:
-        if (
-            done.gate
-            and done.gate.passed
-            and rounds_that_pay(level, [done.gate.accuracy]) is not None
-        ):
-            return done.round
-    return None
+    return done.gate is not None and rounds_that_pay(level, [done.gate.accuracy]) is not None
 
 
 @dataclass(frozen=True)
@@ -225,11 +222,9 @@ class _LeaverMeasurement:
     limit: str | None = None
 
 
-def _at_leaver(
-    session: ErasureSession, plan: Plan, before: State, after: State
-) -> _LeaverMeasurement:
+def _at_leaver(session: ErasureSession, before: State, after: State) -> _LeaverMeasurement:
     """Let the leaver count, if the plan says so and it is there; no erasure needs it."""
-    participants = Participants.of(session)
+    plan, participants = session.plan, Participants.of(session)
     if not plan.measure_at_leaver:
         return _LeaverMeasurement(participants, limit=NOT_SENT)
     if not session.backend.situation(plan.client).leaver_online:
@@ -243,7 +238,7 @@ def _at_leaver(
         if tally.left_out.get(leaver) == reply_checks.SILENT:
             return _LeaverMeasurement(participants, limit=ABSENT)
         counts = tally.counts.get(leaver)
-        if counts is None or not _as_pinned(session, plan, counts):
+        if counts is None or not _as_pinned(session, counts):
             return _LeaverMeasurement(participants, limit=UNSOUND)
         counted.append(counts)
     old, new = counted
@@ -254,10 +249,10 @@ def _at_leaver(
     return _LeaverMeasurement(participants, scores=(measured,))
 
 
-def _as_pinned(session: ErasureSession, plan: Plan, counts: Counts) -> bool:
+def _as_pinned(session: ErasureSession, counts: Counts) -> bool:
     """Return whether counts are of all classes and of as many samples as were pinned."""
-    pinned, backend = session.backend.samples(plan.client), session.backend
-    return len(counts.samples) == backend.classes and pinned in (None, sum(counts.samples))
+    pinned, classes = session.backend.samples(session.plan.client), session.backend.classes
+    return len(counts.samples) == classes and pinned in (None, sum(counts.samples))
 
 
 def _missing(left_out: Sequence[LeftOut], total: int) -> str:

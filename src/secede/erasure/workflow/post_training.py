@@ -17,7 +17,6 @@ from secede.erasure.canonical_json import digest
 from secede.erasure.defences import gate, unused_weights, weight_layout
 from secede.erasure.defences.gate import Counts
 from secede.erasure.defences.reply_checks import MALFORMED, WRONG_SAMPLES
-from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.storage.transition_details import (
     BaselineCounts,
     ClassCounts,
@@ -27,14 +26,12 @@ from secede.erasure.storage.transition_details import (
 )
 from secede.erasure.workflow.attempt import escalate, or_escalate, run_method
 from secede.erasure.workflow.checked_engine import Participants, with_checked_replies
-from secede.erasure.workflow.measurement import read_counts, verify
+from secede.erasure.workflow.measurement import is_good_enough, read_counts, verify
 from secede.erasure.workflow.session import ErasureSession
 from secede.errors import ConfigError
 from secede.federation.engine import Cost
-from secede.federation.robust import by_name
 from secede.state import State
 from secede.unlearning.method import Method, Recovered, Server
-from secede.unlearning.stopping import rounds_that_pay
 
 _MAX_WEIGHTS = 256  # weights that stay as they are, named in the journal
 
@@ -135,7 +132,7 @@ def proceed(session: ErasureSession) -> None:
     """Take one more round; or end, and say whether the gate was passed."""
     progress, plan = session.progress, session.plan
     last = progress.rounds[-1]
-    if not _is_enough(progress.rounds, progress.baseline, plan, session.step):
+    if not _is_enough(session):
         _train_round(session, last)
     elif last.model == plan.model:
         escalate(session, "unchanged", "the model is the one from before: nothing was unlearnt")
@@ -158,7 +155,7 @@ def _train_round(session: ErasureSession, last: RoundDetails) -> None:
             participants, lambda server: _recover(method, server, state, memory, number)
         )
         trained, unused = after.state, None
-        if number == 1 and _removes_unused_weights(session.plan, session.step):
+        if number == 1 and _removes_unused_weights(session):
             trained, unused = _without_unused_weights(session, participants, trained)
         trained = states.tied(trained, session.parameter_aliases)
         details = _round_details(
@@ -192,11 +189,12 @@ def _recover(method: Method, server: Server, state: State, memory: State, number
     return after
 
 
-def _removes_unused_weights(plan: Plan, step: Step) -> bool:
+def _removes_unused_weights(session: ErasureSession) -> bool:
     """Return whether unused weights are taken out in a rung's first round.
 
     An option keeps what a trusted leaver returns, not what a server-side method leaves.
     """
+    plan, step = session.plan, session.step
     if step.rung == "retraining" or step.max_rounds < 2:
         return False
     return not plan.keep_unused_weights or step.rung != "local-step"
@@ -213,9 +211,9 @@ def _without_unused_weights(
     if participants.last_round is None:  # a method of its own, which let nobody train
         return state, None
     start, updates = participants.last_round
-    mean = session.plan.mean
-    is_single = session.backend.situation(session.plan.client).single_updates and mean == "mean"
-    shown = [update.state for update in updates] if is_single else [by_name(mean)(updates)]
+    plan = session.plan
+    is_single = session.backend.situation(plan.client).single_updates and plan.mean == "mean"
+    shown = [update.state for update in updates] if is_single else [session.mean(updates)]
     model = session.backend.fresh_model(0)
     trainable = set(session.trainable) - weight_layout.embeddings(model)
     if session.step.rung != "local-step":
@@ -252,10 +250,9 @@ def _removed(rounds: tuple[RoundDetails, ...]) -> str:
     return ""
 
 
-def _is_enough(
-    rounds: tuple[RoundDetails, ...], baseline: BaselineCounts | None, plan: Plan, step: Step
-) -> bool:
+def _is_enough(session: ErasureSession) -> bool:
     """Return whether no more round is to be taken on this rung."""
+    rounds, baseline, step = session.progress.rounds, session.progress.baseline, session.step
     last = rounds[-1]
     if last.round >= step.max_rounds:
         return True
@@ -263,10 +260,9 @@ def _is_enough(
         return False
     if last.unused_weights is not None and last.unused_weights.changed:
         return False
-    if not last.passed or last.model == plan.model:
+    if not last.passed or last.model == session.plan.model:
         return False
-    accuracies = [done.gate.accuracy for done in rounds if done.gate]
-    return rounds_that_pay(read_counts(baseline).overall().value, accuracies) is not None
+    return any(is_good_enough(done, baseline) for done in rounds)
 
 
 def _round_details(

@@ -17,7 +17,6 @@ from secede.erasure.receipts.build import build_statement
 from secede.erasure.receipts.page import write_page
 from secede.erasure.receipts.verify import Verified, sign_receipt, verify_receipt
 from secede.erasure.storage.model_registry import Candidate, Model
-from secede.erasure.storage.progress import Progress
 from secede.erasure.storage.transition_details import (
     ClosingDetails,
     PromotionDetails,
@@ -94,7 +93,7 @@ def _rehearse(session: ErasureSession, verified: VerificationDetails) -> None:
     carriers = _carriers(session)
     for model in carriers:
         files.check_single(session.home.model_path(model.digest))
-    items = _items_to_destroy(session.progress, verified, carriers)
+    items = _items_to_destroy(session, verified, carriers)
     destroyed = [DestroyedItem(what, digest, now) for what, digest in items]
     head = session.ledger.head()
     _sign(session, promoted=now, completed=now, destroyed=destroyed, head=head)
@@ -144,11 +143,11 @@ def _append_model_rows(session: ErasureSession, serving: Model) -> tuple[Model, 
 
 
 def _items_to_destroy(
-    progress: Progress, verified: VerificationDetails, retired: tuple[Model, ...]
+    session: ErasureSession, verified: VerificationDetails, retired: tuple[Model, ...]
 ) -> list[tuple[str, str | None]]:
     """Return what is to be destroyed: key and digest."""
     items: list[tuple[str, str | None]] = [
-        (what, digest) for what, digest in progress.models if digest != verified.model
+        (what, digest) for what, digest in session.progress.models if digest != verified.model
     ]
     items += [("model-before", model.digest) for model in retired]
     return items + [(what, None) for what in verified.holdings]
@@ -165,10 +164,10 @@ def _destroy(
         session.renew_lease()
         files.delete(session.home.model_path(model.digest))
     session.renew_lease()
-    session.replay_detector(plan).save()
+    session.replay_detector().save()
     session.backend.commit(plan.client, verified.trained_from)
     destroyed, head = list[DestroyedItem](), session.ledger.head()
-    for what, digest in _items_to_destroy(session.progress, verified, retired):
+    for what, digest in _items_to_destroy(session, verified, retired):
         row = session.append_row(
             DestroyedBody(
                 request=session.progress.entry.digest,

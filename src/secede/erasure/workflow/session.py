@@ -52,7 +52,7 @@ from secede.erasure.storage.transition_details import (
 from secede.erasure.types import Document, format_time, parse_time
 from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, RecordError, StateError, StorageError
-from secede.federation.robust import by_name
+from secede.federation.robust import Mean, by_name
 from secede.state import State
 from secede.text import fill_line
 from secede.unlearning.method import Method, Server
@@ -156,11 +156,17 @@ class ErasureSession:
         state, memory = self.state_files.get(name)
         return states.to(state, self.backend.device), states.to(memory, self.backend.device)
 
-    def server(self, plan: Plan) -> Server:
+    @property
+    def mean(self) -> Mean:
+        """The mean that joins updates by the plan."""
+        return by_name(self.plan.mean)
+
+    def server(self) -> Server:
         """Return what a method finds at the server."""
+        plan = self.plan
         state = self.load_model(plan.model)
         server = self.backend.server(plan.client, plan.retained, state, plan.leaver_timeout)
-        return replace(server, mean=by_name(plan.mean))
+        return replace(server, mean=self.mean)
 
     @cached_property
     def parameter_aliases(self) -> dict[str, str]:
@@ -173,10 +179,10 @@ class ErasureSession:
         parameters = self.backend.fresh_model(0).named_parameters()
         return frozenset(name for name, value in parameters if value.requires_grad)
 
-    def replay_detector(self, plan: Plan) -> ReplayDetector:
-        """Return what recognises old updates, those of the plan's leaver among them."""
-        last = self.backend.last_update(plan.client)
-        digests = self.backend.recorded_digests(plan.client)
+    def replay_detector(self) -> ReplayDetector:
+        """Return what recognises old updates, those of the leaver among them."""
+        client = self.plan.client
+        last, digests = self.backend.last_update(client), self.backend.recorded_digests(client)
         return ReplayDetector(self.home.path, self.trainable, last, digests)
 
     def engine_numbers(self, names: tuple[str, ...]) -> list[int]:
@@ -368,7 +374,7 @@ def open_session(
                 number=number,
             )
             _warn(home, clock(), steady_clock())
-            home.remove_parts()
+            files.remove_parts(home.path)  # what a kill left half written
             session.complete_ledger()
             yield session
 

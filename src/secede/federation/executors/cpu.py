@@ -15,8 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor, nn
 
-from secede.federation.executors.executor import Job, Refused, Work, WorkingModel
-from secede.federation.executors.layout import channels_last, pool_before_relu
+from secede.federation.executors.executor import (
+    Job,
+    Refused,
+    Work,
+    WorkingModel,
+    channels_last,
+    pool_before_relu,
+)
 from secede.federation.training import batch_loss, trainable
 from secede.seeding import torch_seeded
 

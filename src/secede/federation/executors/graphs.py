@@ -24,8 +24,15 @@ from secede.federation.executors.capture import (
     release_cached_memory,
     to_device,
 )
-from secede.federation.executors.executor import Job, Refused, Work, WorkingModel, plain_step
-from secede.federation.executors.layout import channels_last, pool_before_relu
+from secede.federation.executors.executor import (
+    Job,
+    Refused,
+    Work,
+    WorkingModel,
+    channels_last,
+    plain_step,
+    pool_before_relu,
+)
 from secede.federation.training import product_precision, trainable
 from secede.seeding import torch_seeded
 

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from secede.federation.executors.layout import pool_before_relu
+from secede.federation.executors.executor import pool_before_relu
 
 
 def network() -> nn.Sequential:

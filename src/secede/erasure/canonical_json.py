@@ -73,6 +73,15 @@ def parse_json(data: bytes, limit: int) -> dict[str, Any]:
     return value
 
 
+def parse_document(kind: type[D], data: bytes, limit: int, what: str) -> D:
+    """Return the document of a kind in `data`; TrustError if it is not `what` it should be."""
+    parse_json(data, limit)
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        raise TrustError(f"not {what}: {describe_errors(error)}") from None
+
+
 def read_bounded(path: Path, limit: int) -> bytes:
     """Return the bytes of a regular file of at most `limit` bytes."""
     try:

@@ -42,8 +42,7 @@ def request(
     from secede.erasure import load_private_key, new_request, sign_request
 
     if home is not None:
-        federation, model = _from_home(home, federation, model)
-        _check_accepted(home, client, key)
+        federation, model = _from_home(home, client, key, federation, model)
     if federation is None or model is None:
         raise ConfigError("give --federation and --model, or --home for both")
     document = new_request(
@@ -66,36 +65,32 @@ def request(
     print(f"send it before {document.expires}")
 
 
-def _from_home(folder: Path, federation: str | None, model: str | None) -> tuple[str, str]:
-    """Return federation and model, those of a home unless they are given."""
-    from secede.erasure import Home, ModelRegistry
+def _from_home(
+    folder: Path, client: str, key: Path, federation: str | None, model: str | None
+) -> tuple[str, str]:
+    """Return federation and model, those of a home unless they are given.
+
+    Raise if the home would refuse a request of `client` signed with `key`.
+    """
+    from secede.erasure import Home, ModelRegistry, load_private_key
 
     home = Home(folder)
     record = home.federation
     with ModelRegistry(home.registry, read_only=True) as registry:
-        serving = registry.serving(record.run)
+        serving, erased = registry.serving(record.run), registry.erased_clients()
     if model is None and serving is None:
         raise ConfigError(f"no model serves in {folder}: give --model")
-    return federation or record.name, model or (serving.digest if serving else "")
-
-
-def _check_accepted(folder: Path, client: str, key: Path) -> None:
-    """Raise if the home would refuse a request of `client` signed with `key`."""
-    from secede.erasure import Home, ModelRegistry, load_private_key
-
-    home = Home(folder)
-    home.federation.client(client)
-    with ModelRegistry(home.registry, read_only=True) as registry:
-        if client in registry.erased_clients():
-            raise RequestError(f"{client!r} was erased already: there is nothing to ask for")
+    record.client(client)
+    if client in erased:
+        raise RequestError(f"{client!r} was erased already: there is nothing to ask for")
     ring, identity = home.keyring(), load_private_key(key).public_key.keyid
-    if client not in ring or ring[client].keyid == identity:
-        return
-    owners = [f"{name}'s key" for name, public in ring.items() if public.keyid == identity]
-    raise ConfigError(
-        f"{key} is {owners[0] if owners else 'a key that nobody has here'}, expected "
-        f"{client}'s, whose public key is {home.keys / f'{client}.pub'}"
-    )
+    if client in ring and ring[client].keyid != identity:
+        owners = [f"{name}'s key" for name, public in ring.items() if public.keyid == identity]
+        raise ConfigError(
+            f"{key} is {owners[0] if owners else 'a key that nobody has here'}, expected "
+            f"{client}'s, whose public key is {home.keys / f'{client}.pub'}"
+        )
+    return federation or record.name, model or (serving.digest if serving else "")
 
 
 def _digest(model: str) -> str:

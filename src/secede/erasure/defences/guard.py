@@ -42,9 +42,6 @@ class UpdateTrace:
         return self.weight / (1 - self.weight) * self.distance
 
 
-MAX_DISTANCE = GuardLimits().max_distance  # units from the centre
-MIN_DISTANCE = GuardLimits().min_distance  # units from every known state
-MIN_LINE_DISTANCE = GuardLimits().min_line_distance  # from the line of global model and last update
 _FINGERPRINT_FACTOR = 4.0  # on `min_distance`, for models of which only a fingerprint is left
 _ROUNDING = 1e-6  # of a radius: a state on the ball's edge is not pulled back for it
 _SAME_DISTANCE = 1e-4  # of the reference's distance: no honest step is nearer to it by chance
@@ -72,9 +69,9 @@ class Guard:
     trace: UpdateTrace | None = None  # of that update, where the server no longer has it
     radius: float | None = None  # plain L2, the method's own; None: the guard's ball
     ball: float | None = None  # radius in units, as are the next three; None: no ball of its own
-    max_distance: float = MAX_DISTANCE
-    min_distance: float = MIN_DISTANCE
-    min_line_distance: float = MIN_LINE_DISTANCE
+    max_distance: float = GuardLimits().max_distance  # from the centre
+    min_distance: float = GuardLimits().min_distance  # from every known state
+    min_line_distance: float = GuardLimits().min_line_distance  # from the line
     registered: Collection[str] = ()  # digests of all models that ever served
     fingerprints: Fingerprints | None = None  # of those whose files may be gone
 

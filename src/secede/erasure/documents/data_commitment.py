@@ -14,10 +14,10 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from secede.erasure.canonical_json import parse_json, to_canonical
-from secede.erasure.types import MAX_SAFE_INTEGER, Count, Digest, Document, Name, describe_errors
+from secede.erasure.canonical_json import parse_document, to_canonical
+from secede.erasure.types import MAX_SAFE_INTEGER, Count, Digest, Document, Name
 from secede.errors import ConfigError, TrustError
 
 SCHEME: Literal["sha256-merkle-v1"] = "sha256-merkle-v1"
@@ -57,10 +57,7 @@ class SampleProof(Document):
     @classmethod
     def read(cls, data: bytes) -> SampleProof:
         """Return the proof in a file; TrustError if it is none, or not canonical."""
-        try:
-            proof = cls.model_validate_json(to_canonical(parse_json(data, MAX_PROOF_BYTES)))
-        except ValidationError as error:
-            raise TrustError(f"not a proof of a sample: {describe_errors(error)}") from None
+        proof = parse_document(cls, data, MAX_PROOF_BYTES, "a proof of a sample")
         if proof.content() != data:
             raise TrustError("the proof is not canonical JSON as it was written")
         return proof

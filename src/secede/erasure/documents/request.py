@@ -19,7 +19,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from secede.erasure.canonical_json import digest, parse_json, to_canonical
+from secede.erasure.canonical_json import digest, parse_document, to_canonical
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import SERVER, PrivateKey, PublicKey
 from secede.erasure.types import (
@@ -166,10 +166,7 @@ def check_times(request: Request, now: datetime) -> None:
 def unverified_request(data: bytes) -> Request:
     """Return a signed request without verifying it."""
     payload = dsse.unverified_payload(data, REQUEST_TYPE, limit=MAX_REQUEST_BYTES)
-    try:
-        request = Request.model_validate(parse_json(payload, MAX_REQUEST_BYTES))
-    except ValidationError as error:
-        raise TrustError(f"not a request for erasure: {describe_errors(error)}") from None
+    request = parse_document(Request, payload, MAX_REQUEST_BYTES, "a request for erasure")
     if request.payload() != payload:
         raise TrustError("the request is not canonical JSON as it was signed")
     return request
@@ -229,7 +226,5 @@ def verify_acknowledgement(
         raise TrustError(f"no public key of the server {server!r}")
     key = {server: keys[server]}
     payload, _ = dsse.verify(data, ACKNOWLEDGEMENT_TYPE, key, limit=MAX_ACKNOWLEDGEMENT_BYTES)
-    try:
-        return Acknowledgement.model_validate(parse_json(payload, MAX_ACKNOWLEDGEMENT_BYTES))
-    except ValidationError as error:
-        raise TrustError(f"not an acknowledgement: {describe_errors(error)}") from None
+    limit = MAX_ACKNOWLEDGEMENT_BYTES
+    return parse_document(Acknowledgement, payload, limit, "an acknowledgement")

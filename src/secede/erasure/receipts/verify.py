@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
-
-from secede.erasure.canonical_json import parse_json
+from secede.erasure.canonical_json import parse_document
 from secede.erasure.documents.ledger_rows import (
     START,
     BodyOfRequest,
@@ -42,7 +40,7 @@ from secede.erasure.documents.receipt import (
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import SERVER, PrivateKey, PublicKey
 from secede.erasure.storage.ledger import rows_of_export, walk_chain
-from secede.erasure.types import Document, describe_errors
+from secede.erasure.types import Document
 from secede.errors import TrustError
 from secede.text import short_digest
 
@@ -135,11 +133,7 @@ def unverified_statement(data: bytes) -> Statement:
 
 
 def _parse(payload: bytes) -> Statement:
-    parse_json(payload, MAX_RECEIPT_BYTES)
-    try:
-        statement = Statement.model_validate_json(payload)
-    except ValidationError as error:
-        raise TrustError(f"not a receipt of an erasure: {describe_errors(error)}") from None
+    statement = parse_document(Statement, payload, MAX_RECEIPT_BYTES, "a receipt of an erasure")
     if statement.payload() != payload:
         raise TrustError("the receipt is not canonical JSON as it was signed")
     return statement

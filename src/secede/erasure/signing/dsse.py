@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints
 from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import UnverifiedSignatureError, VerificationError
 
-from secede.erasure.canonical_json import parse_json, to_canonical
+from secede.erasure.canonical_json import parse_document, to_canonical
 from secede.erasure.signing.keys import PrivateKey, PublicKey
-from secede.erasure.types import Digest, Document, describe_errors
+from secede.erasure.types import Digest, Document
 from secede.errors import TrustError
 from secede.text import short_digest
 
@@ -136,11 +136,7 @@ def _signers(envelope: Envelope, keys: Mapping[str, PublicKey]) -> list[str]:
 
 
 def _read(data: bytes, limit: int) -> Envelope:
-    content = parse_json(data, limit)
-    try:
-        fields = _Fields.model_validate(content)
-    except ValidationError as error:
-        raise TrustError(f"not a DSSE envelope: {describe_errors(error)}") from None
+    fields = parse_document(_Fields, data, limit, "a DSSE envelope")
     try:
         envelope = Envelope.from_dict(fields.model_dump())
     except ValueError as error:

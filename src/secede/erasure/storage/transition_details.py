@@ -61,6 +61,7 @@ class Exchange(Document):
         }
 
 
+MAX_REASON = 500  # characters of a reason
 MAX_NAMED = 400  # clients left out, or states sent, that one transition names
 
 

@@ -19,6 +19,7 @@ import torch
 from secede import state as states
 from secede.erasure.defences.guard import Guard
 from secede.erasure.storage.transition_details import (
+    MAX_REASON,
     EscalationDetails,
     GuardDetails,
     LocalStepDetails,
@@ -42,7 +43,6 @@ from secede.unlearning.method import LocalStepMethod, Method, Server, Start, che
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_REASON_LENGTH = 500  # characters of a reason that the journal keeps
 
 
 class MethodError(SecedeError):
@@ -223,7 +223,7 @@ def escalate(
             rung=step.rung,
             method=step.method,
             outcome=outcome,
-            reason=one_line(reason)[:_REASON_LENGTH],
+            reason=one_line(reason)[:MAX_REASON],
             next_rung=rung + 1 if rung + 1 < len(plan.ladder) else None,
             exchange=participants.exchange() if participants else None,
         )

@@ -44,6 +44,7 @@ from secede.erasure.storage.transition_details import (
     ESCALATED,
     GUARDED,
     LOCAL_STEP,
+    MAX_REASON,
     PLANNED,
     POST_TRAINING,
     PROMOTED,
@@ -67,7 +68,6 @@ from secede.text import printable, shorten
 logger = logging.getLogger(__name__)
 
 _MAX_PLANS = 3  # for a damaged state that is computed again, before somebody must look
-_REASON_LENGTH = 500  # characters of a reason that the journal keeps
 _TEXT_LENGTH = 300  # of one that an acknowledgement states
 
 
@@ -309,7 +309,7 @@ def _take_step(session: ErasureSession, options: EraseOptions) -> None:
             PlanDetails(
                 plan=progress.plan,
                 options=options_to_json(original_options(progress, options)),
-                reason=shorten(reason, _REASON_LENGTH),
+                reason=shorten(reason, MAX_REASON),
             )
         )
 

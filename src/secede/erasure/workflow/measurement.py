@@ -188,16 +188,16 @@ def score_beside_reference(
     measured: Measured,
     reference: Measured,
     level: float,
-    *,
-    of: str = "before",
 ) -> Score:
-    """Return a receipt's score with its interval, beside the same of another model."""
+    """Return a receipt's score with its interval, beside the same of the model from before."""
     return Score.model_validate(
         {
             "about": about,
             "measure": measure,
             **_interval(measured, level),
-            "reference": Reference.model_validate({"model": of, **_interval(reference, level)}),
+            "reference": Reference.model_validate(
+                {"model": "before", **_interval(reference, level)}
+            ),
         }
     )
 

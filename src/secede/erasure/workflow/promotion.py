@@ -18,6 +18,7 @@ from secede.erasure.receipts.page import write_page
 from secede.erasure.receipts.verify import Verified, sign_receipt, verify_receipt
 from secede.erasure.storage.model_registry import Candidate, Model
 from secede.erasure.storage.transition_details import (
+    MAX_REASON,
     ClosingDetails,
     PromotionDetails,
     RefusalDetails,
@@ -29,8 +30,6 @@ from secede.erasure.workflow.session import ErasureSession, delivered_rows
 from secede.errors import RecordError, TrustError
 from secede.text import shorten
 
-_REASON_LENGTH = 500  # characters of a reason that the journal keeps
-
 
 def promote(session: ErasureSession) -> None:
     """Put the verified model into service, retire the old one, destroy, sign, and end."""
@@ -41,7 +40,7 @@ def promote(session: ErasureSession) -> None:
             _rehearse(session, verified)
         except TrustError as error:
             reason = f"no receipt can be made out, so nothing is promoted: {error}"
-            roll_back(session, shorten(reason, _REASON_LENGTH))
+            roll_back(session, shorten(reason, MAX_REASON))
             return
     model = _put_into_service(session, verified)
     retired = _append_model_rows(session, model)

@@ -17,7 +17,7 @@ import torch
 from secede.erasure.defences import unused_weights
 from secede.erasure.defences.gate import Counts, find_loss, tally, total
 from secede.erasure.defences.guard import Guard
-from secede.erasure.defences.weight_layout import find_layers
+from secede.erasure.defences.unused_weights import find_layers
 from secede.erasure.documents.plan import Margins
 from secede.erasure.storage.transition_details import GuardReport
 from secede.errors import GuardError

@@ -18,7 +18,7 @@ from secede.data.samples import Dataset, Samples
 from secede.erasure.defences import unused_weights
 from secede.erasure.defences.gate import Counts, find_loss, tally, total
 from secede.erasure.defences.guard import Guard
-from secede.erasure.defences.weight_layout import find_layers
+from secede.erasure.defences.unused_weights import find_layers
 from secede.erasure.documents.plan import GuardLimits, Margins
 from secede.errors import GuardError, StateError
 from secede.federation.engine import LocalTraining, Update, aggregate

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
 from harness.flower import small
-from secede.erasure.defences import unused_weights, weight_layout
+from secede.erasure.defences import unused_weights
 from secede.errors import ConfigError
 from secede.flower.backend import _outputs
 from secede.flower.storage.store import Store
@@ -39,7 +39,7 @@ def test_the_last_layer_does_not_fade_though_it_is_registered_first(
         faded.append({*how["weights"]})
         return genuine(*given, **how)
 
-    def weights(model: nn.Module, classes: int | None = None) -> weight_layout.ModelLayers:
+    def weights(model: nn.Module, classes: int | None = None) -> unused_weights.ModelLayers:
         asked.append(classes)
         return found(model, classes)
 
@@ -52,9 +52,9 @@ def test_the_last_layer_does_not_fade_though_it_is_registered_first(
             classes=told,
         )
 
-    genuine, found = unused_weights.remove_unused_weights, weight_layout.find_layers
+    genuine, found = unused_weights.remove_unused_weights, unused_weights.find_layers
     monkeypatch.setattr(unused_weights, "remove_unused_weights", fade)
-    monkeypatch.setattr(weight_layout, "find_layers", weights)
+    monkeypatch.setattr(unused_weights, "find_layers", weights)
     monkeypatch.setattr(small, "load_model", HeadFirst)
     monkeypatch.setattr(small.Federation, "store", property(store))
     federation = small.Federation(tmp_path)

@@ -18,7 +18,7 @@ from torch import nn
 from harness.flower.small import CLASSES, SIZES, Federation, initial
 from harness.nvflare.inprocess import Job
 from harness.nvflare.small import MODEL, OPTIONS, erasing, said
-from secede.erasure.defences import weight_layout
+from secede.erasure.defences import unused_weights
 from secede.errors import ConfigError, SecedeError, SilentError
 from secede.flower import backend
 from secede.nvflare.controller import FederationController
@@ -174,13 +174,13 @@ def test_a_wrong_setting_is_told(job: Job, settings: dict[str, Any], message: st
 def test_how_many_classes_there_are_reaches_the_erasure(
     job: Job, monkeypatch: pytest.MonkeyPatch, told: int | None
 ) -> None:
-    asked, found = list[int | None](), weight_layout.find_layers
+    asked, found = list[int | None](), unused_weights.find_layers
 
-    def read(model: nn.Module, classes: int | None = None) -> weight_layout.ModelLayers:
+    def read(model: nn.Module, classes: int | None = None) -> unused_weights.ModelLayers:
         asked.append(classes)
         return found(model, classes)
 
-    monkeypatch.setattr(weight_layout, "find_layers", read)
+    monkeypatch.setattr(unused_weights, "find_layers", read)
     job.run(rounds=3)
     waits = {"leaver_timeout": 0.3, "client_timeout": 0.3}
     job.run(leaver="name:site-1", trigger="other", options={**OPTIONS, **waits}, classes=told)

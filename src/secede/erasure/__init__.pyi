@@ -11,7 +11,7 @@ from .defences.guard import UpdateTrace as UpdateTrace
 from .defences.reply_checks import WRONG_SAMPLES as WRONG_SAMPLES
 from .defences.state_message import pack_state as pack_state
 from .defences.state_message import unpack_state as unpack_state
-from .defences.weight_layout import last_layer as last_layer
+from .defences.unused_weights import last_layer as last_layer
 from .documents.data_commitment import MAX_PROOF_BYTES as MAX_PROOF_BYTES
 from .documents.data_commitment import MAX_SAMPLE_BYTES as MAX_SAMPLE_BYTES
 from .documents.data_commitment import Commitment as Commitment

@@ -7,10 +7,13 @@ value and count do not tell the spread.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from secede.errors import DataError
+
+TOLERANCE = 0.005  # below the accuracy before an erasure, for post-training to stop
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,18 @@ def share(hits: int, count: int) -> Score:
     """Return the score of `hits` among `count` samples."""
     _check_count(count)
     return Score(hits / count, count)
+
+
+def rounds_that_pay(before: float, after: Sequence[float]) -> int | None:
+    """Return the number of rounds after which post-training may stop; None if none is good enough.
+
+    The retained clients compare the accuracy on their own samples `after` 0, 1, 2, ... rounds with
+    that `before` the erasure: good enough is half a point below. A start that is as good already
+    needs no round.
+    """
+    return next(
+        (number for number, accuracy in enumerate(after) if accuracy >= before - TOLERANCE), None
+    )
 
 
 def _check_count(count: int) -> None:

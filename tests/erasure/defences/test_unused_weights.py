@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 from secede.erasure.defences import unused_weights
-from secede.erasure.defences.unused_weights import RIDGE_SHARE, remove_unused_weights, too_large
-from secede.erasure.defences.weight_layout import WeightLayout
+from secede.erasure.defences.unused_weights import (
+    RIDGE_SHARE,
+    WeightLayout,
+    remove_unused_weights,
+    too_large,
+)
 
 
 def ridge(weight: Tensor, changes: list[Tensor], form: WeightLayout | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from harness.erasure import small
 from secede import state as states
 from secede.erasure.defences import unused_weights
 from secede.erasure.defences.guard import Guard
-from secede.erasure.defences.weight_layout import find_layers
+from secede.erasure.defences.unused_weights import find_layers
 from secede.erasure.documents.plan import Margins
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home

@@ -13,7 +13,7 @@ from torch import nn
 from harness.flower import small
 from secede import state as states
 from secede.erasure.defences import unused_weights
-from secede.erasure.defences.weight_layout import find_layers
+from secede.erasure.defences.unused_weights import find_layers
 from secede.erasure.documents.plan import Margins
 from secede.federation.engine import aggregate
 from secede.state import State

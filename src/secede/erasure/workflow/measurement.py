@@ -26,8 +26,8 @@ from secede.erasure.workflow.checked_engine import Participants
 from secede.erasure.workflow.session import ErasureSession
 from secede.state import State
 from secede.text import fill_line
-from secede.unlearning.stopping import rounds_that_pay
 from secede.verification.score import Score as Measured
+from secede.verification.score import rounds_that_pay
 
 AT_OTHERS = "right answers of the retained clients, on their own samples"
 AT_LEAVER = "right answers at the client, on its own samples"

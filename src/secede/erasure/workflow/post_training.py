@@ -14,7 +14,7 @@ import torch
 
 from secede import state as states
 from secede.erasure.canonical_json import digest
-from secede.erasure.defences import gate, unused_weights, weight_layout
+from secede.erasure.defences import gate, unused_weights
 from secede.erasure.defences.gate import Counts
 from secede.erasure.defences.reply_checks import MALFORMED, WRONG_SAMPLES
 from secede.erasure.storage.transition_details import (
@@ -215,14 +215,14 @@ def _without_unused_weights(
     is_single = session.backend.situation(plan.client).single_updates and plan.mean == "mean"
     shown = [update.state for update in updates] if is_single else [session.mean(updates)]
     model = session.backend.fresh_model(0)
-    trainable = set(session.trainable) - weight_layout.embeddings(model)
+    trainable = set(session.trainable) - unused_weights.embeddings(model)
     if session.step.rung != "local-step":
         result = unused_weights.remove_unused_weights(
             state, start, shown, trainable=trainable, weights={}, single=True
         )
         return result.state, UnusedWeights(removed_share=result.share, zeroed=result.zeroed)
     classes = session.backend.classes if session.backend.classes_told else None
-    layers = weight_layout.find_layers(model, classes)
+    layers = unused_weights.find_layers(model, classes)
     unknown = sorted(trainable & {*layers.left_out})
     trainable -= layers.transposed  # an input's values are no column there
     result = unused_weights.remove_unused_weights(

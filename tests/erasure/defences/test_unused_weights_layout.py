@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from secede.erasure.defences.weight_layout import WeightLayout, embeddings, find_layers, last_layer
+from secede.erasure.defences.unused_weights import WeightLayout, embeddings, find_layers, last_layer
 
 
 class Network(nn.Module):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from secede.unlearning.stopping import rounds_that_pay
+from secede.verification.score import rounds_that_pay
 
 
 def test_a_start_that_is_as_good_needs_no_round() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,21 +112,15 @@ def countersign(
     )
 
     signers, private = Signers.load(keys, auditor or ()), load_private_key(key)
+    check = partial(verify_receipt, keys=signers.keys, auditors=signers.auditors, server=server)
     for path in receipts:
-        with (
-            files.lock_folder(path.parent),
-            files.private(),
-        ):  # another may be countersigning it too
+        # Another may be countersigning it too.
+        with files.lock_folder(path.parent), files.private():
             data = read_bounded(path, MAX_RECEIPT_BYTES)
             with naming(path):
-                verified = verify_receipt(
-                    data, signers.keys, auditors=signers.auditors, server=server
-                )
-                _check_entitled(key, private.public_key.keyid, signers, verified)
+                _check_entitled(key, private.public_key.keyid, signers, check(data))
                 signed = countersign_receipt(data, private)
-                verified = verify_receipt(
-                    signed, signers.keys, auditors=signers.auditors, server=server
-                )
+                verified = check(signed)
             files.write_bytes(path, signed)
             page = write_page(verified, path)
         names = list(verified.countersigned_by)
@@ -147,7 +142,6 @@ def model_digest(path: Path) -> str:
 
 def _check_entitled(path: Path, identity: str, signers: Signers, verified: Verified) -> None:
     """Raise if this key is somebody's whose signature on this receipt counts for nothing."""
-
     client = verified.statement.predicate.request.client
     for name, public in signers.keys.items():
         if public.keyid == identity and name != client:

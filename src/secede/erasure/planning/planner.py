@@ -54,10 +54,7 @@ def plan_for(
 
     Nobody is waited for beyond the day that the request is due.
     """
-    run = home.federation.run
-    serving = registry.serving(run)
-    if serving is None:
-        raise RecordError(f"run {run!r} has no serving model in {home.registry}")
+    serving = registry.serving_model(home.federation.run)
     _check_request(request, registry, serving)
     retained = tuple(name for name in serving.clients if name != request.client)
     if not retained:

@@ -150,6 +150,13 @@ class ModelRegistry(Database):
         query = "SELECT digest FROM models WHERE run = ? AND status = 'serving'"
         return next(iter(self._models(query, run)), None)
 
+    def serving_model(self, run: str) -> Model:
+        """Return the run's serving model; RecordError if there is none."""
+        model = self.serving(run)
+        if model is None:
+            raise RecordError(f"run {run!r} has no serving model in {self.path}")
+        return model
+
     def carriers(self, client: str, *, retired: bool = False) -> tuple[Model, ...]:
         """Return the models that still carry `client`; with `retired`, those out of use too."""
         query = (

@@ -282,7 +282,7 @@ def _advance(session: ErasureSession, options: EraseOptions) -> None:
         _make_plan(session, options)
     elif promotion.is_promoted(session):
         promotion.promote(session)  # cut short: whatever serves by now, what was begun is ended
-    elif session.serving_model().digest != session.plan.model:
+    elif session.registry.serving_model(session.run).digest != session.plan.model:
         _make_plan(session, options, reason="another model was put into service meanwhile")
     elif progress.rung >= len(session.plan.ladder):
         promotion.roll_back(session)

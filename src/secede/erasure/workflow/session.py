@@ -31,7 +31,7 @@ from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Holder
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.locks import LEASE_SECONDS, HomeLock, lease_request, lock_home
-from secede.erasure.storage.model_registry import Model, ModelRegistry
+from secede.erasure.storage.model_registry import ModelRegistry
 from secede.erasure.storage.progress import ALLOWED, TERMINAL, Progress
 from secede.erasure.storage.state_files import StateFiles
 from secede.erasure.storage.transition_details import (
@@ -51,7 +51,7 @@ from secede.erasure.storage.transition_details import (
 )
 from secede.erasure.types import Document, format_time, parse_time
 from secede.erasure.workflow import consistency
-from secede.errors import ConfigError, RecordError, StateError, StorageError
+from secede.errors import ConfigError, StateError, StorageError
 from secede.federation.robust import Mean, by_name
 from secede.state import State
 from secede.text import fill_line
@@ -127,13 +127,6 @@ class ErasureSession:
     def fingerprints(self) -> Fingerprints:
         """The fingerprints of registered models."""
         return Fingerprints(self.home.path / "sketches")
-
-    def serving_model(self) -> Model:
-        """Return the registered model that serves."""
-        model = self.registry.serving(self.run)
-        if model is None:
-            raise RecordError(f"run {self.run!r} has no serving model in {self.home.registry}")
-        return model
 
     def load_model(self, digest: str) -> dict[str, Tensor]:
         """Return a model that was put into service, on the engine's device.

@@ -19,7 +19,7 @@ from secede.data import catalog
 from secede.data.entry import Entry
 from secede.experiments import presets as preset_files
 from secede.federation import executors as executor_table
-from secede.unlearning.registry import METHODS
+from secede.unlearning.registry import METHODS, describe
 from secede.unlearning.registry import Entry as Method
 
 
@@ -66,8 +66,6 @@ def methods(
 
 def _describe(method: str, *, as_json: bool) -> None:
     """Print what a method does and needs, and its settings with their defaults."""
-    from secede.unlearning.registry import describe
-
     entry, settings = describe(method, search=Path.cwd())
     rows = [
         {

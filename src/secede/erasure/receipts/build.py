@@ -41,7 +41,7 @@ from secede.erasure.types import Setting, describe_errors, format_time
 from secede.errors import TrustError
 
 _MEANS = {"mean": "weighted-mean", "trimmed": "trimmed-mean", "median": "median"}
-# Fields of plan and step that the receipt has elsewhere, or that are about other rungs.
+# Fields of the plan that the receipt has elsewhere, or that are about other rungs.
 _ELSEWHERE_IN_PLAN = {
     "version",
     "request",
@@ -52,15 +52,6 @@ _ELSEWHERE_IN_PLAN = {
     "ladder",
     "omitted",
     "retained",
-}
-_ELSEWHERE_IN_STEP = {
-    "rung",
-    "method",
-    "settings",
-    "parameters",
-    "needs",
-    "upload_bytes",
-    "download_bytes",
 }
 
 
@@ -141,7 +132,7 @@ def _settings(plan: Plan, step: Step) -> dict[str, Setting]:
     """Return every setting of the plan for a step by name, as `margins.overall` where nested."""
     values = {
         **plan.model_dump(mode="json", exclude=_ELSEWHERE_IN_PLAN),
-        **step.model_dump(mode="json", exclude=_ELSEWHERE_IN_STEP),
+        **step.model_dump(mode="json", include={"max_rounds", "min_rounds"}),
     }
     flat: dict[str, Setting] = {}
     for name, value in values.items():

@@ -42,7 +42,7 @@ def tamper(path: Path, *statements: str, keep_triggers: bool = True) -> None:
         for statement in statements:
             connection.execute(statement)
         if keep_triggers:
-            for statement in ledgers.SCHEMA.statements[1:]:
+            for statement in ledgers.Ledger.statements[1:]:
                 connection.execute(statement)
 
 

@@ -47,7 +47,7 @@ from secede.erasure.storage.journal_entries import (
     parse_row_time,
     unknown_request,
 )
-from secede.erasure.storage.sqlite import Database, Schema
+from secede.erasure.storage.sqlite import Database
 from secede.erasure.types import check_name, format_time, parse_time
 from secede.errors import ConfigError, RecordError, SecedeError
 
@@ -101,13 +101,13 @@ BEGIN SELECT RAISE(ABORT, 'transitions are append-only'); END""",
     most INTEGER NOT NULL CHECK (most >= 0)
 )""",
 )
-SCHEMA = Schema(name="journal", version=1, statements=_STATEMENTS, check_integrity=True)
 
 
 class Journal(Database):
     """A journal in its SQLite file; several processes may use it at once."""
 
-    schema = SCHEMA
+    kind, version, statements = "journal", 1, _STATEMENTS
+    check_integrity = True
 
     # Requests
 

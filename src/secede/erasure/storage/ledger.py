@@ -26,7 +26,7 @@ from secede.erasure.documents.ledger_rows import (
     kind_of,
     link_row,
 )
-from secede.erasure.storage.sqlite import Database, Schema
+from secede.erasure.storage.sqlite import Database
 from secede.erasure.types import Document, parse_time
 from secede.errors import RecordError, TrustError
 
@@ -48,7 +48,6 @@ BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
 WHEN NEW.number IS NOT (SELECT coalesce(max(number), 0) + 1 FROM rows)
 BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
 )
-SCHEMA = Schema(name="ledger", version=1, statements=_STATEMENTS, damage=TrustError)
 _COLUMNS = "number, at, kind, body, previous, hash"
 _MAGIC = b"SQLite format 3\0"
 
@@ -56,7 +55,8 @@ _MAGIC = b"SQLite format 3\0"
 class Ledger(Database):
     """A ledger in its SQLite file; several processes may append to it."""
 
-    schema = SCHEMA
+    kind, version, statements = "ledger", 1, _STATEMENTS
+    damage = TrustError
 
     def append(self, body: Document, now: datetime) -> Row:
         """Add one row and wait until it is on the disk; it is stamped no earlier than the last."""

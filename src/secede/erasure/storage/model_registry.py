@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from secede.erasure.storage.sqlite import Database, Schema
+from secede.erasure.storage.sqlite import Database
 from secede.erasure.types import Count, Digest, Document, Name, Status, describe_errors, format_time
 from secede.errors import GuardError, RecordError
 from secede.text import short_digest
@@ -49,7 +49,6 @@ _STATEMENTS = (
 WHEN OLD.status = 'retired' AND NEW.status != 'retired'
 BEGIN SELECT RAISE(ABORT, 'a retired model stays retired'); END""",
 )
-SCHEMA = Schema(name="registry of models", version=1, statements=_STATEMENTS)
 
 
 class Candidate(Document):
@@ -79,7 +78,7 @@ class Model:
 class ModelRegistry(Database):
     """The registry in its SQLite file."""
 
-    schema = SCHEMA
+    kind, version, statements = "registry of models", 1, _STATEMENTS
 
     def promote(self, candidate: Candidate, now: datetime, *, replaces: str | None = None) -> Model:
         """Put a model into service and supersede its parent, in one step.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -31,29 +30,22 @@ _DAMAGE = {
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Schema:
-    """What a kind of file holds."""
-
-    name: str  # as errors call the file
-    version: int
-    statements: tuple[str, ...]
-    damage: type[SecedeError] = RecordError  # raised for a damaged file
-    # Integrity is checked at each opening. For a large file whose rows are checked otherwise, off.
-    check_integrity: bool = False
-
-
 class Database:
     """One SQLite file, made if it is missing unless it is `read_only`."""
 
-    schema: ClassVar[Schema]
+    kind: ClassVar[str]  # as errors call the file
+    version: ClassVar[int]  # of the schema
+    statements: ClassVar[tuple[str, ...]]
+    damage: ClassVar[type[SecedeError]] = RecordError  # raised for a damaged file
+    # Integrity is checked at each opening. For a large file whose rows are checked otherwise, off.
+    check_integrity: ClassVar[bool] = False
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         if not read_only:
             self._create()
         elif not path.is_file():
-            raise RecordError(f"{path}: no such {self.schema.name}")
+            raise RecordError(f"{path}: no such {self.kind}")
         with self.errors():
             # Closing a writable connection would move the log into a file that is refused.
             self.connection = self._connect(_read_only_mode(path) if read_only else "mode=ro")
@@ -125,11 +117,20 @@ class Database:
             return
         if log.exists():
             raise RecordError(
-                f"{self.path}: the {self.schema.name} is missing, but its log {log.name} is there: "
+                f"{self.path}: the {self.kind} is missing, but its log {log.name} is there: "
                 "restore both"
             )
         with suppress(FileExistsError):  # another process was faster, and its file is whole too
-            files.create(self.path, _empty_file(self.schema), 0o600)
+            files.create(self.path, self._empty_file(), 0o600)
+
+    def _empty_file(self) -> bytes:
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+            for statement in self.statements:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {self.version}")
+            content = bytearray(connection.serialize())
+        content[_WAL_VERSIONS] = b"\2\2"
+        return bytes(content)
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -150,19 +151,19 @@ class Database:
 
     def _check(self) -> None:
         """Raise unless the file is sound and of this schema and version."""
-        name, expected = self.schema.name, self.schema.version
+        name, expected = self.kind, self.version
         (version,) = self.connection.execute("PRAGMA user_version").fetchone()
         if version not in (0, expected):  # 0: of a file that is not secede's
             raise RecordError(
                 f"{self.path}: {name} of version {version}, expected version {expected}: use the "
                 "release of secede that wrote it"
             )
-        if version != expected or _statements(self.connection) != {*self.schema.statements}:
-            raise self.schema.damage(
+        if version != expected or _statements(self.connection) != {*self.statements}:
+            raise self.damage(
                 f"{self.path}: not a {name}, or its tables or triggers were changed; it is left as "
                 "it is"
             )
-        if self.schema.check_integrity:
+        if self.check_integrity:
             self._check_integrity()
 
     def _check_integrity(self) -> None:
@@ -179,20 +180,10 @@ class Database:
             raise self._damaged("its end is missing")
 
     def _damaged(self, reason: object) -> SecedeError:
-        return self.schema.damage(
-            f"{self.path}: damaged {self.schema.name} ({printable(reason)[:200]}); it is left as "
+        return self.damage(
+            f"{self.path}: damaged {self.kind} ({printable(reason)[:200]}); it is left as "
             "it is: restore it from a backup"
         )
-
-
-def _empty_file(schema: Schema) -> bytes:
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        for statement in schema.statements:
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {schema.version}")
-        content = bytearray(connection.serialize())
-    content[_WAL_VERSIONS] = b"\2\2"
-    return bytes(content)
 
 
 def _statements(connection: sqlite3.Connection) -> set[str]:

@@ -21,8 +21,7 @@ from secede.erasure.defences.guard import Guard
 from secede.erasure.defences.unused_weights import find_layers
 from secede.erasure.documents.plan import GuardLimits, Margins
 from secede.errors import GuardError, StateError
-from secede.federation.engine import LocalTraining, Update, aggregate
-from secede.federation.robust import Mean
+from secede.federation.engine import LocalTraining, Mean, Update, aggregate
 from secede.federation.simulator import Simulator
 from secede.federation.training import train
 from secede.scenarios.backdoor import Backdoor

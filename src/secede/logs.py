@@ -7,8 +7,7 @@ lines want somebody to look, DEBUG lines are details.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 LOGGER = logging.getLogger("secede")
 
@@ -23,17 +22,6 @@ class LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Pass one line on."""
         self._write(self.format(record))
-
-
-@contextmanager
-def passed_to(write: Callable[[str], None], level: int = logging.INFO) -> Iterator[None]:
-    """Pass lines on to a function for as long as the context lasts."""
-    handler = LineHandler(write, level)
-    add(handler)
-    try:
-        yield
-    finally:
-        LOGGER.removeHandler(handler)
 
 
 def add(handler: logging.Handler) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from secede import logs
 
@@ -22,6 +24,17 @@ class Lines(list[str]):
 class _Collector(logs.LineHandler):
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines.append)
+
+
+@contextmanager
+def passed_to(write: Callable[[str], None]) -> Iterator[None]:
+    """Pass lines on to a function for as long as the context lasts."""
+    handler = logs.LineHandler(write)
+    logs.add(handler)
+    try:
+        yield
+    finally:
+        logs.LOGGER.removeHandler(handler)
 
 
 def forget_all() -> None:

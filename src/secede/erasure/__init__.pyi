@@ -22,8 +22,6 @@ from .documents.data_commitment import check_sample as check_sample
 from .documents.data_commitment import commit_to_samples as commit_to_samples
 from .documents.data_commitment import new_salt as new_salt
 from .documents.data_commitment import prove_sample as prove_sample
-from .documents.ledger_rows import MAX_NAMES as MAX_NAMES
-from .documents.ledger_rows import DeliveredBody as DeliveredBody
 from .documents.ledger_rows import Head as Head
 from .documents.ledger_rows import ModelBody as ModelBody
 from .documents.plan import GuardLimits as GuardLimits

@@ -122,6 +122,9 @@ class Engine(Protocol):
         ...
 
 
+Mean = Callable[[Sequence[Update]], dict[str, Tensor]]
+
+
 def aggregate(updates: Sequence[Update]) -> dict[str, Tensor]:
     """Return FedAvg's mean, weighted by samples; raise and name a client that is not finite."""
     averaged = mean([u.state for u in updates], [u.samples for u in updates])

@@ -10,7 +10,7 @@ half of the mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -18,9 +18,7 @@ from torch import Tensor
 
 from secede import state as states
 from secede.errors import ConfigError, did_you_mean
-from secede.federation.engine import Update, aggregate
-
-Mean = Callable[[Sequence[Update]], dict[str, Tensor]]
+from secede.federation.engine import Mean, Update, aggregate
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 from .client import ClientErasure as ClientErasure
 from .controller import FederationController as FederationController
 from .controller import Store as Store
-from .tasks import TaskGrid as TaskGrid
 
 __all__: list[str]

@@ -111,7 +111,7 @@ def to_message(task: object) -> TaskMessage:
     step = step.step if isinstance(step, LocalStepMethod) else step
     step_type = type(step)
     for name, entry in METHODS.items():
-        module, _, attribute = entry.class_path.partition(":")
+        module, attribute = entry.class_path
         if isinstance(task, TakeStep) and name in LOCAL and step_type.__name__ == attribute:
             if step_type.__module__ != f"secede.unlearning.methods.{module}":
                 continue

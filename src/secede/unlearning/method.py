@@ -22,9 +22,9 @@ from secede.federation.engine import (
     Engine,
     LocalTraining,
     Loss,
+    Mean,
     aggregate,
 )
-from secede.federation.robust import Mean
 from secede.state import State
 from secede.unlearning.update_history import UpdateHistory
 

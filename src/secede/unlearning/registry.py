@@ -74,7 +74,6 @@ class Entry:
     """One method of the registry: its name, where it runs, its summary, source and needs."""
 
     name: str
-    class_path: str  # "module:class" below secede.unlearning.methods
     runs_at: Literal["leaver", "server", "everyone"]
     summary: str
     source: str
@@ -82,6 +81,13 @@ class Entry:
     scenarios: tuple[str, ...] | None = None  # the only scenarios that it works in; None: all
     poor_in: tuple[str, ...] = ()  # scenarios in which other methods are better
     erases: bool = True  # False: a baseline or an ablation, not fit for an erasure
+    class_name: str = ""  # where it is not the method's name in capitals
+
+    @property
+    def class_path(self) -> tuple[str, str]:
+        """The module below `secede.unlearning.methods`, and its class."""
+        module = self.name.replace("-", "_")
+        return module, self.class_name or module.title().replace("_", "")
 
 
 # In the order in which to try them, where they work: see docs/comparison.md.
@@ -91,7 +97,6 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
         for entry in (
             Entry(
                 name="second-choice",
-                class_path="second_choice:SecondChoice",
                 runs_at="leaver",
                 summary="distil the others' mean without the labels that are the leaver's own",
                 source="ours; descends from FedQUIT",
@@ -99,7 +104,6 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
             ),
             Entry(
                 name="virtual-teacher",
-                class_path="virtual_teacher:VirtualTeacher",
                 runs_at="leaver",
                 summary="distil the model's own outputs with the true class lowered",
                 source="Mora et al. 2024, FedQUIT",
@@ -107,7 +111,6 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
             ),
             Entry(
                 name="projected-ascent",
-                class_path="projected_ascent:ProjectedAscent",
                 runs_at="leaver",
                 summary="ascend the leaver's loss in a ball around the others' mean",
                 source="Halimi et al. 2022, Algorithm 1",
@@ -115,7 +118,6 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
             ),
             Entry(
                 name="distillation",
-                class_path="distillation:Distillation",
                 runs_at="server",
                 summary="subtract the leaver's updates, then distil the old model at the server",
                 source="Wu et al. 2022",
@@ -124,7 +126,7 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
             ),
             Entry(
                 name="federaser",
-                class_path="federaser:FedEraser",
+                class_name="FedEraser",
                 runs_at="server",
                 summary="replay the recorded rounds without the leaver, with calibrated updates",
                 source="Liu et al. 2021, FedEraser",
@@ -132,28 +134,24 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
             ),
             Entry(
                 name="weight-negation",
-                class_path="weight_negation:WeightNegation",
                 runs_at="server",
                 summary="negate the first layer, then post-train",
                 source="Khalil et al. 2025, NoT",
             ),
             Entry(
                 name="rapid-retrain",
-                class_path="rapid_retrain:RapidRetrain",
                 runs_at="server",
                 summary="retrain from scratch with steps scaled by the Fisher information",
                 source="Liu et al. 2022, INFOCOM",
             ),
             Entry(
                 name="retrain",
-                class_path="retrain:Retrain",
                 runs_at="server",
                 summary="retrain from scratch without the leaver: exact and expensive",
                 source="gold standard",
             ),
             Entry(
                 name="negated-update",
-                class_path="negated_update:NegatedUpdate",
                 runs_at="everyone",
                 summary="train one round with the leaver's update negated",
                 source="Mora et al. 2025, PUF",
@@ -161,7 +159,6 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
             ),
             Entry(
                 name="orthogonal-descent",
-                class_path="orthogonal_descent:OrthogonalDescent",
                 runs_at="everyone",
                 summary="unlearn orthogonally to the others' gradients, then hold post-training",
                 source="Pan et al. 2025, FedOSD",
@@ -169,7 +166,6 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
             ),
             Entry(
                 name="class-pruning",
-                class_path="class_pruning:ClassPruning",
                 runs_at="everyone",
                 summary="zero the channels that discriminate the erased classes",
                 source="Wang et al. 2022",
@@ -178,7 +174,6 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
             ),
             Entry(
                 name="gradient-ascent",
-                class_path="gradient_ascent:GradientAscent",
                 runs_at="leaver",
                 summary="ascend the leaver's loss without a ball (ablation of projected-ascent)",
                 source="Halimi et al. 2022, section 4.2",
@@ -187,7 +182,6 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
             ),
             Entry(
                 name="reference",
-                class_path="reference:Reference",
                 runs_at="leaver",
                 summary="send the others' mean (ablation of projected-ascent without steps)",
                 source="Halimi et al. 2022, w_ref",
@@ -197,7 +191,6 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
             ),
             Entry(
                 name="fine-tune",
-                class_path="fine_tune:FineTune",
                 runs_at="server",
                 summary="post-train the global model without the leaver (forgets little)",
                 source="baseline",
@@ -315,7 +308,7 @@ def _find(name: str, search: Path | None) -> tuple[Entry, type]:
     method = base_name(name)
     if method in METHODS:
         entry = METHODS[method]
-        module, _, attribute = entry.class_path.partition(":")
+        module, attribute = entry.class_path
         return entry, getattr(import_module(f"secede.unlearning.methods.{module}"), attribute)
     cls = _import_own(method, search)
     return _own_entry(method, cls), cls
@@ -347,7 +340,6 @@ def _own_entry(name: str, cls: type) -> Entry:
         raise ConfigError(f"method {name!r}: its attribute `needs` is {needs!r}, expected a Needs")
     return Entry(
         name=name,
-        class_path=name,
         runs_at="leaver" if is_local else "server",
         summary=(cls.__doc__ or "").strip().partition("\n")[0].rstrip("."),
         source="your own",

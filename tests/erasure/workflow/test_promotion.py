@@ -9,7 +9,7 @@ import pytest
 
 from harness.erasure import small
 from harness.erasure.small import NOW, later, rows
-from secede import logs
+from harness.lines import passed_to
 from secede import state as states
 from secede.erasure.documents.request import new_request, sign_request
 from secede.erasure.planning.options import EraseOptions
@@ -124,7 +124,7 @@ def test_a_holder_that_lost_its_lease_promotes_deletes_and_signs_nothing(
                     journal.release(1, other)
 
     lost = pytest.raises(RecordError, match=r"process 4711 until|is not leased")
-    with lost, logs.passed_to(tell):
+    with lost, passed_to(tell):
         erase.erase(
             home,
             SimulatedBackend(home),

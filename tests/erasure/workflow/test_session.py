@@ -38,7 +38,7 @@ def test_journal_and_plan_are_not_read_again_for_what_is_in_memory(
         monkeypatch.setattr(kind, name, counted)
 
     entry = small.receive(home)
-    for name in ("entry", "transitions", "entries"):
+    for name in ("entry", "transitions", "entries", "ledger_head", "request"):
         count(Journal, name)
     count(Home, "load_plan")
     how = small.options(max_rounds=0, max_server_rounds=0)  # down to the last rung

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from harness import tiny
-from secede import logs
+from harness.lines import passed_to
 from secede import state as states
 from secede.erasure.documents.receipt import RECEIPT_TYPE
 from secede.erasure.documents.request import new_request, sign_request
@@ -144,7 +144,7 @@ def erase(
     now: datetime = NOW,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    with logs.passed_to(tell):
+    with passed_to(tell):
         return workflow.erase(
             home,
             ground or SimulatedBackend(home),

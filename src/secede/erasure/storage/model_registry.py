@@ -130,16 +130,6 @@ class ModelRegistry(Database):
             )
             return self._model(candidate.digest)
 
-    def retire(self, digest: str, now: datetime) -> None:
-        """Take a model out of use for good."""
-        with self.transaction() as connection:
-            self._model(digest)
-            connection.execute(
-                "UPDATE models SET status = 'retired', changed = ? WHERE digest = ? "
-                "AND status != 'retired'",
-                (format_time(now), digest),
-            )
-
     def models(self) -> tuple[Model, ...]:
         """Return all models, in the order in which they came."""
         return self._models("SELECT digest FROM models ORDER BY rowid")

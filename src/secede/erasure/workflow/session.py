@@ -21,7 +21,7 @@ from secede import files
 from secede import state as states
 from secede.erasure.backend import FederationBackend
 from secede.erasure.defences.fingerprints import Fingerprints, ReplayDetector
-from secede.erasure.documents.ledger_rows import MAX_NAMES, DeliveredBody, Row
+from secede.erasure.documents.ledger_rows import MAX_NAMES, DeliveredBody, Head, Row
 from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.documents.request import Request
 from secede.erasure.planning.planner import method_of
@@ -52,7 +52,8 @@ from secede.erasure.storage.transition_details import (
 from secede.erasure.types import Document, format_time, parse_time
 from secede.erasure.workflow import consistency
 from secede.errors import ConfigError, StateError, StorageError
-from secede.federation.robust import Mean, by_name
+from secede.federation.engine import Mean
+from secede.federation.robust import by_name
 from secede.state import State
 from secede.text import fill_line
 from secede.unlearning.method import Method, Server
@@ -78,6 +79,7 @@ class ErasureSession:
     clock: Callable[[], datetime]
     number: int
     _progress: Progress | None = field(default=None, init=False)
+    _saved_head: Head | None = field(default=None, init=False)
     _plans: dict[str, Plan] = field(default_factory=dict, init=False)
 
     @cached_property
@@ -199,8 +201,9 @@ class ErasureSession:
     def save_ledger_head(self) -> None:
         """Save in the journal how far the ledger goes."""
         head = self.ledger.head()
-        if self.journal.ledger_head() != head:
+        if head != (self._saved_head or self.journal.ledger_head()):
             self.journal.save_ledger_head(head)
+        self._saved_head = head
 
     def advance(self, details: TransitionDetails) -> None:
         """Take the request to its next state: journal, lease, ledger."""

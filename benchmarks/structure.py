@@ -42,9 +42,10 @@ def imports() -> networkx.DiGraph:
 def imports_when_loaded() -> networkx.DiGraph:
     """Return the graph of the imports that loading a module runs: not those inside functions.
 
-    A name that a package's `__init__.pyi` lists counts as an import of the module it is in.
+    A name that a package's `__init__.pyi` lists counts as an import of the module it is in. The
+    app that `secede flower init` copies is a user's and no module of ours.
     """
-    modules = {_name(path): path for path in SOURCE.rglob("*.py")}
+    modules = {_name(path): path for path in SOURCE.rglob("*.py") if "templates" not in path.parts}
     lazy = _lazy_names()
     graph = networkx.DiGraph()
     graph.add_nodes_from(modules)

@@ -46,7 +46,7 @@ def test_chains_of_imports_are_short() -> None:
 
 
 def test_modules_import_few_others(graph: networkx.DiGraph) -> None:
-    assert graph.number_of_edges() / len(graph) <= 4.9  # on the way to 4.2
+    assert graph.number_of_edges() / len(graph) <= 4.2
 
 
 def test_folders_and_files_are_small() -> None:

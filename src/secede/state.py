@@ -254,7 +254,9 @@ def with_lengths(change: State, template: State) -> dict[str, Tensor]:
 def masked(state: State, masks: State) -> dict[str, Tensor]:
     """Return `state` with zeros in the rows whose entry in the mask of the same name is false."""
     return {
-        name: value * _as_rows(masks[name], value) if name in masks else value.clone()
+        name: value * masks[name].to(value).view(-1, *[1] * (value.ndim - 1))
+        if name in masks
+        else value.clone()
         for name, value in state.items()
     }
 
@@ -374,10 +376,6 @@ def _middle(values: Sequence[Tensor]) -> Tensor:
     """Return each place's middle value, the lower of two."""
     ordered = torch.stack(list(values)).sort(dim=0).values
     return ordered[(len(values) - 1) // 2].clone()
-
-
-def _as_rows(mask: Tensor, value: Tensor) -> Tensor:
-    return mask.to(value.device, value.dtype).view(-1, *[1] * (value.ndim - 1))
 
 
 def _flat(state: State, names: Sequence[str]) -> Tensor:

@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 from secede import logs
-from secede.experiments.config import Config
+from secede.experiments import Config
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from .canonical_json import save_document as save_document
 from .canonical_json import to_canonical as to_canonical
 from .defences.gate import Counts as Counts
 from .defences.gate import Tally as Tally
-from .defences.gate import tally as tally
+from .defences.gate import collect as collect
 from .defences.guard import UpdateTrace as UpdateTrace
 from .defences.reply_checks import WRONG_SAMPLES as WRONG_SAMPLES
 from .defences.state_message import pack_state as pack_state

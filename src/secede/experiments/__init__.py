@@ -1,1 +1,5 @@
 """Experiments: from a TOML file or preset to a resumable run and its records."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from secede.data.samples import Samples
+from secede.data import Samples
 from secede.experiments.setup import Federation
 from secede.seeding import derive, generator, seeded
 from secede.state import State

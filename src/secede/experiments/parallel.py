@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TypeVar
 
 import torch
@@ -51,7 +51,7 @@ def run_jobs(
     waiting, errors, lock = iter(jobs), list[BaseException](), threading.Lock()
 
     def lane() -> None:
-        with _own_stream(device):
+        with torch.cuda.stream(torch.cuda.Stream()) if device == "cuda" else nullcontext():
             while not stop.is_set():
                 with lock:
                     job = next(waiting, None)
@@ -87,7 +87,3 @@ def use_cores(count: int) -> None:
     """Let this thread's operations run on `count` cores; results round differently with others."""
     torch.get_num_threads()  # the first operation, which sets the process's default
     torch.set_num_threads(count)
-
-
-def _own_stream(device: str) -> AbstractContextManager[object]:
-    return torch.cuda.stream(torch.cuda.Stream()) if device == "cuda" else nullcontext()

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from secede import models, scenarios
-from secede.data import catalog, partition
-from secede.data.samples import Dataset, Samples
+from secede.data import Dataset, Samples, catalog, partition
 from secede.errors import ConfigError
 from secede.experiments.config import Config
 from secede.federation.engine import LocalTraining

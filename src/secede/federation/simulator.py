@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from secede import state as states
-from secede.data.mapstyle import as_samples
+from secede.data import as_samples
 from secede.errors import ConfigError
 from secede.federation.engine import (
     Batch,

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from secede.data.samples import Samples
+from secede.data import Samples
 from secede.errors import ConfigError, DataError, StateError
 from secede.federation.engine import Batch, LocalTraining, Loss
 from secede.text import one_line

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from typing import cast
 
 import torch
 from flwr.serverapp.strategy import FedAvg
@@ -29,19 +28,17 @@ from secede.erasure import (
     Software,
     Tally,
     UpdateTrace,
+    collect,
     is_name,
     last_layer,
-    tally,
 )
-from secede.errors import ConfigError, SilentError
-from secede.federation.engine import ClientSide, Cost, OwnState, ReplyT, RoundReply, Update
-from secede.flower.rounds.engine import FlowerEngine, LiveEngine, RecordedUpdate, TaskReplies
+from secede.errors import ConfigError
+from secede.federation.engine import OwnState, Update
+from secede.flower.rounds.engine import FlowerEngine, LiveEngine, RecordedUpdate
 from secede.flower.rounds.grid import Transport
 from secede.flower.secagg.engine import SecureEngine
 from secede.flower.secagg.legacy_api import SecAggSettings
-from secede.flower.storage import register
-from secede.flower.storage.round_log import Contribution, OpenedSums
-from secede.flower.storage.store import Store
+from secede.flower.storage import Contribution, OpenedSums, Store, register
 from secede.seeding import seeded
 from secede.state import State
 from secede.unlearning.client_tasks import CountRight
@@ -57,32 +54,6 @@ RETURNED_OPENLY = (
     "model it reveals roughly where the client's own last update lay."
 )
 GROWTH = 10.0  # a weight above so many times the recorded one is not taken for honest
-
-
-@dataclass(frozen=True)
-class CollectedReplies:
-    """An engine that returns replies which have come already."""
-
-    collected: TaskReplies
-
-    def train_round(
-        self, state: State, clients: Sequence[int], *, phase: str, number: int
-    ) -> RoundReply:
-        """Refuse: no replies of a round were collected."""
-        raise SilentError("no round can be taken from collected replies")
-
-    def ask(
-        self,
-        client: int,
-        task: Callable[[ClientSide], ReplyT],
-        *,
-        global_state: State,
-        number: int = 0,
-    ) -> tuple[ReplyT, Cost]:
-        """Return the answer that answers."""
-        if client not in self.collected.replies:
-            raise SilentError(f"client {client} did not answer")
-        return cast("ReplyT", self.collected.replies[client]), Cost()
 
 
 class FlowerBackend(FederationBackend):
@@ -213,7 +184,7 @@ class FlowerBackend(FederationBackend):
     def tally(self, clients: Sequence[int], state: State) -> Tally:
         """Let clients count at the same time, and check each reply."""
         replies = self.engine.ask_all(clients, CountRight(), global_state=state)
-        sound = tally(CollectedReplies(replies), clients, state)
+        sound = collect(clients, replies.of)
         left_out = dict(sound.left_out)
         for client, counts in sound.counts.items():
             if sum(counts.samples) > GROWTH * self._weights[client]:

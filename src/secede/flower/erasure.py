@@ -51,8 +51,7 @@ from secede.flower.rounds.recording import Recording
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.legacy_api import SecAggSettings
 from secede.flower.secagg.recording import Secure, SecureRecording
-from secede.flower.storage import register
-from secede.flower.storage.store import Store
+from secede.flower.storage import Store, register
 from secede.unlearning.client_tasks import LIVE
 from secede.unlearning.registry import METHODS, create
 

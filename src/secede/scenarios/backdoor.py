@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from secede.data.samples import Samples
+from secede.data import Samples
 from secede.errors import ConfigError
 from secede.scenarios.scenario import (
     Probe,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from secede.data.samples import Samples
+from secede.data import Samples
 from secede.scenarios.scenario import Probe, Scenario, everyone
 
 

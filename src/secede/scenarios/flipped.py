@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from secede.data.samples import Samples
+from secede.data import Samples
 from secede.scenarios.scenario import (
     Probe,
     Scenario,

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from secede.data.samples import Samples
+from secede.data import Samples
 from secede.errors import ConfigError, DataError
 
 

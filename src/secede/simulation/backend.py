@@ -31,8 +31,7 @@ from secede.erasure import (
     score_beside_reference,
 )
 from secede.errors import ConfigError, RecordError, SilentError, StorageError
-from secede.experiments.config import Config
-from secede.experiments.setup import Federation, federate, load_dataset, make_deterministic
+from secede.experiments import Config, Federation, federate, load_dataset, make_deterministic
 from secede.federation.engine import ClientSide, Cost, OwnState, ReplyT, RoundReply
 from secede.federation.simulator import Simulator
 from secede.state import State

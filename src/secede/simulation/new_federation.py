@@ -14,7 +14,7 @@ from pathlib import Path
 
 from secede import files
 from secede import state as states
-from secede.data.samples import Samples
+from secede.data import Samples
 from secede.erasure import (
     Candidate,
     Client,
@@ -36,10 +36,8 @@ from secede.erasure import Federation as Record
 from secede.erasure import check_commitment as check_samples
 from secede.erasure import prove_sample as prove_row
 from secede.errors import ConfigError, StorageError
+from secede.experiments import TRAINING, Config, Federation, resolve_device
 from secede.experiments import config as configs
-from secede.experiments.arms import TRAINING
-from secede.experiments.config import Config
-from secede.experiments.setup import Federation, resolve_device
 from secede.federation.engine import aggregate
 from secede.simulation.backend import Recipe, Sites
 from secede.state import State

@@ -56,7 +56,9 @@ class PostTrainingHold(LocalMethod):
             return start
         weight = server.weight
         if weight is None:  # only the leaver can know it
-            weight = _reported_weight((start.report or {}).get("own_weight"))
+            told = (start.report or {}).get("own_weight")
+            if isinstance(told, int | float) and math.isfinite(told):
+                weight = float(told)
         numbers = {_HOLD: hold_fraction(weight), _HEAVINESS: heaviness(weight)}
         trainable = {n for n, p in server.fresh_model().named_parameters() if p.requires_grad}
         old = {n: value for n, value in server.global_state.items() if n in trainable}
@@ -90,10 +92,6 @@ class PostTrainingHold(LocalMethod):
         if self.hold_first == "weighed":
             return self.hold * (FIRST_ROUND_SHARE + (1 - FIRST_ROUND_SHARE) * heaviness)
         return self.hold if self.hold_first is None else self.hold_first
-
-
-def _reported_weight(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def heaviness(weight: float | None) -> float:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from secede.data.samples import Samples
+from secede.data import Samples
 from secede.errors import DataError, StateError
 from secede.models.evaluation import evaluating
 from secede.verification.score import Mean, Score, share

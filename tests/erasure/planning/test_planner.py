@@ -18,9 +18,9 @@ from secede import state as states
 from secede.erasure.canonical_json import digest, to_canonical
 from secede.erasure.documents.plan import GuardLimits, Plan
 from secede.erasure.documents.request import unverified_request
-from secede.erasure.planning.options import EraseOptions
+from secede.erasure.planning.options import EraseOptions, method_of, parameters
 from secede.erasure.planning.plan_table import MEAN_LIMITS, plan_table, plan_text
-from secede.erasure.planning.planner import method_of, parameters, rung_of
+from secede.erasure.planning.planner import rung_of
 from secede.erasure.storage.home import Home
 from secede.erasure.workflow import erase
 from secede.errors import ConfigError, RecordError

@@ -50,7 +50,7 @@ def test_the_vertical_axis_is_named_by_what_stands_on_it() -> None:
     )
     assert costs.vertical_label == "MB uploaded"
     assert LINES.vertical_label == "clean accuracy"
-    assert BARS.vertical_label == "attack success"
+    assert BARS.value_label == "attack success"
 
 
 def test_a_plots_arms_come_in_their_order() -> None:

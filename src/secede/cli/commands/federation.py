@@ -45,8 +45,7 @@ def init(
     Example: secede federation init home demo --name north
     """
     from secede.erasure import ModelRegistry
-    from secede.experiments import presets
-    from secede.experiments.config import override
+    from secede.experiments import override, presets
     from secede.simulation.new_federation import create_federation
 
     changes = {"training.rounds": rounds, "device": device, "limit": limit}

@@ -15,8 +15,7 @@ from rich.table import Table
 
 from secede import scenarios as scenario_table
 from secede.cli.shared import Json, print_json
-from secede.data import catalog
-from secede.data.entry import Entry
+from secede.data import Entry, catalog
 from secede.experiments import presets as preset_files
 from secede.federation import executors as executor_table
 from secede.unlearning.registry import METHODS, describe

@@ -28,8 +28,7 @@ from secede.cli.shared import (
     print_json,
 )
 from secede.errors import ConfigError, StoppedError
-from secede.experiments import presets
-from secede.experiments.config import Config, override
+from secede.experiments import Config, override, presets
 
 if TYPE_CHECKING:
     from secede.reports.analysis.verdict import Verdict
@@ -190,7 +189,7 @@ def _run_and_report(
     as_json: bool,
 ) -> None:
     """Run experiments, several seeds at once, and write a report, by default beside the run."""
-    from secede.experiments.runner import run as run_seeds
+    from secede.experiments import run as run_seeds
 
     try:
         with progress() as reporter:

@@ -9,7 +9,7 @@ proportion to its samples: the sums cannot tell. The server's own held-out sampl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -55,10 +55,15 @@ class Tally:
 
 def tally(engine: Engine, clients: Sequence[int], state: State) -> Tally:
     """Let each client count its right answers with `state`; exclude silent and invalid replies."""
+    return collect(clients, lambda client: engine.ask(client, CountRight(), global_state=state))
+
+
+def collect(clients: Sequence[int], ask: Callable[[int], tuple[Reply, Cost]]) -> Tally:
+    """Return what `ask` brings of each client's counts."""
     counts, left_out, cost = dict[int, Counts](), dict[int, str](), Cost()
     for client in clients:
         try:
-            reply, cost_of_one = engine.ask(client, CountRight(), global_state=state)
+            reply, cost_of_one = ask(client)
         except SilentError:
             left_out[client] = SILENT
             continue

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from secede import state as states
 from secede.erasure.defences.fingerprints import Fingerprints
 from secede.erasure.documents.plan import GuardLimits
-from secede.erasure.storage.transition_details import GuardReport
+from secede.erasure.storage import GuardReport
 from secede.errors import ConfigError, GuardError, StateError
 from secede.federation.engine import OwnState
 from secede.state import State

@@ -232,7 +232,10 @@ def find_layers(model: nn.Module, classes: int | None = None) -> ModelLayers:
                 left_out.append(name)
             elif module is not final:
                 weights[name] = layout
-    transposed = frozenset(name for name in left_out if name.startswith(_transposed(model)))
+    parts = tuple(
+        f"{n}." if n else "" for n, m in model.named_modules() if isinstance(m, _TRANSPOSED)
+    )
+    transposed = frozenset(name for name in left_out if name.startswith(parts))
     return ModelLayers(weights=weights, left_out=tuple(left_out), transposed=transposed)
 
 
@@ -285,13 +288,6 @@ def _takes(other: nn.Module, layer: nn.Module) -> bool:
     akin = other is not layer and isinstance(other, nn.Linear) == isinstance(layer, nn.Linear)
     width = _width(layer, "out")
     return akin and width is not None and width == _width(other, "in")
-
-
-def _transposed(model: nn.Module) -> tuple[str, ...]:
-    """Return what the names of transposed convolutions' weights, or of their parts, begin with."""
-    return tuple(
-        f"{n}." if n else "" for n, m in model.named_modules() if isinstance(m, _TRANSPOSED)
-    )
 
 
 def _width(module: nn.Module, side: str) -> int | None:

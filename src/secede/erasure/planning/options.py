@@ -1,8 +1,12 @@
-"""The options of an erasure; the journal keeps them, so that planning again starts from them."""
+"""The options of an erasure, and the parameters of the methods that a plan states.
+
+The journal keeps the options, so that planning again starts from them.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
@@ -11,11 +15,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from secede.erasure.canonical_json import to_canonical
-from secede.erasure.documents.plan import GuardLimits, Margins, Mean
-from secede.erasure.storage.progress import Progress
-from secede.erasure.types import describe_errors
+from secede.erasure.documents.plan import GuardLimits, Margins, Mean, Step
+from secede.erasure.storage import Progress
+from secede.erasure.types import Setting, describe_errors
 from secede.errors import ConfigError, RecordError
-from secede.unlearning.registry import METHODS, base_name
+from secede.unlearning.method import Method, settings_of
+from secede.unlearning.registry import METHODS, base_name, create
 
 TIMEOUT = 3600.0  # seconds
 
@@ -101,3 +106,34 @@ def differ_from_plan(progress: Progress, options: EraseOptions) -> bool:
     """Return whether a request was planned already, with other options than these."""
     original = options_to_json(original_options(progress, options))
     return options != EraseOptions() and options_to_json(options) != original
+
+
+def parameters(method: Method) -> dict[str, Setting]:
+    """Return every parameter of a method by name, as a receipt states it."""
+    return {name: _plain(value) for name, value in settings_of(method).items()}
+
+
+def method_of(step: Step) -> Method:
+    """Return a rung's method with the parameters of its plan, though defaults may have changed."""
+    _, method = create(step.method, step.settings)
+    now = parameters(method)
+    changed = {key: value for key, value in step.parameters.items() if now.get(key) != value}
+    if changed and changed.keys() <= now.keys():
+        _, method = create(step.method, {**step.settings, **changed})
+        now = parameters(method)
+    if now != step.parameters:
+        stated, absent = step.parameters, object()
+        differing = [k for k in {**stated, **now} if stated.get(k, absent) != now.get(k, absent)]
+        raise ConfigError(
+            f"this erasure was planned with other parameters of {step.method} than this version "
+            f"of secede has ({', '.join(differing)}): continue with the version that planned it"
+        )
+    return method
+
+
+def _plain(value: object) -> Setting:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return str(value)[:300] or "none"

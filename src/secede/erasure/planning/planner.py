@@ -7,11 +7,10 @@ one down and some numbers up.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 from torch import nn
@@ -20,15 +19,14 @@ from secede import state as states
 from secede.erasure.backend import FederationBackend
 from secede.erasure.documents.plan import Mean, Omitted, Plan, Step
 from secede.erasure.documents.request import Request
-from secede.erasure.planning.options import EraseOptions
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.model_registry import Model, ModelRegistry
-from secede.erasure.types import Rung, Setting, check_name, describe_errors, format_time
+from secede.erasure.planning.options import EraseOptions, parameters
+from secede.erasure.storage import Home, Model, ModelRegistry
+from secede.erasure.types import Rung, check_name, describe_errors, format_time
 from secede.errors import ConfigError, RecordError, RequestError
 from secede.state import State
 from secede.text import short_digest
 from secede.unlearning import registry as methods
-from secede.unlearning.method import Method, settings_of
+from secede.unlearning.method import Method
 from secede.unlearning.methods.class_pruning import prunable_layers
 from secede.unlearning.methods.federaser import FedEraser
 from secede.unlearning.methods.orthogonal_descent import OrthogonalDescent
@@ -156,10 +154,11 @@ def _step(
     upload_bytes, download_bytes = estimate.rung_bytes(
         rung.entry, rung.method, max_rounds, counted_once=rung.rung == "retraining"
     )
+    given = options.settings.get(rung.entry.name, {})
     return Step(
         rung=rung.rung,
         method=check_name(rung.entry.name, "method"),
-        settings=_with_tuples(options.settings.get(rung.entry.name, {})),
+        settings={name: tuple(v) if isinstance(v, list) else v for name, v in given.items()},
         parameters=parameters(rung.method),
         needs=rung.entry.needs.words(),
         max_rounds=max_rounds,
@@ -243,29 +242,6 @@ def rung_of(entry: Entry) -> Rung:
     return "local-step" if entry.needs.leaver_online else "server-side"
 
 
-def parameters(method: Method) -> dict[str, Setting]:
-    """Return every parameter of a method by name, as a receipt states it."""
-    return {name: _plain(value) for name, value in settings_of(method).items()}
-
-
-def method_of(step: Step) -> Method:
-    """Return a rung's method with the parameters of its plan, though defaults may have changed."""
-    _, method = create(step.method, step.settings)
-    now = parameters(method)
-    changed = {key: value for key, value in step.parameters.items() if now.get(key) != value}
-    if changed and changed.keys() <= now.keys():
-        _, method = create(step.method, {**step.settings, **changed})
-        now = parameters(method)
-    if now != step.parameters:
-        stated, absent = step.parameters, object()
-        differing = [k for k in {**stated, **now} if stated.get(k, absent) != now.get(k, absent)]
-        raise ConfigError(
-            f"this erasure was planned with other parameters of {step.method} than this version "
-            f"of secede has ({', '.join(differing)}): continue with the version that planned it"
-        )
-    return method
-
-
 def _ladder(
     situation: Situation, options: EraseOptions, scenario: str
 ) -> tuple[list[_Rung], list[Omitted]]:
@@ -314,15 +290,3 @@ def _check_mean(mean: Mean, steps: Sequence[Step], situation: Situation, retaine
             raise ConfigError(
                 f"method {step.method!r} has a mean of its own: mean {mean!r} cannot be used"
             )
-
-
-def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-
-
-def _plain(value: object) -> Setting:
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return str(value)[:300] or "none"

@@ -32,11 +32,15 @@ from secede.erasure.documents.receipt import (
     summarise_destroyed,
 )
 from secede.erasure.documents.request import Request, due_date
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.model_registry import Model, ModelRegistry
-from secede.erasure.storage.progress import Progress
-from secede.erasure.storage.transition_details import PROMOTED, RoundDetails
+from secede.erasure.storage import (
+    PROMOTED,
+    Home,
+    Journal,
+    Model,
+    ModelRegistry,
+    Progress,
+    RoundDetails,
+)
 from secede.erasure.types import Setting, describe_errors, format_time
 from secede.errors import TrustError
 

@@ -20,7 +20,6 @@ from secede import files
 from secede.erasure.documents.receipt import (
     STANDING_LIMITS,
     Destroyed,
-    Interval,
     Predicate,
     RequestPart,
     Score,
@@ -162,11 +161,8 @@ def _comparison(score: Score) -> str:
     distance = "the same"
     if abs(points) >= 0.05:
         distance = f"{abs(points):.1f} points {'above' if points > 0 else 'below'}"
-    return f"{distance}; intervals {'overlap' if _overlap(score, reference) else 'do not overlap'}"
-
-
-def _overlap(one: Interval, other: Interval) -> bool:
-    return one.low <= other.high and other.low <= one.high
+    apart = score.low > reference.high or reference.low > score.high
+    return f"{distance}; intervals {'do not overlap' if apart else 'overlap'}"
 
 
 def describe_duration(request: RequestPart) -> str:

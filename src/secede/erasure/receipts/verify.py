@@ -39,7 +39,7 @@ from secede.erasure.documents.receipt import (
 )
 from secede.erasure.signing import dsse
 from secede.erasure.signing.keys import SERVER, PrivateKey, PublicKey
-from secede.erasure.storage.ledger import rows_of_export, walk_chain
+from secede.erasure.storage import rows_of_export, walk_chain
 from secede.erasure.types import Document
 from secede.errors import TrustError
 from secede.text import short_digest

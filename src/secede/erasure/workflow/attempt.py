@@ -18,7 +18,7 @@ import torch
 
 from secede import state as states
 from secede.erasure.defences.guard import Guard
-from secede.erasure.storage.transition_details import (
+from secede.erasure.storage import (
     MAX_REASON,
     EscalationDetails,
     GuardDetails,

@@ -18,13 +18,7 @@ from secede.erasure.defences import reply_checks
 from secede.erasure.defences.state_message import limit_bytes
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import LeftOut
-from secede.erasure.storage.transition_details import (
-    LEAVER,
-    MAX_NAMED,
-    RETAINED,
-    Exchange,
-    Sent,
-)
+from secede.erasure.storage import LEAVER, MAX_NAMED, RETAINED, Exchange, Sent
 from secede.erasure.workflow.session import ErasureSession
 from secede.errors import DataError, GuardError, SecedeError, SilentError, StateError
 from secede.federation.engine import ClientSide, Cost, Engine, ReplyT, RoundReply, Update

@@ -25,12 +25,16 @@ from secede.erasure.documents.ledger_rows import (
 from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
 from secede.erasure.documents.request import Request, due_date
 from secede.erasure.receipts.verify import verify_receipt
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.journal_entries import Entry
-from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.model_registry import ModelRegistry
-from secede.erasure.storage.transition_details import PROMOTED, Transition, read_transition
+from secede.erasure.storage import (
+    PROMOTED,
+    Entry,
+    Home,
+    Journal,
+    Ledger,
+    ModelRegistry,
+    Transition,
+    read_transition,
+)
 from secede.erasure.types import Document, format_time
 from secede.errors import ConfigError, TrustError
 from secede.text import short_digest

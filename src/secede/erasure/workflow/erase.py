@@ -33,14 +33,7 @@ from secede.erasure.planning.options import (
 from secede.erasure.planning.plan_table import plan_text
 from secede.erasure.planning.planner import plan_for
 from secede.erasure.signing.keys import PrivateKey, PublicKey
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.journal_entries import QUOTA, Entry, check_reason
-from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.locks import HomeLock
-from secede.erasure.storage.model_registry import ModelRegistry
-from secede.erasure.storage.progress import Progress
-from secede.erasure.storage.transition_details import (
+from secede.erasure.storage import (
     ESCALATED,
     GUARDED,
     LOCAL_STEP,
@@ -48,14 +41,23 @@ from secede.erasure.storage.transition_details import (
     PLANNED,
     POST_TRAINING,
     PROMOTED,
+    QUOTA,
     RECEIVED,
     SERVER_STEP,
     VERIFIED,
     ClosingDetails,
+    Entry,
     EscalationDetails,
+    Home,
+    HomeLock,
+    Journal,
+    Ledger,
+    ModelRegistry,
     PlanDetails,
+    Progress,
     PromotionDetails,
     Transition,
+    check_reason,
     read_transition,
 )
 from secede.erasure.types import format_time

@@ -14,7 +14,7 @@ from secede.erasure.defences import gate, reply_checks
 from secede.erasure.defences.gate import Counts
 from secede.erasure.documents.receipt import LeftOut, Reference, Score, Verification
 from secede.erasure.receipts.build import client_scope
-from secede.erasure.storage.transition_details import (
+from secede.erasure.storage import (
     BaselineCounts,
     ClassCounts,
     RoundDetails,

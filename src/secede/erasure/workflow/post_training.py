@@ -17,7 +17,7 @@ from secede.erasure.canonical_json import digest
 from secede.erasure.defences import gate, unused_weights
 from secede.erasure.defences.gate import Counts
 from secede.erasure.defences.reply_checks import MALFORMED, WRONG_SAMPLES
-from secede.erasure.storage.transition_details import (
+from secede.erasure.storage import (
     BaselineCounts,
     ClassCounts,
     GateResult,

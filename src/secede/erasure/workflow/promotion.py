@@ -16,10 +16,11 @@ from secede.erasure.documents.receipt import DestroyedItem
 from secede.erasure.receipts.build import build_statement
 from secede.erasure.receipts.page import write_page
 from secede.erasure.receipts.verify import Verified, sign_receipt, verify_receipt
-from secede.erasure.storage.model_registry import Candidate, Model
-from secede.erasure.storage.transition_details import (
+from secede.erasure.storage import (
     MAX_REASON,
+    Candidate,
     ClosingDetails,
+    Model,
     PromotionDetails,
     RefusalDetails,
     RollbackDetails,

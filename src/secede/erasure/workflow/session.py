@@ -24,29 +24,34 @@ from secede.erasure.defences.fingerprints import Fingerprints, ReplayDetector
 from secede.erasure.documents.ledger_rows import MAX_NAMES, DeliveredBody, Head, Row
 from secede.erasure.documents.plan import Plan, Step
 from secede.erasure.documents.request import Request
-from secede.erasure.planning.planner import method_of
+from secede.erasure.planning.options import method_of
 from secede.erasure.signing.keys import SERVER, PrivateKey
-from secede.erasure.storage.home import Home
-from secede.erasure.storage.journal import Journal
-from secede.erasure.storage.journal_entries import Holder
-from secede.erasure.storage.ledger import Ledger
-from secede.erasure.storage.locks import LEASE_SECONDS, HomeLock, lease_request, lock_home
-from secede.erasure.storage.model_registry import ModelRegistry
-from secede.erasure.storage.progress import ALLOWED, TERMINAL, Progress
-from secede.erasure.storage.state_files import StateFiles
-from secede.erasure.storage.transition_details import (
+from secede.erasure.storage import (
+    ALLOWED,
+    LEASE_SECONDS,
     LEAVER,
     RETAINED,
+    TERMINAL,
     ClosingDetails,
     EscalationDetails,
+    Holder,
+    Home,
+    HomeLock,
+    Journal,
+    Ledger,
+    ModelRegistry,
     PlanDetails,
+    Progress,
     PromotionDetails,
     RoundDetails,
     Sent,
     StartDetails,
+    StateFiles,
     Transition,
     TransitionDetails,
     VerificationDetails,
+    lease_request,
+    lock_home,
     read_transition,
 )
 from secede.erasure.types import Document, format_time, parse_time

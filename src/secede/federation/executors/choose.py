@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from secede import state as states
-from secede.data.samples import Samples
+from secede.data import Samples
 from secede.errors import ConfigError
 from secede.federation.executors import AUTO, check_name
 from secede.federation.executors.cpu import Cpu

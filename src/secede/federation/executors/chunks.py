@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from secede import state as states
-from secede.data.samples import Samples
+from secede.data import Samples
 from secede.federation.executors.capture import MAX_BLOCK_STEPS, release_cached_memory
 from secede.federation.executors.executor import Job, Work
 from secede.federation.training import batch_loss

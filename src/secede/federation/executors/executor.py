@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from secede import state as states
-from secede.data.samples import Samples
+from secede.data import Samples
 from secede.federation.engine import LocalTraining, Loss
 from secede.federation.training import Precision, batch_loss, product_precision, train, trainable
 from secede.seeding import torch_seeded

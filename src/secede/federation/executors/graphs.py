@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from secede.data.samples import Samples
+from secede.data import Samples
 from secede.federation.executors.capture import (
     MAX_BLOCK_STEPS,
     Block,

@@ -18,8 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, default_collate, default_convert
 
 from secede import state as states
-from secede.data.mapstyle import as_samples
-from secede.data.samples import Samples
+from secede.data import Samples, as_samples
 from secede.errors import ConfigError
 from secede.federation.engine import Batch, ClientSide, LocalTraining, Loss, OwnState
 from secede.federation.training import batches, orders, product_precision

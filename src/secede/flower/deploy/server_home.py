@@ -23,8 +23,7 @@ from secede.erasure import (
 )
 from secede.errors import ConfigError, RecordError, RolledBackError
 from secede.flower.protocol.nodes import select
-from secede.flower.storage.round_log import RoundLog
-from secede.flower.storage.training_state import TrainingState
+from secede.flower.storage import RoundLog, TrainingState
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node
 from secede.flower.rounds import supported_strategies
 from secede.flower.rounds.grid import DeadlineGrid, SubsetGrid, Transport
-from secede.flower.storage.round_log import Contribution, config_from_json
+from secede.flower.storage import Contribution, config_from_json
 from secede.state import State
 from secede.unlearning import client_tasks
 from secede.unlearning.client_tasks import Task, TaskMessage
@@ -63,6 +63,13 @@ class TaskReplies:
     failures: Mapping[int, SecedeError]
     crashed: frozenset[int] = frozenset()  # failures of the client's app, which may be temporary
     cost: Cost
+
+    def of(self, client: int) -> tuple[Reply, Cost]:
+        """Return a client's counts or measures; their cost is in the sum of all."""
+        reply = self.replies.get(client)
+        if not isinstance(reply, Reply):
+            raise SilentError(f"client {client} did not answer")
+        return reply, Cost()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,7 @@ from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node, Roster
 from secede.flower.rounds import supported_strategies
 from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, reply_error, with_fast_polls
-from secede.flower.storage.round_log import Contribution, config_to_json
-from secede.flower.storage.store import Store
+from secede.flower.storage import Contribution, Store, config_to_json
 from secede.state import State
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from secede.flower.rounds.engine import LiveEngine, RoundResult
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.grid import FitMessages, SecAggGrid, SecAggRound
 from secede.flower.secagg.legacy_api import SecAggSettings
-from secede.flower.storage.round_log import OpenedSums
+from secede.flower.storage import OpenedSums
 from secede.state import State
 
 logger = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ from secede.flower._flwr import (
 from secede.flower.protocol import arrays
 from secede.flower.protocol import messages as wire
 from secede.flower.rounds.grid import ForwardingGrid, Transport
-from secede.flower.storage.round_log import OpenedSums
+from secede.flower.storage import OpenedSums
 from secede.state import State
 from secede.text import describe_exception
 

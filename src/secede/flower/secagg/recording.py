@@ -43,8 +43,7 @@ from secede.flower.secagg import legacy_api
 from secede.flower.secagg.engine import Failures, Results
 from secede.flower.secagg.grid import FitMessages, SecAggGrid, SecAggRound
 from secede.flower.secagg.legacy_api import SecAggSettings
-from secede.flower.storage.round_log import Contribution, OpenedSums, config_to_json
-from secede.flower.storage.store import Store
+from secede.flower.storage import Contribution, OpenedSums, Store, config_to_json
 from secede.state import State
 
 logger = logging.getLogger(__name__)

@@ -203,17 +203,16 @@ def judge_forgotten(run: Run, round: int) -> Answer:
 
 def _hardly_learnt(run: Run) -> str | None:
     """Return a sentence if training hardly improved the model: then nothing can be lost either."""
-    first, last = (_usefulness(run, round) for round in (0, run.last_round(names.FEDAVG)))
+    first, last = (
+        mean_share(run.scores(names.FEDAVG, round, run.config.utility))
+        for round in (0, run.last_round(names.FEDAVG))
+    )
     if last.mean - first.mean >= _LEARNT:
         return None
     return (
         f"training hardly improved the model: {names.SCORES[run.config.utility]} was "
         f"{format_mean(first, 'share')} untrained and {format_mean(last, 'share')} before erasing"
     )
-
-
-def _usefulness(run: Run, round: int) -> Estimate:
-    return mean_share(run.scores(names.FEDAVG, round, run.config.utility))
 
 
 def judge_useful(run: Run, round: int) -> Answer:

@@ -92,11 +92,6 @@ class BarPanel:
     groups: tuple[BarGroup, ...]
 
     @property
-    def vertical_label(self) -> str:
-        """The label of the vertical axis."""
-        return self.value_label
-
-    @property
     def arms(self) -> tuple[str, ...]:
         """The arms shown, in their order."""
         return tuple(dict.fromkeys(arm for group in self.groups for arm, _ in group.bars))
@@ -197,11 +192,6 @@ class ScatterPanel:
     def is_difference_logarithmic(self) -> bool:
         """Whether the vertical axis is logarithmic beyond the allowed differences."""
         return any(abs(mark.value.mean) > WIDE_MARGINS * self.allowed[1] for mark in self.marks)
-
-    @property
-    def vertical_label(self) -> str:
-        """The label of the vertical axis."""
-        return self.value_label
 
     @property
     def arms(self) -> tuple[str, ...]:

@@ -179,7 +179,7 @@ def draw(axes: Axes, panel: Panel) -> None:
     """Draw one panel."""
     axes.set_title(panel.title)
     axes.annotate(
-        panel.vertical_label,
+        panel.vertical_label if isinstance(panel, LinePanel) else panel.value_label,
         (0, 1),
         (0, 8),
         xycoords="axes fraction",

@@ -18,7 +18,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from secede.reports import names
-from secede.reports.analysis.estimates import MINUS
 from secede.reports.figures.plot import INK, LOOKS, PAPER, QUIET, Mark, ScatterPanel
 
 SCATTER_WIDTH, SCATTER_HEIGHT = 7.2, 4.3  # inches of a panel
@@ -118,7 +117,7 @@ def _differences(axes: Axes, panel: ScatterPanel) -> None:
 
 
 def _signed(value: float, _: int | None) -> str:
-    return f"{value:+g}".replace("-", MINUS) if value else "0"
+    return f"{value:+g}".replace("-", "\u2212") if value else "0"
 
 
 def _shifts(axes: Axes, marks: Sequence[Mark]) -> list[float]:

@@ -172,12 +172,10 @@ def merge_runs(runs: Sequence[Run]) -> tuple[Run, ...]:
         if index is None:
             merged.append(run)
         else:
-            merged[index] = _merge(*sorted((merged[index], run), key=_begins_with_a_variant))
+            # The one that begins with a variant is the second.
+            both = sorted((merged[index], run), key=lambda each: "@" in each.config.methods[0])
+            merged[index] = _merge(*both)
     return tuple(merged)
-
-
-def _begins_with_a_variant(run: Run) -> bool:
-    return "@" in run.config.methods[0]
 
 
 def _belong_together(run: Run, other: Run) -> bool:

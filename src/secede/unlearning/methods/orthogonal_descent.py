@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from secede import state as states
 from secede.errors import ConfigError, StateError
@@ -56,7 +56,8 @@ class OrthogonalDescent(Method):
     def start(self, server: Server) -> Start:
         """Take the unlearning rounds; remember the original state."""
         state, cost, rounds, ended_by = server.global_state, Cost(), 0, "rounds"
-        original = _trainable(state, server.fresh_model())
+        named = server.fresh_model().named_parameters()
+        original = {name: state[name] for name, p in named if p.requires_grad}
         for number in range(1, self.rounds + 1):
             leaver, leaver_cost = server.engine.ask(
                 server.leaver,
@@ -149,8 +150,3 @@ def _gradient(side: ClientSide, *, number: int, objective: Loss | None = None) -
         if value.requires_grad
     }
     return Reply(state=gradient, gradient_samples=count, samples=side.samples)
-
-
-def _trainable(state: State, model: nn.Module) -> dict[str, Tensor]:
-    """Return the trainable parameters alone."""
-    return {name: state[name] for name, p in model.named_parameters() if p.requires_grad}

@@ -100,7 +100,8 @@ class FlatBuffers:
     ) -> None:
         indices_by_dtype: dict[torch.dtype, list[int]] = {}
         for index, parameter in enumerate(parameters):
-            dtype = _wide_dtype(parameter.dtype) if wide else parameter.dtype
+            narrow = wide and parameter.dtype != torch.float64
+            dtype = torch.float32 if narrow else parameter.dtype
             indices_by_dtype.setdefault(dtype, []).append(index)
         self.parts: list[Tensor] = []
         views: dict[int, Tensor] = {}
@@ -140,10 +141,6 @@ class FlatBuffers:
         """Return the squared L2 norm, in float64 on the device."""
         norms = torch.stack(torch._foreach_norm(self.views))
         return torch.sum(norms.double() ** 2)
-
-
-def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 _NORM_LAYERS = (nn.modules.batchnorm._NormBase,)

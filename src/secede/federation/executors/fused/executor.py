@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from secede import state as states
-from secede.data.samples import Samples
+from secede.data import Samples
 from secede.federation.executors.capture import MAX_BLOCK_STEPS, Block, Replay, blocks, to_device
 from secede.federation.executors.chunks import Chunks
 from secede.federation.executors.executor import Job, Refused, Work

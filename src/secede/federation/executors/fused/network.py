@@ -90,7 +90,8 @@ def parse(model: nn.Module, height: int, width: int) -> Network:
     if not plain or list(model.buffers()):
         raise Refused("every parameter must be float32 and trainable, and there may be no buffers")
     layers = list(model._modules.items())  # named_children leaves out a module's second use
-    flatten = next((i for i, (_, layer) in enumerate(layers) if _flattens(layer)), -1)
+    whole = [type(m) is nn.Flatten and (m.start_dim, m.end_dim) == (1, -1) for _, m in layers]
+    flatten = whole.index(True) if any(whole) else -1
     if flatten < 3 or flatten % 3:
         raise Refused("expected blocks of Conv2d, ReLU, MaxPool2d(2) and then a whole Flatten")
     convolutions: list[Convolution] = []
@@ -104,10 +105,6 @@ def parse(model: nn.Module, height: int, width: int) -> Network:
         height, width = height // 2, width // 2
     dense = _dense(layers[flatten + 1 :], convolutions[-1].cout * height * width)
     return Network(tuple(convolutions), dense)
-
-
-def _flattens(layer: nn.Module) -> bool:
-    return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
 
 
 def _convolution(

@@ -71,7 +71,8 @@ class Parameters:
                     weight = weight.unflatten(2, (high, wide, depth)).permute(0, 1, 4, 2, 3)
                     weight = weight.flatten(2)
             stacked[f"{layer.name}.weight"] = weight.clone(memory_format=torch.contiguous_format)
-            stacked[f"{layer.name}.bias"] = bias[:, : _outputs(layer)].clone(
+            outputs = layer.cout if isinstance(layer, Convolution) else layer.outputs
+            stacked[f"{layer.name}.bias"] = bias[:, :outputs].clone(
                 memory_format=torch.contiguous_format
             )
         return stacked
@@ -128,7 +129,3 @@ def _weight_count(layer: Layer) -> int:
     if isinstance(layer, Convolution):
         return layer.cout * layer.columns
     return layer.rows * layer.inputs
-
-
-def _outputs(layer: Layer) -> int:
-    return layer.cout if isinstance(layer, Convolution) else layer.outputs

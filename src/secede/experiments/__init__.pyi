@@ -1,0 +1,9 @@
+from .arms import TRAINING as TRAINING
+from .config import Config as Config
+from .config import override as override
+from .runner import run as run
+from .setup import Federation as Federation
+from .setup import federate as federate
+from .setup import load_dataset as load_dataset
+from .setup import make_deterministic as make_deterministic
+from .setup import resolve_device as resolve_device

@@ -26,8 +26,6 @@ from secede.flower.deploy.project import MARK, Project
 from secede.flower.deploy.scaffold import LOOPBACK, write_certificates, write_node_key
 from secede.flower.storage.round_log import RoundLog
 
-LIMIT = 180.0  # seconds, on two idle cores
-
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
@@ -75,7 +73,6 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
     with Ledger(Home(project.home).ledger, read_only=True) as ledger:
         assert ledger.verify().number > 0
     assert "site-2" in Path(erased.page).read_text()
-    assert seconds < LIMIT or deployed.busy()
 
 
 @pytest.mark.slow

@@ -72,8 +72,3 @@ def knock(project: Project, name: str, seconds: float = 25.0) -> str:
         return ended.stdout.decode()
     except subprocess.TimeoutExpired as error:
         return (error.stdout or b"").decode()
-
-
-def busy() -> bool:
-    """Return whether others use the machine too: times measured then say nothing."""
-    return os.getloadavg()[1] > (os.cpu_count() or 1)

@@ -19,10 +19,10 @@ import torch
 from secede import state as states
 from secede.errors import RecordError, StateError
 from secede.experiments.arms import FEDAVG, RETRAIN, TRAINING, Arm
+from secede.experiments.background_writer import BackgroundWriter
 from secede.experiments.config import Config
 from secede.experiments.measure import AttackInputs, Examiner, Measured, membership
 from secede.experiments.parallel import Stopped
-from secede.experiments.recorder import Recorder
 from secede.experiments.records import (
     RESULT,
     Checkpoint,
@@ -55,7 +55,7 @@ class SeedProgress(Protocol):
 
 
 class SeedRun:
-    """One seed in progress; the recorder writes its records while rounds train."""
+    """One seed in progress; its records are written while rounds train."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class SeedRun:
         self._config, self._digest, self._seed = config, config_digest, seed
         self._federation, self._examiner = federation, Examiner(federation, seed)
         self._records, self._history = records, history
-        self._recorder = Recorder(config.device)
+        self._writer = BackgroundWriter(config.device)
         if history is not None:
-            history.submit = self._recorder.submit
+            history.submit = self._writer.submit
         self._progress, self._stop = progress, stop
         self._retrained: Measured | None = None  # the arms after retraining are compared with it
 
     def run(self, all_arms: Sequence[Arm]) -> None:
         """Run all arms, attack their models, and write the result."""
-        with self._recorder:
+        with self._writer:
             self._run(all_arms)
 
     def _run(self, all_arms: Sequence[Arm]) -> None:
@@ -95,7 +95,7 @@ class SeedRun:
                 failed[arm.name] = str(error)  # it destroyed the model; the other arms go on
                 continue
             final[arm.name], seconds[arm.name] = end.state, end.cost.seconds
-        self._recorder.drain()
+        self._writer.drain()
         self._records.drop_arms(failed)
         if self._history is not None:
             self._history.delete()
@@ -135,16 +135,16 @@ class SeedRun:
                 self._submit_own_states(before)
             self._submit(arm, point, save=due or number == arm.rounds)
             if stopped:
-                self._recorder.drain()
+                self._writer.drain()
                 raise Stopped
             if due:
                 saved = time.monotonic()
         if arm.name == FEDAVG:
-            self._recorder.drain()
+            self._writer.drain()
             self._restore_own_states()
             self._record_history(point.round)
         if arm.name == RETRAIN:
-            self._recorder.submit(partial(self._compare_with, point.state))
+            self._writer.submit(partial(self._compare_with, point.state))
         return point
 
     def _begin(self, arm: Arm, global_state: State) -> Checkpoint:
@@ -155,9 +155,9 @@ class SeedRun:
         return point
 
     def _check_outputs(self, arm: Arm, state: State) -> None:
-        """Raise if a start destroyed the model: here it ends the arm, in the recorder the seed."""
+        """Raise if a start destroyed the model: here it ends the arm, in the writer the seed."""
         states.check_finite(state, f"the start of {arm.name}")
-        model = self._federation.engine.fresh_model("template")  # the recorder has its own
+        model = self._federation.engine.fresh_model("template")  # the writer has its own
         states.load_into(model, state)
         with torch.inference_mode():
             outputs = model.eval()(self._federation.test.x[:64])
@@ -172,7 +172,7 @@ class SeedRun:
         report: Mapping[str, object] | None = None,
         save: bool,
     ) -> None:
-        """Submit `point` to the recorder, with the history's sums of the same round."""
+        """Submit `point` to the writer, with the history's sums of the same round."""
         history = self._history if arm.name == FEDAVG and save and point.round else None
         sums = None if history is None else history.sums
 
@@ -188,7 +188,7 @@ class SeedRun:
             if history is not None:
                 history.delete_other_sums(point.round)
 
-        self._recorder.submit(write)
+        self._writer.submit(write)
 
     def _submit_own_states(self, before: State) -> None:
         """Submit the states from which the clients' own states are restored after a kill."""
@@ -198,7 +198,7 @@ class SeedRun:
             self._records.save_state(_OWN, own.state, {"weight": repr(own.weight)})
             self._records.save_state(_BEFORE_LAST, before, {})
 
-        self._recorder.submit(write)
+        self._writer.submit(write)
 
     def _record(self, arm: Arm, point: Checkpoint) -> None:
         examined = self._examiner.examine(point.state)

@@ -36,8 +36,7 @@ from secede.errors import ConfigError
 from secede.federation.engine import OwnState, Update
 from secede.flower.rounds.engine import FlowerEngine, LiveEngine, RecordedUpdate
 from secede.flower.rounds.grid import Transport
-from secede.flower.secagg.engine import SecureEngine
-from secede.flower.secagg.legacy_api import SecAggSettings
+from secede.flower.secagg import SecAggSettings, SecureEngine
 from secede.flower.storage import Contribution, OpenedSums, Store, register
 from secede.seeding import seeded
 from secede.state import State

@@ -48,9 +48,7 @@ from secede.flower.protocol.nodes import Node, online_nodes, select
 from secede.flower.rounds import supported_strategies
 from secede.flower.rounds.grid import Transport
 from secede.flower.rounds.recording import Recording
-from secede.flower.secagg import legacy_api
-from secede.flower.secagg.legacy_api import SecAggSettings
-from secede.flower.secagg.recording import Secure, SecureRecording
+from secede.flower.secagg import SecAggSettings, Secure, SecureRecording, legacy_api
 from secede.flower.storage import Store, register
 from secede.unlearning.client_tasks import LIVE
 from secede.unlearning.registry import METHODS, create

@@ -19,9 +19,9 @@ from harness.erasure import small
 from harness.paths import ROOT
 from secede.cli.app import show_log
 from secede.cli.commands import erase as module
+from secede.cli.commands.erase import EraseArguments
 from secede.cli.commands.federation import init
 from secede.cli.commands.requests import close
-from secede.cli.erase_options import EraseArguments
 from secede.erasure.documents.request import sign_request, unverified_request
 from secede.erasure.signing.keys import load_private_key
 from secede.erasure.storage.home import Home

@@ -1,27 +1,247 @@
-"""`secede erase`: erase a client from a simulated federation, from request to receipt."""
+"""`secede erase`: erase a client from a simulated federation, from request to receipt.
+
+The options here are those of `secede flower erase` too.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
+import tomllib
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime, timedelta
 from json import loads
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 from rich.console import Console
 
-from secede.cli.erase_options import EraseArguments, read_request_file, with_erase_options
 from secede.cli.progress import repeating_when_quiet
 from secede.cli.shared import HomeFolder, Json, naming, print_json
-from secede.errors import ConfigError, RequestError, RolledBackError, StoppedError
+from secede.errors import ConfigError, RequestError, RolledBackError, StoppedError, TrustError
 
 if TYPE_CHECKING:
-    from secede.erasure import Outcome
+    from secede.erasure import EraseOptions, GuardLimits, Outcome
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EraseArguments:
+    """What was given on the command line; the defaults are those of `EraseOptions`."""
+
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan. Nobody is asked, nothing is written.")
+    ] = False
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            help="Use this method on its rung instead of the usual one. Repeatable.",
+        ),
+    ] = None
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="METHOD.KEY=VALUE", help="Set up a method. Repeatable."),
+    ] = None
+    min_rounds: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Minimum number of post-training rounds after a local step. With 0, the state "
+            "returned by the leaver may go into service unchanged.",
+        ),
+    ] = 1
+    max_rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Maximum number of post-training rounds on each rung.",
+            show_default="5 after a local step, 10 after a server-side method",
+        ),
+    ] = None
+    aggregation: Annotated[
+        Literal["mean", "trimmed", "median"],
+        typer.Option(
+            help="How post-training combines updates. `trimmed` and `median` resist malicious "
+            "clients; see docs/threats.md."
+        ),
+    ] = "mean"
+    untrusted_leaver: Annotated[
+        bool,
+        typer.Option("--untrusted-leaver", help="Accept nothing from the leaver: no local step."),
+    ] = False
+    leaver_gone: Annotated[
+        bool, typer.Option("--leaver-gone", help="Do not ask the leaver: it is gone for good.")
+    ] = False
+    leaver_timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds to wait for the leaver's reply.")
+    ] = 3600.0
+    wait_hours: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Hours to keep asking a silent leaver, or too few others, before the next rung.",
+        ),
+    ] = 0.0
+    client_timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds to wait for another client's reply.")
+    ] = 3600.0
+    quorum: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Fraction of the retained clients' samples that must take part in each round.",
+        ),
+    ] = 0.5
+    min_distance: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=100,
+            help="Refuse a state that is nearer than this to a known one. With 0, only exact "
+            "copies are refused; see docs/threats.md.",
+        ),
+    ] = 0.001
+    keep_unused_weights: Annotated[
+        bool,
+        typer.Option(
+            "--keep-unused-weights",
+            help="Keep weights that the retained clients' training does not use. Only for a "
+            "leaver that is trusted.",
+        ),
+    ] = False
+    measure_at_leaver: Annotated[
+        bool,
+        typer.Option(
+            "--measure-at-leaver",
+            help="Send the erased model to the leaver, and ask for its accuracy there.",
+        ),
+    ] = False
+    backups_until: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"],
+            help="Last day on which a backup of deleted data may exist, for the receipt.",
+        ),
+    ] = None
+
+    def options(self) -> EraseOptions:
+        """Return what the erasure is to do; check it before any work is done."""
+        from secede.erasure import EraseOptions, check_options
+        from secede.unlearning.registry import create
+
+        until = self.backups_until and self.backups_until.replace(tzinfo=UTC)
+        if until is not None and until.date() < datetime.now(UTC).date():
+            raise ConfigError(f"--backups-until {until:%Y-%m-%d} is past: give a day to come")
+        settings = _settings(self.set_ or ())
+        for name in dict.fromkeys([*(self.method or ()), *settings]):
+            create(name, settings.get(name))
+        default = EraseOptions()
+        limit = self.max_rounds
+        options = EraseOptions(
+            methods=tuple(self.method or ()),
+            settings=settings,
+            untrusted_leaver=self.untrusted_leaver,
+            max_rounds=default.max_rounds if limit is None else limit,
+            max_server_rounds=default.max_server_rounds if limit is None else limit,
+            min_rounds=self.min_rounds,
+            mean=self.aggregation,
+            leaver_timeout=self.leaver_timeout,
+            wait=timedelta(hours=self.wait_hours),
+            guard=_limits(self.min_distance),
+            quorum=self.quorum,
+            client_timeout=self.client_timeout,
+            measure_at_leaver=self.measure_at_leaver,
+            keep_unused_weights=self.keep_unused_weights,
+            backups_until=until,
+        )
+        check_options(options)
+        return options
+
+
+def with_erase_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Put the fields of `EraseArguments` in the place of a command's parameter `arguments`."""
+    hints = get_type_hints(EraseArguments, include_extras=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
+        for field in fields(EraseArguments)
+    ]
+    signature = inspect.signature(command, eval_str=True)
+    parameters = list[inspect.Parameter]()
+    for parameter in signature.parameters.values():
+        shared = parameter.name == "arguments"
+        parameters += options if shared else [parameter.replace(kind=kind)]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        given = {option.name: values.pop(option.name) for option in options}
+        command(**values, arguments=EraseArguments(**given))
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def read_request_file(path: Path) -> bytes:
+    """Return a signed request, not verified; ConfigError if the file is plainly another one.
+
+    A damaged request is returned: verifying it says what is wrong.
+    """
+    from secede.erasure import ENVELOPE_FIELDS, MAX_REQUEST_BYTES, parse_json, read_bounded
+
+    kind = "is a folder and" if path.is_dir() else "is"
+    other = ConfigError(
+        f"{path} {kind} no request: give the file that `secede request` wrote, request.json "
+        "unless --out named another"
+    )
+    if path.is_dir():
+        raise other
+    try:
+        data = read_bounded(path, MAX_REQUEST_BYTES)
+    except TrustError as error:  # longer than any request
+        raise other from error
+    if not data.startswith(b"{"):
+        raise other
+    with suppress(TrustError):
+        if not ENVELOPE_FIELDS & parse_json(data, MAX_REQUEST_BYTES).keys():
+            raise other
+    return data
+
+
+def _limits(min_distance: float) -> GuardLimits:
+    from pydantic import ValidationError
+
+    from secede.erasure import GuardLimits, describe_errors
+
+    line = min(min_distance, GuardLimits().min_line_distance)
+    try:
+        return GuardLimits(min_distance=min_distance, min_line_distance=line)
+    except ValidationError as error:
+        reason = describe_errors(error)
+        raise ConfigError(f"--min-distance {min_distance} cannot be used: {reason}") from error
+
+
+def _settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Read METHOD.KEY=VALUE, values as in TOML."""
+    settings: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        method, dot, key = name.rpartition(".")
+        if not (equals and dot and method and key):
+            raise ConfigError(f"--set {text!r} cannot be used: give METHOD.KEY=VALUE")
+        try:
+            parsed = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value
+        settings.setdefault(method, {})[key] = parsed
+    return settings
 
 
 @with_erase_options

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from secede.cli.erase_options import EraseArguments, read_request_file, with_erase_options
+from secede.cli.commands.erase import EraseArguments, read_request_file, with_erase_options
 from secede.cli.shared import Json, OptionalTrigger, print_json
 from secede.errors import ConfigError, SecedeError
 

@@ -15,7 +15,7 @@ from secede.experiments.parallel import use_cores
 OUTSTANDING = 2  # jobs that may wait or run before `submit` waits for the oldest
 
 
-class Recorder:
+class BackgroundWriter:
     """Runs jobs one after another; after an error it runs no more and raises it to the caller.
 
     The end of a `with` block waits for all jobs. If the block failed, the running job is finished
@@ -23,7 +23,7 @@ class Recorder:
     """
 
     def __init__(self, device: str) -> None:
-        self._thread = ThreadPoolExecutor(1, "recorder", use_cores, (torch.get_num_threads(),))
+        self._thread = ThreadPoolExecutor(1, "writer", use_cores, (torch.get_num_threads(),))
         self._stream = torch.cuda.Stream() if device == "cuda" else None
         self._pending: deque[Future[None]] = deque()
         self._broken = False

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from secede.cli.erase_options import EraseArguments, with_erase_options
+from secede.cli.commands.erase import EraseArguments, with_erase_options
 from secede.erasure.planning.options import EraseOptions
 from secede.errors import ConfigError
 

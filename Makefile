@@ -47,7 +47,7 @@ bench: $(INSTALLED) ## Time the simulator on this machine's cores, in modest siz
 	$(BIN)/python -m benchmarks.round --device cpu --images 2000 --repeats 3
 	$(BIN)/python -m benchmarks.erase --device cpu --images 1000 --repeats 3
 	$(BIN)/python -m benchmarks.scaling --device cpu --images 2000 --repeats 2
-	$(BIN)/python -m benchmarks.peak --device cpu --images 2000 --repeats 3
+	$(BIN)/python -m benchmarks.matmul_share --device cpu --images 2000 --repeats 3
 	$(BIN)/python -m benchmarks.overhead --device cpu --repeats 20
 	$(BIN)/python -m benchmarks.federations --device cpu --repeats 3
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import command, erase, federations, overhead, peak, scaling
+from benchmarks import command, erase, federations, matmul_share, overhead, scaling
 from benchmarks import round as fedavg_round
 from benchmarks.federation import LOOP, random_images, split
 
@@ -18,7 +18,7 @@ ALL: dict[str, Main] = {
     "round": fedavg_round.main,
     "erase": erase.main,
     "scaling": scaling.main,
-    "peak": peak.main,
+    "matmul_share": matmul_share.main,
     "overhead": overhead.main,
     "federations": federations.main,
 }
@@ -142,14 +142,14 @@ def test_the_work_of_an_epoch_is_that_of_its_batches() -> None:
     # Products and convolutions, each twice as many operations as multiplications; backward is
     # twice forward, but for the first layer, whose inputs need no gradient.
     first, others = 2 * 25 * 32 * 28 * 28, 2 * (25 * 32 * 64 * 14 * 14 + 3136 * 512 + 512 * 10)
-    assert peak.epoch_flops(130, setting) == 130 * (2 * first + 3 * others)
+    assert matmul_share.epoch_flops(130, setting) == 130 * (2 * first + 3 * others)
 
 
 @pytest.mark.slow
 def test_each_executor_has_its_share_of_the_matmul_peak(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    peak.main([*QUICK, "--clients", "2", "--images", "20"])
+    matmul_share.main([*QUICK, "--clients", "2", "--images", "20"])
     product, loop, cpu = rows(capsys.readouterr().out)
     assert product[0] == "product of 1024 x 1024 matrices"
     assert product[4] == "100.0 %"

@@ -22,7 +22,14 @@ from secede.reports.analysis import paper, verdict
 from secede.reports.analysis.estimates import format_interval, format_mean, mean_score
 from secede.reports.analysis.verdict import Verdict, joint_headline, judge
 from secede.reports.figures.catalogue import make_plots
-from secede.reports.figures.plot import LOOKS, THEME, LinePanel, Plot, ScatterPanel, look_keys
+from secede.reports.figures.figure_data import (
+    LOOKS,
+    THEME,
+    LinePanel,
+    Plot,
+    ScatterPanel,
+    look_keys,
+)
 from secede.reports.figures.render import RenderedPlot, render_plot
 from secede.reports.records.load import load_runs
 from secede.reports.records.runs import History, Records, Run

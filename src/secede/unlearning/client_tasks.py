@@ -34,6 +34,12 @@ LOCAL_STEP, COUNT, MEASURE = "local-step", "count-right", "measure"
 # The methods that need no other client tasks than these.
 LOCAL = tuple(entry.name for entry in METHODS.values() if entry.runs_at == "leaver")
 LIVE = (*LOCAL, "weight-negation", "fine-tune", "retrain")
+# Clients answer these methods in a form of the method's own, which nothing checks before it.
+OWN_REPLY_MODULES = frozenset(
+    f"secede.unlearning.methods.{entry.class_path[0]}"
+    for name, entry in METHODS.items()
+    if name not in LIVE
+)
 
 Numbers = Mapping[str, torch.dtype]  # entries and dtypes of a reply that is no model
 

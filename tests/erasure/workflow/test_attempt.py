@@ -20,6 +20,7 @@ from secede.erasure.storage.ledger import Ledger
 from secede.erasure.workflow import erase, post_training
 from secede.erasure.workflow.measurement import ABSENT, ITSELF, NOT_SENT
 from secede.errors import SilentError
+from secede.federation.simulator import Simulator
 from secede.simulation.backend import SimulatedBackend
 from secede.state import State
 from secede.unlearning.method import Method, Server, Start
@@ -163,17 +164,23 @@ class Odd(Method):
         return Start(state=None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("plugin", "kind"), [("Broken", "KeyError"), ("Odd", "AttributeError")])
+@pytest.mark.parametrize(
+    ("plugin", "reason"),
+    [
+        ("Broken", f"KeyError in {__name__}, line "),
+        ("Odd", "starts with NoneType, expected a state"),
+    ],
+)
 def test_a_plugin_that_raises_gives_its_rung_up_and_is_named(
-    home: Home, plugin: str, kind: str
+    home: Home, plugin: str, reason: str
 ) -> None:
     how = EraseOptions(methods=(f"{__name__}:{plugin}",), untrusted_leaver=True)
     outcome = small.erase(home, small.receive(home).id, how=how)
     assert (outcome.state, outcome.rung) == ("promoted", "retraining")
     (failure,) = outcome.failures
     assert failure.outcome == "broken"
-    assert failure.reason.startswith(f"{kind} in ")
-    assert "or its code is at fault" in failure.reason
+    assert reason in failure.reason
+    assert "code is at fault" in failure.reason
 
 
 def test_a_bug_of_ours_stops_the_command_and_the_same_command_resumes(
@@ -198,6 +205,27 @@ def test_a_bug_between_a_method_and_its_clients_is_not_the_methods(
     with pytest.raises(TypeError):
         small.erase(home, small.receive(home).id)
     assert small.way(home) == ["received", "planned"]
+
+
+BUGS = {  # what is broken of ours, without a frame of this file
+    "the simulator": (Simulator, "train_round", "no function"),
+    "the reference": (states, "reference", "no function"),
+    "a method of ours": (ProjectedAscent, "unlearn", "no function"),
+}
+
+
+@pytest.mark.parametrize("place", BUGS)
+def test_a_bug_of_ours_below_a_method_stops_the_command(
+    home: Home, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    where, name, value = BUGS[place]
+    entry = small.receive(home)
+    with monkeypatch.context() as patched:
+        patched.setattr(where, name, value)
+        with pytest.raises(TypeError, match="not callable"):
+            small.erase(home, entry.id)
+    assert "escalated" not in small.way(home)
+    assert small.erase(home, entry.id).rung == "local-step"
 
 
 def test_memory_that_runs_out_is_no_methods_fault(

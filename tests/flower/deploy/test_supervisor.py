@@ -1,6 +1,6 @@
 """Putting up and taking down, with small programs in the place of Flower's.
 
-Tests `flower/deploy/project.py` and `flower/deploy/launch.py` too.
+Tests `flower/deploy/project.py` and `flower/deploy/write_pid.py` too.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from secede.reports.figures.catalogue import make_plots, panel_columns
-from secede.reports.figures.plot import ScatterPanel
+from secede.reports.figures.figure_data import ScatterPanel
 from secede.reports.records.load import read_run
 from secede.reports.records.runs import Run
 

@@ -7,7 +7,7 @@ import matplotlib
 import pytest
 
 from secede.reports.figures.catalogue import make_plots
-from secede.reports.figures.plot import Plot
+from secede.reports.figures.figure_data import Plot
 from secede.reports.figures.render import panel_svg, plot_bytes
 from secede.reports.records.runs import Run
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from secede.reports.analysis.estimates import Estimate
-from secede.reports.figures.plot import LOOKS, BarGroup, BarPanel, Line, LinePanel
+from secede.reports.figures.figure_data import LOOKS, BarGroup, BarPanel, Line, LinePanel
 from secede.reports.figures.render import draw
 
 THREE = (

@@ -8,7 +8,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from secede.reports.analysis.estimates import Estimate
-from secede.reports.figures.plot import Mark, ScatterPanel
+from secede.reports.figures.figure_data import Mark, ScatterPanel
 from secede.reports.figures.scatter import SCATTER_HEIGHT, SCATTER_WIDTH, draw_scatter
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -38,6 +39,7 @@ from secede.errors import (
     StateError,
 )
 from secede.text import one_line
+from secede.unlearning.client_tasks import OWN_REPLY_MODULES
 from secede.unlearning.method import LocalStepMethod, Method, Server, Start, checked_start
 
 logger = logging.getLogger(__name__)
@@ -92,36 +94,40 @@ def start_rung(session: ErasureSession) -> None:
 
 def _start(method: Method, server: Server, name: str) -> Start:
     start = checked_start(method, server)
+    if not isinstance(start.state, Mapping):
+        raise MethodError(
+            f"{name} starts with {type(start.state).__name__}, expected a state: its code is at "
+            "fault"
+        )
     states.check_schema(start.state, server.global_state)
     states.check_finite(start.state, f"the start of {name}")
     return start
 
 
-# The packages between a method and its clients; what is raised there is no method's doing.
-_OWN_PACKAGES = ("secede.erasure", "secede.flower", "secede.nvflare", "secede.simulation")
-# What others' code calls: an exception that ends there was caused by its caller.
-_LIBRARIES = {"torch", "numpy", "safetensors", "json", "struct", "pydantic"}
+# Libraries call what they are given: an exception that passes through them is of their caller.
+_LIBRARIES = {"torch", "numpy", "safetensors", "pydantic", "scipy", "sklearn", "flwr", "nvflare"}
 
 
 def run_method(work: Callable[[], T]) -> T:
-    """Run a method's code; MethodError instead of whatever exception it raises.
+    """Run a method's code; MethodError instead of an exception that is not ours to answer for.
 
-    A method computes with replies of a form of its own, runs the user's network, and may be a
-    plugin (`package.module:Class`): any of these can raise anything, and none may stop an erasure
-    that has further rungs. Errors of the machine (memory, disk) and of the packages in
-    `_OWN_PACKAGES` pass: no other method would do better, and a bug must not hide as a failed rung.
-    The network itself also runs where there is no method, as clients count and the server measures:
-    what it raises there stops the command.
+    That is one in a plugin (`package.module:Class`), in the user's network, or in a method that
+    computes with replies of a form of its own: none of these may stop an erasure that has further
+    rungs. Errors of the machine (memory, disk) pass, as no other method would do better, and so
+    does any bug of secede itself: it stops the command, which resumes once it is mended. The
+    network also runs where there is no method, as clients count and the server measures: what it
+    raises there stops the command.
     """
     try:
         return work()
     except (SecedeError, MemoryError, OSError):
         raise
     except Exception as error:
-        module, line = _origin(error)
-        if module.startswith(_OWN_PACKAGES) or isinstance(error, torch.OutOfMemoryError):
+        places = [place for place in _places(error) if _is_foreign(place[0])]
+        if not places or isinstance(error, torch.OutOfMemoryError):
             raise
         logger.debug("a method raised", exc_info=error)
+        module, line = places[-1]
         raise MethodError(
             f"{type(error).__name__} in {module}, line {line}: the method cannot compute with what "
             "clients sent, or its code is at fault"
@@ -250,11 +256,26 @@ def _scalars(report: Mapping[str, object]) -> dict[str, Scalar]:
     return scalars
 
 
-def _origin(error: Exception) -> tuple[str, int]:
-    """Return the module and line that an exception came from, libraries passed over."""
-    places = [
+def _places(error: Exception) -> list[tuple[str, int]]:
+    """Return the modules and lines that an exception came through, outermost first."""
+    return [
         (str(frame.f_globals.get("__name__")), line)
         for frame, line in traceback.walk_tb(error.__traceback__)
     ]
-    own = [place for place in places if place[0].partition(".")[0] not in _LIBRARIES]
-    return (own or places)[-1]
+
+
+def _is_library(module: str) -> bool:
+    package = module.partition(".")[0]
+    return package in _LIBRARIES or package in sys.stdlib_module_names
+
+
+def _is_foreign(module: str) -> bool:
+    if module.partition(".")[0] == "secede":
+        return module in OWN_REPLY_MODULES
+    return not _is_library(module)
+
+
+def _origin(error: Exception) -> tuple[str, int]:
+    """Return the module and line that an exception came from, libraries passed over."""
+    places = _places(error)
+    return ([place for place in places if not _is_library(place[0])] or places)[-1]

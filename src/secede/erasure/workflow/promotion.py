@@ -29,7 +29,6 @@ from secede.erasure.storage import (
 from secede.erasure.types import format_time, parse_time
 from secede.erasure.workflow.session import ErasureSession, delivered_rows
 from secede.errors import RecordError, TrustError
-from secede.text import shorten
 
 
 def promote(session: ErasureSession) -> None:
@@ -40,8 +39,8 @@ def promote(session: ErasureSession) -> None:
         try:
             _rehearse(session, verified)
         except TrustError as error:
-            reason = f"no receipt can be made out, so nothing is promoted: {error}"
-            roll_back(session, shorten(reason, MAX_REASON))
+            reason = f"the receipt cannot be built, so the model is not promoted: {error}"
+            roll_back(session, reason[:MAX_REASON])
             return
     model = _put_into_service(session, verified)
     retired = _append_model_rows(session, model)

@@ -24,7 +24,7 @@ from secede import files
 from secede.errors import RecordError, SecedeError, StorageError
 from secede.flower.deploy.project import SUPERLINK, Project
 
-_LAUNCH = Path(__file__).with_name("launch.py")
+_WRITE_PID = Path(__file__).with_name("write_pid.py")
 _PROC = Path("/proc")
 
 
@@ -166,7 +166,7 @@ def start(project: Project, name: str, command: list[str]) -> subprocess.Popen[b
             folder.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-I", str(_LAUNCH), str(path), *command],
+                [sys.executable, "-I", str(_WRITE_PID), str(path), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

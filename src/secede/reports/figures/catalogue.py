@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from secede.reports import names
 from secede.reports.analysis.verdict import FORGOTTEN_POINTS
+from secede.reports.figures.figure_data import Panel, Plot
 from secede.reports.figures.panels import (
     attack_panel,
     bar_panel,
@@ -20,7 +21,6 @@ from secede.reports.figures.panels import (
     methods_shown,
     rounds_panel,
 )
-from secede.reports.figures.plot import Panel, Plot
 from secede.reports.records.runs import Run
 from secede.text import plural
 

@@ -11,7 +11,7 @@ from secede.reports import names
 from secede.reports.analysis.costs import MEGABYTE
 from secede.reports.analysis.estimates import gap_to_retraining, mean_score, mean_share, score_unit
 from secede.reports.analysis.verdict import allowed_difference
-from secede.reports.figures.plot import (
+from secede.reports.figures.figure_data import (
     BarGroup,
     BarPanel,
     Line,

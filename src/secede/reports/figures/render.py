@@ -25,7 +25,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from secede.reports import names
 from secede.reports.analysis.estimates import Estimate, Unit, format_number
-from secede.reports.figures.plot import (
+from secede.reports.figures.figure_data import (
     GRID,
     INK,
     LOOKS,

@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from secede.reports import names
-from secede.reports.figures.plot import INK, LOOKS, PAPER, QUIET, Mark, ScatterPanel
+from secede.reports.figures.figure_data import INK, LOOKS, PAPER, QUIET, Mark, ScatterPanel
 
 SCATTER_WIDTH, SCATTER_HEIGHT = 7.2, 4.3  # inches of a panel
 _AXES = (72 * 5.65, 72 * 3.2)  # points of the panel's axes, nearly

@@ -3,7 +3,7 @@ from itertools import combinations
 import pytest
 
 from secede.reports import names
-from secede.reports.figures.plot import LOOKS, THEME, look_keys
+from secede.reports.figures.figure_data import LOOKS, THEME, look_keys
 
 MAIN = (names.FEDAVG, names.RETRAIN, names.ERASED)
 

@@ -23,7 +23,7 @@ REPEATED = 4  # products in a row, so that starting them is not what is measured
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Time products and rounds in turns."""
-    parser = command.parser("peak", __doc__, "--device cuda --precision bf16 --clients 10")
+    parser = command.parser("matmul_share", __doc__, "--device cuda --precision bf16 --clients 10")
     parser.add_argument("--clients", type=command.positive, default=10, metavar="N")
     parser.add_argument("--sizes", type=command.positives, metavar="N,M", help="of the matrices")
     setting, options = command.settle(parser, argv)

@@ -1,5 +1,5 @@
 from secede.reports.analysis.estimates import Estimate
-from secede.reports.figures.plot import (
+from secede.reports.figures.figure_data import (
     BarGroup,
     BarPanel,
     Line,

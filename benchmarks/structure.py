@@ -39,10 +39,11 @@ def imports() -> networkx.DiGraph:
     return found
 
 
-def imports_when_loaded() -> networkx.DiGraph:
-    """Return the graph of the imports that loading a module runs: not those inside functions.
+def resolved_imports(*, when_loaded: bool = False) -> networkx.DiGraph:
+    """Return the graph of imports, each of the module that a name is in.
 
-    A name that a package's `__init__.pyi` lists counts as an import of the module it is in. The
+    A name that a package's `__init__.pyi` lists counts as an import of its module. With
+    `when_loaded`, only imports that loading a module runs count: not those inside functions. The
     app that `secede flower init` copies is a user's and no module of ours.
     """
     modules = {_name(path): path for path in SOURCE.rglob("*.py") if "templates" not in path.parts}
@@ -50,7 +51,8 @@ def imports_when_loaded() -> networkx.DiGraph:
     graph = networkx.DiGraph()
     graph.add_nodes_from(modules)
     for module, path in modules.items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body if when_loaded else ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("secede"):
                 for alias in node.names:
                     part = f"{node.module}.{alias.name}"
@@ -157,7 +159,7 @@ def main() -> None:
     folders = Counter(
         {name: size for name, size in modules_by_folder().items() if name != "unlearning/methods"}
     )
-    chain = networkx.dag_longest_path(imports_when_loaded())
+    chain = networkx.dag_longest_path(resolved_imports(when_loaded=True))
     print(f"modules             {len(graph)}")
     print(f"lines               {lines.total()}")
     print("largest folder      {0[1]} modules: {0[0]}".format(folders.most_common(1)[0]))
@@ -165,7 +167,10 @@ def main() -> None:
     print(f"cycles              {len(cycles(graph))}")
     print(f"longest chain       {len(chain)}: {' > '.join(chain)}")
     print(f"edges per module    {graph.number_of_edges() / len(graph):.2f}")
-    print(f"of which lazy       {len(set(_lazy_names().values()))} modules behind their packages")
+    followed = resolved_imports()
+    print(
+        f"with lazy names     {followed.number_of_edges() / len(followed):.2f} followed to their modules"
+    )
     if wanted.erase:
         with tempfile.TemporaryDirectory() as folder:
             files = files_of_an_erasure(Path(folder))

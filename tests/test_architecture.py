@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import networkx
@@ -39,10 +40,48 @@ def test_the_page_names_every_package() -> None:
 
 def test_no_modules_import_each_other_in_a_circle(graph: networkx.DiGraph) -> None:
     assert structure.cycles(graph) == []
+    assert structure.cycles(structure.resolved_imports()) == []
+
+
+def layers() -> dict[str, list[set[str]]]:
+    """Return the layers that import-linter holds, highest first, by the package around them."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    return {
+        contract["containers"][0]: [set(re.findall(r"\w+", layer)) for layer in contract["layers"]]
+        for contract in contracts
+        if contract["type"] == "layers"
+    }
+
+
+@pytest.mark.parametrize("package", layers())
+def test_lazily_loaded_names_point_downwards_too(package: str) -> None:
+    """import-linter sees an import of the package, and not of the module that a name is in."""
+    rank = {part: place for place, parts in enumerate(layers()[package]) for part in parts}
+
+    def part(module: str) -> str:
+        return module.removeprefix(f"{package}.").partition(".")[0]
+
+    inside = [
+        (one, other)
+        for one, other in structure.resolved_imports().edges
+        if one.startswith(f"{package}.") and other.startswith(f"{package}.")
+    ]
+    assert [
+        (one, other)
+        for one, other in inside
+        if part(one) != part(other) and rank[part(one)] >= rank[part(other)]
+    ] == []
+
+
+def test_no_module_imports_from_the_package_around_it() -> None:
+    edges = structure.resolved_imports().edges
+    around = [(one, other) for one, other in edges if one.startswith(f"{other}.")]
+    assert [edge for edge in around if edge[1] != "secede"] == []  # which has the version
 
 
 def test_chains_of_imports_are_short() -> None:
-    assert len(networkx.dag_longest_path(structure.imports_when_loaded())) <= 16
+    assert len(networkx.dag_longest_path(structure.resolved_imports(when_loaded=True))) <= 16
 
 
 def test_modules_import_few_others(graph: networkx.DiGraph) -> None:

@@ -168,9 +168,7 @@ def main() -> None:
     print(f"longest chain       {len(chain)}: {' > '.join(chain)}")
     print(f"edges per module    {graph.number_of_edges() / len(graph):.2f}")
     followed = resolved_imports()
-    print(
-        f"with lazy names     {followed.number_of_edges() / len(followed):.2f} followed to their modules"
-    )
+    print(f"lazy names followed {followed.number_of_edges() / len(followed):.2f}")
     if wanted.erase:
         with tempfile.TemporaryDirectory() as folder:
             files = files_of_an_erasure(Path(folder))

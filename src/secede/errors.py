@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class SecedeError(Exception):
-    """Base of all errors that the user can mend; the text is one line."""
+    """Base of all errors that the user can fix; the text is one line."""
 
     exit_code = 1
 

@@ -10,6 +10,7 @@ from threading import Thread
 
 import pytest
 
+from harness.lines import Lines
 from secede.data.download import fetch, matches
 from secede.errors import DataError, StorageError
 
@@ -146,14 +147,13 @@ def test_a_destination_below_a_file_is_a_storage_error(serve: Serve, tmp_path: P
         fetch(f"{base}/file", tmp_path / "occupied" / "file", SHA256)
 
 
-def test_without_a_terminal_progress_is_one_plain_line_on_stderr(
+def test_without_a_terminal_progress_is_one_line_of_the_log(
     serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = serve({"/file": (200, len(CONTENT), CONTENT)})
+    base, lines = serve({"/file": (200, len(CONTENT), CONTENT)}), Lines()
     fetch(f"{base}/file", tmp_path / "file", SHA256)
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err == f"downloading file (1.0 MB) from {base}/file\n"
+    assert capsys.readouterr() == ("", "")
+    assert lines == [f"downloading file (1.0 MB) from {base}/file"]
 
 
 def test_on_a_terminal_progress_is_a_bar_on_stderr(

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def main() -> None:
-    """Run the command line; an error that the user can mend is one line and an exit code."""
+    """Run the command line; an error that the user can fix is one line and an exit code."""
     from secede.cli.app import app
 
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import logging
 import sys
 import urllib.error
 import urllib.request
@@ -18,6 +19,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from secede import files
 from secede.errors import DataError
 from secede.text import format_bytes
+
+logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 256 * 1024
 
@@ -106,7 +109,7 @@ def _progress(url: str, total: int | None) -> Iterator[Callable[[int], None]]:
     name = url.rpartition("/")[2]
     if not sys.stderr.isatty():
         size = f" ({format_bytes(total)})" if total is not None else ""
-        print(f"downloading {name}{size} from {url}", file=sys.stderr, flush=True)
+        logger.info(f"downloading {name}{size} from {url}")
         yield lambda count: None
         return
     columns = (

@@ -40,7 +40,7 @@ class ClientEngine(Protocol):
         ...
 
     def set_timeout(self, seconds: float) -> None:
-        """Set the time that each retained client has for one answer, where the engine can tell."""
+        """Set the time that each retained client has for one answer, if the engine supports it."""
         return
 
     def require_quorum(self, check: Callable[[Sequence[str]], None]) -> None:

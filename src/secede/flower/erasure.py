@@ -175,7 +175,7 @@ def _log_if_offline(transport: Transport, client: Node) -> None:
     if client.name not in transport.wait_for_nodes([client], 0.0):
         logger.warning(
             f"{client.name} is not online: the erasure waits for it until its deadline; if it is "
-            "gone for good, --leaver-gone (leaver_gone=True) takes the next rung at once"
+            "gone for good, pass --leaver-gone (leaver_gone=True) to skip the local step"
         )
 
 

@@ -106,7 +106,7 @@ class TaskGrid(BaseGrid):
 
     def _check_abort(self) -> None:
         if self._abort.triggered:
-            raise SilentError("the job was aborted: start it again, and it goes on where it was")
+            raise SilentError("the job was aborted: run it again to resume")
 
 
 def node_id_of(name: str) -> int:

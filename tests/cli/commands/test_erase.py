@@ -178,7 +178,7 @@ def test_what_a_request_was_not_planned_with_is_not_ignored_in_silence(
     erase(home, path, **SMALL)
     assert "changes nothing" not in capsys.readouterr().err
     erase(home, path, method=["retrain"])
-    assert "request 1 was planned with other options (promoted)" in capsys.readouterr().err
+    assert "request 1 already has a plan (promoted) with other options" in capsys.readouterr().err
 
 
 def test_a_dry_run_of_a_request_that_would_be_refused_is_refused(

@@ -91,7 +91,7 @@ def test_why_a_site_leaves_must_be_said(recorded_runs: tuple[str, list[dict[str,
     folder, given = recorded_runs
     silent = CliRunner().invoke(app, ["flower", "erase", folder, "name:a"])
     assert isinstance(silent.exception, ConfigError)
-    assert "say why name:a leaves: --trigger consent-withdrawn" in str(silent.exception)
+    assert "`--trigger` is required because the receipt states the reason" in str(silent.exception)
     other = CliRunner().invoke(app, ["flower", "erase", folder, "name:a", "--trigger", "boredom"])
     assert "no trigger 'boredom'" in str(other.exception)
     assert given == []
@@ -169,7 +169,7 @@ def test_an_app_of_an_older_version_is_told_before_anything_runs(
     ("mistake", "words"),
     [
         ("older", "has no erasure.trigger"),
-        ("trigger", "say why name:site-1 leaves"),
+        ("trigger", "`--trigger` is required"),
         ("request", "is no request"),
         ("down", "does not run: secede flower up"),
         ("plan", "--dry-run writes nothing"),

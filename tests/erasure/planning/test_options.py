@@ -79,9 +79,9 @@ def test_options_that_a_journal_lacks_take_their_defaults() -> None:
     [
         ({"max_rounds": 3, "min_rounds": 5}, "at most 3 rounds, but at least 5 after"),
         ({"max_rounds": 0}, "at most 0 rounds, but at least 1 after"),
-        ({"methods": ["gradient-ascent"]}, "'gradient-ascent' is there to compare with"),
-        ({"methods": ["fine-tune@x"]}, "'fine-tune@x' is there to compare with"),
-        ({"methods": ["retrain", "fine-tune"]}, "'fine-tune' is there to compare with"),
+        ({"methods": ["gradient-ascent"]}, "'gradient-ascent' is a baseline"),
+        ({"methods": ["fine-tune@x"]}, "'fine-tune@x' is a baseline"),
+        ({"methods": ["retrain", "fine-tune"]}, "'fine-tune' is a baseline"),
     ],
 )
 def test_what_nobody_should_ask_for_is_refused_where_it_is_given(
@@ -100,9 +100,9 @@ def test_what_nobody_should_ask_for_is_refused_before_anything_is_planned(home: 
     with Journal(home.journal, read_only=True) as journal:
         request = journal.request(entry.id)
     for wrong in (EraseOptions(max_rounds=0), EraseOptions(methods=("fine-tune",))):
-        with pytest.raises(ConfigError, match=r"at least 1 after|to compare with"):
+        with pytest.raises(ConfigError, match=r"at least 1 after|is a baseline"):
             small.erase(home, entry.id, how=wrong)
-        with pytest.raises(ConfigError, match=r"at least 1 after|to compare with"):
+        with pytest.raises(ConfigError, match=r"at least 1 after|is a baseline"):
             erase.plan(home, SimulatedBackend(home), request, options=wrong, now=NOW)
     assert small.way(home) == ["received"]
 

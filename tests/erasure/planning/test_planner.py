@@ -221,7 +221,7 @@ def test_the_plan_says_how_updates_are_joined_and_what_the_leaver_gets(home: Hom
     assert "Updates are joined by their weighted mean (one malicious" in usual
     assert "does not get the new model; nothing is measured on its samples." in usual
     assert "Updates are joined by the median (it holds while" in other
-    assert "the leaver gets the new model, and says how many of its own samples" in other
+    assert "the leaver receives the new model and reports its accuracy" in other
     assert "a trimmed mean (it leaves out a fifth" in shown(plan(home, mean="trimmed"))
 
 

@@ -56,7 +56,7 @@ def test_a_silent_leaver_is_waited_for_and_then_passed_over(home: Home) -> None:
     lines = list[str]()
     after = small.later(hours=4)
     outcome = small.erase(home, entry.id, ground=ground, now=after, tell=lines.append)
-    assert lines[0] == "continues from planned, by the plan that it has"
+    assert lines[0] == "resuming from planned with the existing plan"
     assert outcome.rung == "server-side"
     (tried,) = small.told(home)["method"]["tried_before"]
     assert tried == {"rung": "local-step", "method": "projected-ascent", "outcome": "silent"}

@@ -69,7 +69,7 @@ def test_a_home_whose_records_agree_says_so(home: Home, capsys: pytest.CaptureFi
 
 def test_a_restored_registry_brings_nobody_back(home: Home, backup: Home) -> None:
     restore(home, backup, "models.sqlite", "models", "sites")
-    refused(home, "the registry of models does not: it is older")
+    refused(home, "the registry of models does not: one of them is outdated")
 
 
 def test_a_restored_model_s_file_must_go(home: Home, backup: Home) -> None:

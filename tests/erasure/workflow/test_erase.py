@@ -21,7 +21,7 @@ from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import Candidate, ModelRegistry
 from secede.erasure.workflow import erase
-from secede.erasure.workflow.measurement import NOTHING, RETURNED, SPARED, UNFADED
+from secede.erasure.workflow.measurement import NOTHING, NOTHING_REMOVED, ONE_MORE_ROUND, RETURNED
 from secede.errors import GuardError, RequestError, SilentError
 from secede.federation.engine import Update
 from secede.simulation.backend import SimulatedBackend
@@ -159,7 +159,7 @@ def test_no_round_at_all_is_taken_where_none_is_needed_and_none_is_asked_for(hom
     told = small.told(home)
     assert told["method"]["rounds"] == 0
     assert told["models"]["after"] == states.digest(start)
-    assert {RETURNED, UNFADED} <= {*told["limits"]}
+    assert {RETURNED, NOTHING_REMOVED} <= {*told["limits"]}
 
 
 def test_what_the_leaver_returned_does_not_serve_and_the_receipt_says_what_was_needed(
@@ -169,8 +169,8 @@ def test_what_the_leaver_returned_does_not_serve_and_the_receipt_says_what_was_n
     small.erase(home, small.receive(home).id, ground=Hostile(home, leaver=lambda _: start))
     told = small.told(home)
     assert told["method"]["rounds"] == 1
-    assert SPARED.format(rounds="one was") in told["limits"]
-    assert not {RETURNED, UNFADED} & {*told["limits"]}
+    assert ONE_MORE_ROUND.format(rounds="one was") in told["limits"]
+    assert not {RETURNED, NOTHING_REMOVED} & {*told["limits"]}
     assert small.course(home).verification.rounds_needed == 0
     assert states.digest(start) in [thing["digest"] for thing in told["destroyed"]]
 

@@ -59,7 +59,7 @@ def test_nothing_is_promoted_for_which_no_receipt_can_be_made(
     monkeypatch.setattr(ground, "training", lambda: {"x" * 65: 1})
     outcome = small.erase(home, small.receive(home).id, ground=ground)
     assert outcome.state == "rolled-back"
-    assert "no receipt can be made out" in str(outcome.reason)
+    assert "the receipt cannot be built" in str(outcome.reason)
     assert small.serving(home) == before
     assert home.model_path(before).exists()
     assert not home.receipts.exists()

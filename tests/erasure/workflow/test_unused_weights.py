@@ -17,7 +17,7 @@ from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.transition_details import GuardReport, RoundDetails
 from secede.erasure.workflow import post_training as rounds
-from secede.erasure.workflow.measurement import CLEARED, FADED, KEPT, STAYED, UNFADED
+from secede.erasure.workflow.measurement import CLEARED, KEPT, NOTHING_REMOVED, REMOVED, STAYED
 from secede.simulation.backend import SimulatedBackend
 from secede.state import State
 
@@ -54,7 +54,7 @@ def test_what_the_retained_clients_do_not_use_fades_in_the_first_round(
     assert first.unused_weights.removed_share == expected.share > 0
     assert none.unused_weights is None
     assert second.unused_weights is None
-    told = FADED.format(share=expected.share, count=expected.zeroed)
+    told = REMOVED.format(share=expected.share, count=expected.zeroed)
     assert told in small.told(home)["limits"]
 
 
@@ -114,8 +114,8 @@ def test_nothing_fades_if_the_leaver_is_trusted_and_the_receipt_says_so(
     assert (told["method"]["rung"], told["method"]["rounds"]) == ("local-step", 2)
     assert told["method"]["settings"]["keep_unused_weights"] is True
     assert KEPT in told["limits"]
-    assert "was kept as the leaver returned it, as asked" in KEPT
-    assert UNFADED not in told["limits"]
+    assert "was kept as the leaver returned it, because --keep-unused-weights was set" in KEPT
+    assert NOTHING_REMOVED not in told["limits"]
     assert all(done.unused_weights is None for done in small.course(deep).rounds)
     assert deep.load_plan(small.course(deep).plan).keep_unused_weights
 

@@ -118,10 +118,10 @@ def test_a_model_that_was_trained_in_the_open_is_not_erased_from_under_secagg(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (replace(OPTIONS, mean="median"), ("mean 'median' needs single updates",)),
+        (replace(OPTIONS, mean="median"), ("--aggregation median needs single updates",)),
         (
             replace(OPTIONS, methods=("reference",), settings={}),
-            ("'reference' is there to compare with",),
+            ("'reference' is a baseline",),
         ),
         (
             replace(OPTIONS, methods=("orthogonal-descent",), settings={}),

@@ -28,7 +28,7 @@ Client = Annotated[str, typer.Argument(help="Name of the client.")]
 group = typer.Typer(
     name="commitment",
     cls=group_with_default("verify"),
-    help="Show what a client committed to: its samples.",
+    help="Verify a client's data commitment, and prove single samples.",
     no_args_is_help=True,
 )
 

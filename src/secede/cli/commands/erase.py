@@ -76,7 +76,8 @@ class EraseArguments:
         typer.Option("--untrusted-leaver", help="Accept nothing from the leaver: no local step."),
     ] = False
     leaver_gone: Annotated[
-        bool, typer.Option("--leaver-gone", help="Do not ask the leaver: it is gone for good.")
+        bool,
+        typer.Option("--leaver-gone", help="Skip the local step: the leaver will not come back."),
     ] = False
     leaver_timeout: Annotated[
         float, typer.Option(min=0.001, help="Seconds to wait for the leaver's reply.")

@@ -80,7 +80,7 @@ def init(
 
 
 def _clean_up(folder: Path, *, existed: bool) -> str:
-    """Remove what was begun, unless the folder is older, and return what to tell."""
+    """Remove what was begun, unless the folder is older, and return the error text."""
     if (folder / "federation.json").exists():
         return f"interrupted when all was done: {folder} is a federation's home"
     if not existed:

@@ -285,7 +285,10 @@ def erase(
         read_request_file(request)
     before = server_home.last_request(home, leaver)
     if not (dry_run or earlier or trigger or request or (before is not None and before.open)):
-        raise ConfigError(f"say why {leaver} leaves: --trigger {', '.join(TRIGGERS[:-1])} or other")
+        raise ConfigError(
+            "`--trigger` is required because the receipt states the reason for the erasure: choose "
+            f"one of {', '.join(TRIGGERS)}"
+        )
     if earlier is not None:
         logger.info(f"{_erased_at(earlier)}; receipt {earlier.receipt}; nothing is erased again")
     try:

@@ -141,7 +141,7 @@ def model_digest(path: Path) -> str:
 
 
 def _check_entitled(path: Path, identity: str, signers: Signers, verified: Verified) -> None:
-    """Raise if this key is somebody's whose signature on this receipt counts for nothing."""
+    """Raise unless this key may countersign the receipt."""
     client = verified.statement.predicate.request.client
     for name, public in signers.keys.items():
         if public.keyid == identity and name != client:
@@ -152,7 +152,7 @@ def _check_entitled(path: Path, identity: str, signers: Signers, verified: Verif
 
 
 def _print_acknowledgement(path: Path, document: Acknowledgement, *, as_json: bool) -> None:
-    """Print what the server said of a request: that it came, when it is due, how it ended."""
+    """Print an acknowledgement: received, due, outcome."""
     if as_json:
         print_json({"verified": True, "acknowledgement": document.model_dump(mode="json")})
         return

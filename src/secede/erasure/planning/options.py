@@ -65,8 +65,8 @@ def check_options(options: EraseOptions) -> None:
         entry = METHODS.get(base_name(name))
         if entry is not None and not entry.erases:
             raise ConfigError(
-                f"method {name!r} is there to compare with, in `secede run`: {entry.summary}; "
-                "`secede methods` lists what erases, and what each needs"
+                f"method {name!r} is a baseline for `secede run` and does not erase: "
+                f"{entry.summary}; `secede methods` lists what erases, and what each needs"
             )
     if options.max_rounds < options.min_rounds and not options.untrusted_leaver:
         raise ConfigError(

@@ -126,8 +126,8 @@ def _leaver_notes(plan: Plan) -> Iterator[str]:
     yield _unused_weights_note(plan)
     if plan.measure_at_leaver:
         yield (
-            "In the end the leaver gets the new model, and says how many of its own samples that "
-            "gets right."
+            "After the last round the leaver receives the new model and reports its accuracy on "
+            "its own samples."
         )
     else:
         yield "The leaver does not get the new model; nothing is measured on its samples."

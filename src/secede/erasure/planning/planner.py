@@ -279,14 +279,14 @@ def _check_mean(mean: Mean, steps: Sequence[Step], situation: Situation, retaine
         return
     if not situation.single_updates:
         raise ConfigError(
-            f"mean {mean!r} needs single updates, which secure aggregation hides: use 'mean'"
+            f"--aggregation {mean} needs single updates, which secure aggregation hides: use mean"
         )
     if retained < 3:
         raise ConfigError(
-            f"mean {mean!r} needs three retained clients or more, there are {retained}"
+            f"--aggregation {mean} needs three retained clients or more, there are {retained}"
         )
     for step in steps:
         if step.method in OWN_MEAN or ":" in step.method:
             raise ConfigError(
-                f"method {step.method!r} has a mean of its own: mean {mean!r} cannot be used"
+                f"method {step.method!r} has a mean of its own: --aggregation {mean} cannot be used"
             )

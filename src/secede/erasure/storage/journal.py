@@ -164,7 +164,7 @@ class Journal(Database):
         return [parse_entry(row) for row in rows]
 
     def acknowledge(self, number: int, now: datetime) -> Entry:
-        """Note that an acknowledgement was made out for the client; the first time counts."""
+        """Record when the acknowledgement was first issued."""
         with self.transaction() as connection:
             entry = find_entry(connection, number)
             connection.execute(
@@ -234,7 +234,7 @@ class Journal(Database):
         holder: Holder,
         allowed: Allowed,
     ) -> TransitionRow:
-        """Take the request to its next state, and close it where none can follow.
+        """Append a transition; close the request after a final one.
 
         `holder` must be the last that leased the request; a lapsed lease counts until another
         holder takes it. The time is no earlier than the last transition's, whatever the clock says.

@@ -204,7 +204,7 @@ def check_extension(entry: Entry, months: int, reason: str, now: datetime) -> No
     """Raise unless the due date of a request may be put off by `months`.
 
     The client must hear of it within the first month, so later it is refused; and once the erased
-    model is verified, since the receipt is then made out with the date that there is.
+    model is verified, since the receipt is then issued with the current due date.
     """
     if not 1 <= months <= MAX_FURTHER_MONTHS:
         raise ConfigError(

@@ -174,7 +174,7 @@ class Progress:
     def cost(self) -> Cost:
         """What all of it took, rungs that failed included."""
         total = sum((exchange.cost for exchange in _exchanges(self.transitions)), Cost())
-        # Clients claim their gradients: no claim may keep the receipt from being made out.
+        # Clients claim their gradients: no claim may keep the receipt from being built.
         return replace(total, gradient_samples=min(total.gradient_samples, MAX_SAFE_INTEGER))
 
     @property

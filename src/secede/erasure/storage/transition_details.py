@@ -218,7 +218,7 @@ class ServerStepDetails(StartDetails):
 
 
 class GuardDetails(ComputedDetails):
-    """The guard let the returned state by."""
+    """The guard accepted the returned state."""
 
     state: ClassVar[str] = GUARDED
     report: GuardReport

@@ -114,7 +114,7 @@ def run_method(work: Callable[[], T]) -> T:
     That is one in a plugin (`package.module:Class`), in the user's network, or in a method that
     computes with replies of a form of its own: none of these may stop an erasure that has further
     rungs. Errors of the machine (memory, disk) pass, as no other method would do better, and so
-    does any bug of secede itself: it stops the command, which resumes once it is mended. The
+    does any bug of secede itself: it stops the command, which resumes once it is fixed. The
     network also runs where there is no method, as clients count and the server measures: what it
     raises there stops the command.
     """
@@ -220,7 +220,7 @@ def escalate(
     reason: str,
     participants: Participants | None = None,
 ) -> None:
-    """Give this rung up, say why and what it took; what the leaver sent on it is used no more."""
+    """Record that this rung failed, why and at what cost; discard what the leaver sent on it."""
     plan, rung = session.plan, session.progress.rung
     step = plan.ladder[rung]
     session.advance(

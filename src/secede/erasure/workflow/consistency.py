@@ -158,13 +158,13 @@ def _check_erased(registry: ModelRegistry, rows: Sequence[Row]) -> None:
             if (client, body.after, body.request) not in erasures:
                 raise TrustError(
                     f"the ledger says that {client!r} was erased, the registry of models does "
-                    f"not: it is older, or was altered; {RESTORE}"
+                    f"not: one of them is outdated or altered; {RESTORE}"
                 )
     for client, _, request in erasures:
         if clients.get(request) != client:
             raise TrustError(
                 f"the registry of models says that {client!r} was erased, the ledger has no "
-                f"request for it: it is older, or another one; {RESTORE}"
+                f"request for it: it is outdated or another one; {RESTORE}"
             )
 
 
@@ -181,7 +181,8 @@ def _check_models(home: Home, registry: ModelRegistry, rows: Sequence[Row]) -> N
                 status = "missing" if model is None else model.status
                 raise TrustError(
                     f"model {short_digest(body.model)} is {body.status} by the ledger and "
-                    f"{status} in the registry of models: it is older, or was altered; {RESTORE}"
+                    f"{status} in the registry of models: one of them is outdated or altered; "
+                    f"{RESTORE}"
                 )
         elif isinstance(body, DeliveredBody) and body.model in models:
             lost = {*body.clients} - {*models[body.model].clients} - gone

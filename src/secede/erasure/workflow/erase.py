@@ -202,11 +202,11 @@ def erase(
         if progress.state == RECEIVED:
             check_options(options)
         elif not progress.ended:
-            logger.info(f"continues from {progress.state}, by the plan that it has")
+            logger.info(f"resuming from {progress.state} with the existing plan")
         if differ_from_plan(progress, options):
             logger.warning(
-                f"request {number} was planned with other options ({progress.state}): the ones "
-                "given now change nothing"
+                f"request {number} already has a plan ({progress.state}) with other options: the "
+                "ones given now are ignored"
             )
         while not session.progress.ended:
             _advance(session, options)
@@ -303,9 +303,7 @@ def _take_step(session: ErasureSession, options: EraseOptions) -> None:
             raise
         plans = len(progress.plans)
         if plans > _MAX_PLANS:
-            raise RecordError(
-                f"{error}; it was computed {plans} times: look at the disk"
-            ) from error
+            raise RecordError(f"{error}; it was computed {plans} times: check the disk") from error
         reason = f"a kept state is lost or damaged, begun again: {error}"
         session.advance(
             PlanDetails(

@@ -42,32 +42,32 @@ NOTHING = (
 ABSENT = "The client was not there to measure on its own samples."
 RETURNED = (
     "No round of post-training was needed: the model in service is the state that the client "
-    "returned, as the guard let it by."
+    "returned, as accepted by the guard."
 )
 NOT_SENT = (
     "The new model was not sent to the client, so nothing was measured on the client's own samples."
 )
 FROM_BEFORE = "The guard knew the old model{trace}, not the others' mean."
 TRACE = " and a distance"
-SPARED = (
+ONE_MORE_ROUND = (
     "No round of post-training would have been needed; {rounds} taken, so that the state which the "
     "client returned is not the one in service."
 )
-SKETCH = (
+FINGERPRINTS = (
     "Of each earlier model and of the client's last update at most 64 sums of their values stay at "
     "the server, so that a copy of one is recognised if a client returns it."
 )
-FADED = (
+REMOVED = (
     "What the retained clients' training does not use was taken out of the model in the first "
     "round: {share:.1%} of the squared weights of its layers; {count:,} values were set to zero."
 )
-UNFADED = (
+NOTHING_REMOVED = (
     "Nothing was taken out of what the client returned: a backdoor in it would be left to the "
     "retained clients' training."
 )
 KEPT = (
-    "What the retained clients' training does not use was kept as the leaver returned it, as "
-    "asked: a backdoor in it would be left to their training."
+    "What the retained clients' training does not use was kept as the leaver returned it, because "
+    "--keep-unused-weights was set: a backdoor in it would be left to their training."
 )
 STAYED = (
     "{count} of the model's weights could not be removed and stayed as the client returned them: "
@@ -152,18 +152,18 @@ def _limits(session: ErasureSession, baseline: BaselineCounts) -> list[str]:
         limits.append(FROM_BEFORE.format(trace=TRACE if progress.guard.report.to_reference else ""))
     if is_local and first.passed and last.round and rounds_needed((first,), baseline) == 0:
         rounds = "one was" if last.round == 1 else f"{last.round} were"
-        limits.append(SPARED.format(rounds=rounds))
+        limits.append(ONE_MORE_ROUND.format(rounds=rounds))
     left_out = progress.left_out()
     if left_out:
         limits.append(_missing(left_out, len(plan.retained)))
     if any(session.backend.samples(name) is None for name in plan.retained):
         limits.append(UNPINNED)
     limits += [] if plan.single_updates else [HIDDEN]
-    limits.append(SKETCH)
+    limits.append(FINGERPRINTS)
     unused = [done.unused_weights for done in progress.rounds if done.unused_weights]
     limits += _unused_limits(unused)
     if is_local and not unused:
-        limits.append(KEPT if plan.keep_unused_weights else UNFADED)
+        limits.append(KEPT if plan.keep_unused_weights else NOTHING_REMOVED)
     if left_out or not last.round:
         limits.append(STALE)
     return limits
@@ -171,7 +171,7 @@ def _limits(session: ErasureSession, baseline: BaselineCounts) -> list[str]:
 
 def _unused_limits(unused: Sequence[UnusedWeights]) -> list[str]:
     """Say what was taken out of the model, and which weights stayed."""
-    limits = [FADED.format(share=u.removed_share, count=u.zeroed) for u in unused]
+    limits = [REMOVED.format(share=u.removed_share, count=u.zeroed) for u in unused]
     limits += [_stayed(STAYED, u.kept, u.kept_count) for u in unused if u.kept]
     limits += [_stayed(CLEARED, u.cleared, u.cleared_count) for u in unused if u.cleared]
     return limits

@@ -120,7 +120,7 @@ class LiveEngine(ABC):
         """
         started = time.monotonic()
         if leavers := self.excluded & set(clients):
-            raise ConfigError(f"{self._node(min(leavers)).name!r} leaves and trains no more")
+            raise ConfigError(f"{self._node(min(leavers)).name!r} is being erased and cannot train")
         client_at = self._wait_for(clients, self.online_timeout)
         result = RoundResult()
         if client_at:

@@ -287,8 +287,8 @@ class RecordingStrategy(LegacyStrategy):
         names = [node.name for node in admission.admitted.values()]
         allowed = self._grid.opened.allowed_clients(self._start, names)
         logger.info(
-            f"a sum from this model was opened before: the round is taken again with the same "
-            f"clients, {', '.join(sorted(allowed))}"
+            "a sum from this model was opened before: the round is repeated with the same clients, "
+            f"{', '.join(sorted(allowed))}"
         )
         instructions = {int(proxy.cid): ins for proxy, ins in messages}
         return [

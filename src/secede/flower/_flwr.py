@@ -6,6 +6,9 @@ a new release of Flower is a diff of this file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from flwr.app import Message, RecordDict
 from flwr.client.mod import secagg_mod, secaggplus_mod
 from flwr.clientapp import ClientApp
@@ -109,3 +112,16 @@ def is_legacy_strategy(strategy: object) -> bool:
 def polls_slowly(grid: Grid) -> bool:
     """Return whether a grid looks for replies every three seconds: those over the network do."""
     return type(grid).__name__ == "HttpGrid"
+
+
+def wrap_served_apps(wrap: Callable[[Any], Any]) -> None:
+    """Let `wrap` stand around the apps that this process serves as a SuperLink or SuperNode."""
+    from flwr.superlink import main as superlink
+    from flwr.supernode import main as supernode
+
+    for served in (superlink, supernode):
+        served.create_app = _wrapped(served.create_app, wrap)
+
+
+def _wrapped(create: Callable[..., Any], wrap: Callable[[Any], Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: wrap(create(*args, **kwargs))

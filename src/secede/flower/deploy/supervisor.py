@@ -9,8 +9,9 @@ import logging
 import socket
 import ssl
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -273,7 +274,7 @@ def superlink_command(project: Project) -> list[str]:
     """Return the command that starts the SuperLink, with TLS and node authentication."""
     tls = project.certificates
     return [
-        program("flower-superlink", project.environment(SUPERLINK)),
+        *_guarded("flower-superlink", project.environment(SUPERLINK)),
         *("--ssl-ca-certfile", str(project.authority)),
         *("--ssl-certfile", str(tls / "server.crt")),
         *("--ssl-keyfile", str(tls / "server.key")),
@@ -288,13 +289,17 @@ def superlink_command(project: Project) -> list[str]:
 def supernode_command(project: Project, site: str, port: int) -> list[str]:
     """Return the command that starts a site's SuperNode; its own processes use `port`."""
     return [
-        program("flower-supernode", project.environment(site)),
+        *_guarded("flower-supernode", project.environment(site)),
         *("--root-certificates", str(project.authority)),
         *("--superlink", project.superlink_address),
         *("--auth-supernode-private-key", str(project.key(site))),
         *("--port", str(port)),
         *("--node-config", _node_config(project, site)),
     ]
+
+
+def _guarded(name: str, environment: Mapping[str, str]) -> list[str]:
+    return [sys.executable, "-m", "secede.flower.deploy.guard", program(name, environment)]
 
 
 def _node_config(project: Project, site: str) -> str:

@@ -5,7 +5,8 @@ cd "$(dirname "$0")"
 . ./environment.sh
 export FLWR_HOME="$PWD/flower/superlink"
 mkdir -p state
-exec flower-superlink --ssl-ca-certfile certificates/ca.crt --ssl-certfile certificates/server.crt \
+exec python3 -m secede.flower.deploy.guard "$(command -v flower-superlink)" \
+  --ssl-ca-certfile certificates/ca.crt --ssl-certfile certificates/server.crt \
   --ssl-keyfile certificates/server.key --enable-supernode-auth \
   --disable-runtime-dependency-installation --host "$LISTEN" --port "$PORT" \
   --database state/superlink.db

@@ -6,8 +6,11 @@ Train, stop everything, start it again, erase in a second run, verify the receip
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,10 +24,24 @@ from harness.flower import deployed
 from secede.cli.app import app
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
-from secede.flower.deploy import processes, server_home, supervisor
+from secede.flower.deploy import guard, processes, server_home, supervisor
 from secede.flower.deploy.project import MARK, Project
 from secede.flower.deploy.scaffold import LOOPBACK, write_certificates, write_node_key
 from secede.flower.storage.round_log import RoundLog
+
+ASK = """
+import encodings.idna, os, socket, ssl, sys
+host, port, kind, path, *account = sys.argv[1:]
+for number in account:
+    os.setgid(int(number)), os.setuid(int(number))
+connection = socket.create_connection((host, int(port)), timeout=10)
+if kind == "tls":
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = context.wrap_socket(connection)
+connection.sendall(f"GET {path} HTTP/1.0\\r\\n\\r\\n".encode())
+print(connection.recv(1000).split()[1].decode())
+"""
 
 
 @pytest.fixture
@@ -97,3 +114,28 @@ def test_strangers_are_turned_away(project: Project, tmp_path: Path) -> None:
         http.write(b"GET /health HTTP/1.0\r\n\r\n")
         http.flush()
         assert not http.read(20).startswith(b"HTTP/1.1 200")  # nothing without TLS
+    own = answers(project, None)
+    assert own
+    assert "403" not in own
+    if guard.names_peers() and os.geteuid() == 0:  # only root can act as another account
+        assert set(answers(project, 65534)) == {"403"}
+
+
+def answers(project: Project, account: int | None) -> list[str]:
+    """Return what an account is answered on paths of operators and apps."""
+    site = processes.running(project, project.sites[0])
+    assert site is not None
+    port = site.command.split("--port ")[1].split()[0]
+    places = [f"{project.address} {project.port} tls", f"127.0.0.1 {port} plain"]
+    own = [] if account is None else [str(account)]
+    shown = [
+        subprocess.run(
+            [sys.executable, "-I", "-c", ASK, *place.split(), path, *own],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        for place in places
+        for path in ("/v1/control/list-runs", "/v1/runtime/acquire-task", "/docs")
+    ]
+    return [status for status in shown if status != "404"]  # a site has no paths for operators

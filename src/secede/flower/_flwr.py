@@ -120,7 +120,7 @@ def wrap_served_apps(wrap: Callable[[Any], Any]) -> None:
     from flwr.supernode import main as supernode
 
     for served in (superlink, supernode):
-        served.create_app = _wrapped(served.create_app, wrap)
+        vars(served)["create_app"] = _wrapped(vars(served)["create_app"], wrap)
 
 
 def _wrapped(create: Callable[..., Any], wrap: Callable[[Any], Any]) -> Callable[..., Any]:

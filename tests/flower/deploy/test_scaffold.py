@@ -4,6 +4,7 @@ import os
 import re
 import stat
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -138,7 +139,10 @@ def called(tmp_path: Path, script: Path, *arguments: str) -> subprocess.Complete
     programs_ = tmp_path / "programs"
     programs_.mkdir(exist_ok=True)
     for name in ("flwr", "flower-superlink", "flower-supernode"):
-        (programs_ / name).write_text('#!/bin/sh\nprintf "%s|" "$@"\necho " $FLWR_HOME"\n')
+        (programs_ / name).write_text(
+            f"#!{sys.executable}\nimport os, sys\n"
+            "print('|'.join([*sys.argv[1:], '']), os.environ['FLWR_HOME'])\n"
+        )
         (programs_ / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{programs_}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(

@@ -103,7 +103,7 @@ class Project:
         sites = ", ".join(f'"{name}"' for name in self.sites)
         files.write_text(
             target / _FILE,
-            f'listen = "{self.listen}"  # 127.0.0.1: nobody outside this machine reaches it\n'
+            f'listen = "{self.listen}"  # 127.0.0.1: no other machine reaches it\n'
             f'address = "{self.address}"  # where the sites find the SuperLink\n'
             f"port = {self.port}\nsites = [{sites}]\n",
         )

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from secede.errors import ConfigError, SecedeError, SilentError
-from secede.flower.deploy import processes
+from secede.flower.deploy import guard, processes
 from secede.flower.deploy.project import MARK, SUPERLINK, Project, flwr, program
 
 logger = logging.getLogger(__name__)
@@ -104,6 +104,11 @@ def _superlink(project: Project, started: list[str]) -> Project:
     started.append(SUPERLINK)
     process_ = processes.start(project, SUPERLINK, superlink_command(project))
     logger.info(f"{SUPERLINK} started, process {process_.pid}, at {project.superlink_address}")
+    logger.info(
+        "other accounts and machines may act as sites there; only this account starts runs"
+        if guard.names_peers()
+        else "every program on this machine may start runs there, which are code in this account"
+    )
     _wait_answer(project, process_)
     return project
 

@@ -53,8 +53,8 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "a list of samples": (put("metrics", "num-examples", [60, 1]), "no whole number above 0"),
     "not a number": (scaled(float("nan")), "not finite"),
     "infinite": (scaled(float("inf")), "not finite"),
-    "float64": (scaled(torch.float64), "is torch.float64"),
-    "float16": (scaled(torch.float16), "expected torch.float32"),
+    "float64": (scaled(torch.float64), "no array of torch.float32"),
+    "float16": (scaled(torch.float16), "no array of torch.float32"),
     "other names": (
         lambda content: content.__setitem__("arrays", ArrayRecord({"w": torch.zeros(2)})),
         "names differ",

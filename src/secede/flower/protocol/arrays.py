@@ -7,10 +7,10 @@ chunks, and no mod that changes parameters (clipping, noise) takes it for a mode
 
 from __future__ import annotations
 
-import io
-import math
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ def template_of(model: nn.Module) -> dict[str, Tensor]:
 
 def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
     """Return a record's arrays as tensors to read only; other than NumPy numbers are refused."""
-    return {name: _tensor(name, array, shared=True) for name, array in record.items()}
+    return {name: _tensor(name, array, None, shared=True) for name, array in record.items()}
 
 
 def to_state(
@@ -61,10 +61,7 @@ def to_state(
     for name, expected in template.items():
         array = record[name]
         restored = averaged and not expected.is_floating_point()
-        item_bytes = 8 if restored else expected.element_size()
-        if len(array.data) > _HEADER + item_bytes * expected.numel():
-            raise GuardError(f"{name!r} takes {len(array.data):,} bytes, which is too many")
-        value = _tensor(name, array, shared=shared)
+        value = _tensor(name, array, expected, shared=shared)
         state[name] = value.to(expected.dtype) if restored else value
     try:
         states.check_schema(state, template)
@@ -106,40 +103,61 @@ def _scalar(value: object) -> int:
     return len(value.encode()) if isinstance(value, str) else 8
 
 
-def _tensor(name: str, array: Array, *, shared: bool = False) -> Tensor:
+def _tensor(name: str, array: Array, expected: Tensor | None, *, shared: bool) -> Tensor:
+    """Return an array's values, of the expected shape and kind; None: of those that it claims."""
     if array.stype != NUMPY:
         raise GuardError(f"{name[:80]!r} is serialised as {array.stype[:40]!r}, expected {NUMPY!r}")
     try:
-        if shared and (view := _view(array.data)) is not None:
-            return view
-        value = np.asarray(array.numpy())  # never unpickles
-        return torch.from_numpy(value if value.flags.writeable else value.copy())
-    except (ValueError, TypeError, EOFError, OSError, SyntaxError, MemoryError) as error:
+        if expected is None:
+            kind = getattr(torch, array.dtype)
+            expected = torch.empty(tuple(array.shape), dtype=kind, device="meta")
+        return _values(array.data, expected, shared=shared)
+    except GuardError as error:
+        raise GuardError(f"{name[:80]!r} {error}") from None
+    except Exception as error:  # whatever NumPy raises at bytes that a stranger made up
         line = one_line(error)[:160]
         raise GuardError(f"{name[:80]!r} is no array of numbers ({line})") from error
 
 
-def _view(data: bytes) -> Tensor | None:
-    """Return the values without copying them; None where they must be read another way."""
-    if data[: len(_FIRST)] != _FIRST:
-        return None
+def _values(data: bytes, expected: Tensor, *, shared: bool) -> Tensor:
+    """Return the values of bytes that numpy.save wrote; their header is compared, never parsed."""
+    shape, count = tuple(expected.shape), expected.numel()
     begin = len(_FIRST) + 2 + int.from_bytes(data[len(_FIRST) : len(_FIRST) + 2], "little")
-    shape, column_order, dtype = _header(data[: min(begin, _HEADER)])
-    if column_order or dtype.hasobject or not math.prod(shape):
-        return None
-    values = np.frombuffer(data, dtype, math.prod(shape), begin).reshape(shape)
-    try:
-        return torch.utils.dlpack.from_dlpack(values)
-    except (BufferError, RuntimeError):  # an older NumPy exports no read-only array
-        return None
+    header = data[len(_FIRST) + 2 : min(begin, _HEADER)].rstrip(b" \n")
+    known = _headers(shape, expected.dtype)
+    if not data.startswith(_FIRST) or header not in known:
+        raise GuardError(
+            f"is no array of {expected.dtype} and shape {shape}, as numpy.save writes it: it "
+            f"begins with {header[:120].decode('latin-1')!a}"
+        )
+    dtype, order = known[header]
+    if len(data) - begin != dtype.itemsize * count:
+        wanted = begin + dtype.itemsize * count
+        raise GuardError(f"is no array of its shape: {len(data):,} bytes, expected {wanted:,}")
+    values = np.frombuffer(data, dtype, count, begin).reshape(shape, order=order)
+    if shared and count:
+        with suppress(BufferError, RuntimeError):  # an older NumPy exports no read-only array
+            return torch.utils.dlpack.from_dlpack(values)
+    return torch.from_numpy(values.copy())
 
 
-@lru_cache(maxsize=1024)
-def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return an array's shape, order and dtype. Cached, since all clients send the same headers."""
-    stream = io.BytesIO(data)
-    np.lib.format.read_magic(stream)
-    return np.lib.format.read_array_header_1_0(stream)
+@lru_cache(maxsize=4096)
+def _headers(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> Mapping[bytes, tuple[np.dtype[Any], Literal["C", "F"]]]:
+    """Return the kinds and orders that numpy.save may write for an array, by its header's text.
+
+    A mean turns whole numbers, as BatchNorm counts them, into floats.
+    """
+    own = torch.empty(0, dtype=dtype).numpy().dtype
+    kinds = {own} if own.kind == "f" else {own, np.dtype(np.float64), np.dtype(np.float32)}
+    text = "{{'descr': {!r}, 'fortran_order': {}, 'shape': {}, }}"
+    orders: tuple[Literal["C", "F"], ...] = ("C", "F")
+    return {
+        text.format(kind.str, order == "F", shape).encode(): (kind, order)
+        for kind in kinds
+        for order in orders
+    }
 
 
 def _list(names: list[str]) -> str:

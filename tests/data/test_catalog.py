@@ -32,7 +32,8 @@ def test_each_entry_is_complete(entry: Entry) -> None:
     assert entry.needs_network == (entry.download_bytes > 0)
     for remote in entry.remote:
         algorithm, _, digest = remote.checksum.partition(":")
-        assert len(digest) == {"md5": 32, "sha256": 64}[algorithm]
+        assert (algorithm, len(digest)) == ("sha256", 64)
+        assert all(url.startswith("https://") for url in remote.urls)
         assert all(url.endswith(f"/{remote.name}") for url in remote.urls)
 
 

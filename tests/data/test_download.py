@@ -67,7 +67,7 @@ def test_a_good_file_arrives_whole(
     serve: Serve, tmp_path: Path, checksum: str, length: int | None
 ) -> None:
     base = serve({"/file": (200, length, CONTENT)})
-    fetch(f"{base}/file", tmp_path / "new" / "file", checksum)
+    fetch(f"{base}/file", tmp_path / "new" / "file", checksum, size=len(CONTENT))
     assert (tmp_path / "new" / "file").read_bytes() == CONTENT
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["file"]
 
@@ -78,6 +78,8 @@ def test_a_good_file_arrives_whole(
         ("/changed", "wrong checksum: found sha256 "),
         ("/short", "ended after 1,000 of 1,024,000 bytes"),
         ("/empty", "wrong checksum"),
+        ("/longer", "sends more than the 1,024,000 bytes that the file has"),
+        ("/endless", "sends more than the 1,024,000 bytes that the file has"),
         ("/absent", "HTTP 404 Not Found"),
         ("/broken", "HTTP 503 Service Unavailable"),
         ("/silent", "timed out"),
@@ -91,11 +93,13 @@ def test_a_bad_reply_is_named_and_nothing_is_left(
             "/changed": (200, len(CONTENT), b"x" + CONTENT[1:]),
             "/short": (200, len(CONTENT), CONTENT[:1000]),
             "/empty": (200, 0, b""),
+            "/longer": (200, len(CONTENT) + 1, CONTENT + b"x"),
+            "/endless": (200, None, CONTENT * 20),
             "/broken": (503, 0, b""),
         }
     )
     with pytest.raises(DataError, match=message) as caught:
-        fetch(f"{base}{path}", tmp_path / "file", SHA256, timeout_seconds=0.3)
+        fetch(f"{base}{path}", tmp_path / "file", SHA256, size=len(CONTENT), timeout_seconds=0.3)
     assert f"{base}{path}" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -104,21 +108,21 @@ def test_a_failed_download_leaves_the_former_file_alone(serve: Serve, tmp_path: 
     base = serve({"/file": (200, 3, b"bad")})
     (tmp_path / "file").write_bytes(b"former")
     with pytest.raises(DataError):
-        fetch(f"{base}/file", tmp_path / "file", SHA256)
+        fetch(f"{base}/file", tmp_path / "file", SHA256, size=len(CONTENT))
     assert (tmp_path / "file").read_bytes() == b"former"
 
 
 def test_the_next_mirror_is_tried(serve: Serve, tmp_path: Path) -> None:
     base = serve({"/bad": (200, 3, b"bad"), "/good": (200, len(CONTENT), CONTENT)})
     mirrors = [f"http://127.0.0.1:{closed_port()}/x", f"{base}/bad", f"{base}/good"]
-    fetch(mirrors, tmp_path / "file", SHA256)
+    fetch(mirrors, tmp_path / "file", SHA256, size=len(CONTENT))
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
 def test_offline_the_error_names_each_mirror_and_the_ways_out(tmp_path: Path) -> None:
     mirrors = [f"http://127.0.0.1:{closed_port()}/{name}" for name in ("first", "second")]
     with pytest.raises(DataError, match=r"cannot download file .*refused.*refused") as caught:
-        fetch(mirrors, tmp_path / "file", SHA256)
+        fetch(mirrors, tmp_path / "file", SHA256, size=len(CONTENT))
     for part in (*mirrors, "SECEDE_DATA", "mnist-10k"):
         assert part in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -132,7 +136,7 @@ def test_a_disk_that_refuses_is_a_storage_error_and_ends_the_attempts(
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))  # as if the disk were full
     try:
         with pytest.raises(StorageError, match="cannot write") as caught:
-            fetch([f"{base}/file", f"{base}/absent"], tmp_path / "file", SHA256)
+            fetch([f"{base}/file", f"{base}/absent"], tmp_path / "file", SHA256, size=len(CONTENT))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert isinstance(caught.value.__cause__, OSError)
@@ -144,14 +148,14 @@ def test_a_destination_below_a_file_is_a_storage_error(serve: Serve, tmp_path: P
     base = serve({"/file": (200, len(CONTENT), CONTENT)})
     (tmp_path / "occupied").write_bytes(b"")
     with pytest.raises(StorageError):
-        fetch(f"{base}/file", tmp_path / "occupied" / "file", SHA256)
+        fetch(f"{base}/file", tmp_path / "occupied" / "file", SHA256, size=len(CONTENT))
 
 
 def test_without_a_terminal_progress_is_one_line_of_the_log(
     serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base, lines = serve({"/file": (200, len(CONTENT), CONTENT)}), Lines()
-    fetch(f"{base}/file", tmp_path / "file", SHA256)
+    fetch(f"{base}/file", tmp_path / "file", SHA256, size=len(CONTENT))
     assert capsys.readouterr() == ("", "")
     assert lines == [f"downloading file (1.0 MB) from {base}/file"]
 
@@ -165,7 +169,7 @@ def test_on_a_terminal_progress_is_a_bar_on_stderr(
     base = serve({"/file": (200, len(CONTENT), CONTENT)})
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    fetch(f"{base}/file", tmp_path / "file", SHA256)
+    fetch(f"{base}/file", tmp_path / "file", SHA256, size=len(CONTENT))
     output = capsys.readouterr()
     assert output.out == ""
     assert "downloading file" not in output.err

@@ -24,7 +24,8 @@ def remote(folder: Path, name: str, content: bytes) -> RemoteFile:
     folder.mkdir(exist_ok=True)
     (folder / name).write_bytes(content)
     checksum = "sha256:" + hashlib.sha256(content).hexdigest()
-    return RemoteFile(name=name, urls=((folder / name).as_uri(),), checksum=checksum)
+    urls = ((folder / name).as_uri(),)
+    return RemoteFile(name=name, urls=urls, checksum=checksum, size=len(content))
 
 
 def make_entry(

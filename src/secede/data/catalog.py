@@ -50,11 +50,16 @@ def _idx_names(train: str, test: str) -> tuple[str, str, str, str]:
 
 
 def _remote(
-    names: tuple[str, ...], mirrors: tuple[str, ...], checksums: tuple[str, ...]
+    names: tuple[str, ...], mirrors: tuple[str, ...], contents: tuple[tuple[int, str], ...]
 ) -> tuple[RemoteFile, ...]:
     return tuple(
-        RemoteFile(name=name, urls=tuple(mirror + name for mirror in mirrors), checksum=checksum)
-        for name, checksum in zip(names, checksums, strict=True)
+        RemoteFile(
+            name=name,
+            urls=tuple(mirror + name for mirror in mirrors),
+            checksum=f"sha256:{sha256}",
+            size=size,
+        )
+        for name, (size, sha256) in zip(names, contents, strict=True)
     )
 
 
@@ -76,13 +81,12 @@ _MNIST = Entry(
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
         ),
         (
-            "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+            (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+            (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+            (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
         ),
     ),
-    download_bytes=11_594_722,
 )
 _FASHION = Entry(
     name="fashion-mnist",
@@ -97,15 +101,19 @@ _FASHION = Entry(
     folders=("fashion-mnist", "FashionMNIST/raw", "."),
     remote=_remote(
         _idx_names("train", "t10k"),
-        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
         (
-            "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "md5:25c81989df183df01b3e8a0aad5dffbe",
-            "md5:bef4ecab320f06d8554ea6380940ec79",
-            "md5:bb300cfdad3c16e7a12a480ee83cd310",
+            # Its authors' own, at one commit, then Keras's copy. Their other address has no https.
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
+            "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion/",
+            "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
+        ),
+        (
+            (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+            (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+            (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+            (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
         ),
     ),
-    download_bytes=30_878_645,
 )
 _EMNIST = Entry(
     name="emnist-balanced",
@@ -121,10 +129,9 @@ _EMNIST = Entry(
     remote=_remote(
         ("gzip.zip",),
         ("https://biometrics.nist.gov/cs_links/EMNIST/",),
-        ("md5:58c8d27c78d21e728a6bc7b3cc06412e",),
+        ((561_753_746, "fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e"),),
     ),
     zip_folder="gzip",
-    download_bytes=561_753_746,
     transposed=True,
 )
 _EMNIST47 = Entry(
@@ -154,9 +161,8 @@ _CIFAR10 = Entry(
     remote=_remote(
         ("cifar-10-python.tar.gz",),
         ("https://www.cs.toronto.edu/~kriz/",),
-        ("md5:c58f30108f718f92721af3b95e74349a",),
+        ((170_498_071, "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"),),
     ),
-    download_bytes=170_498_071,
 )
 _MNIST_10K = Entry(
     name="mnist-10k",

@@ -26,17 +26,23 @@ _CHUNK_BYTES = 256 * 1024
 
 
 def fetch(
-    urls: str | Sequence[str], destination: Path, checksum: str, *, timeout_seconds: float = 30.0
+    urls: str | Sequence[str],
+    destination: Path,
+    checksum: str,
+    *,
+    size: int,
+    timeout_seconds: float = 30.0,
 ) -> None:
     """Write the file to `destination`, or raise and leave nothing there.
 
-    `checksum` is "sha256:<hex>" or "md5:<hex>"; the time-out is for each wait on the network.
+    `checksum` is "sha256:<hex>" or "md5:<hex>"; no more than `size` bytes are taken from a mirror.
+    The time-out is for each wait on the network.
     """
     failures = []
     for url in [urls] if isinstance(urls, str) else urls:
         try:
             with files.replace(destination) as temporary:
-                _transfer(url, temporary, checksum, timeout_seconds)
+                _transfer(url, temporary, checksum, size, timeout_seconds)
             return
         except DataError as error:
             failures.append(f"{url}: {error}")
@@ -55,7 +61,7 @@ def matches(path: Path, checksum: str) -> bool:
         return False
 
 
-def _transfer(url: str, target: Path, checksum: str, timeout_seconds: float) -> None:
+def _transfer(url: str, target: Path, checksum: str, size: int, timeout_seconds: float) -> None:
     # Only what comes from the network becomes a DataError here; an OSError of the disk is left
     # for `replace`, which makes it a StorageError.
     algorithm, _, expected = checksum.partition(":")
@@ -65,9 +71,11 @@ def _transfer(url: str, target: Path, checksum: str, timeout_seconds: float) -> 
         total = _announced_bytes(response)
         with _progress(url, total) as advance:
             while chunk := _read_chunk(response):
+                received += len(chunk)
+                if received > size:
+                    raise DataError(f"it sends more than the {size:,} bytes that the file has")
                 file.write(chunk)
                 digest.update(chunk)
-                received += len(chunk)
                 advance(len(chunk))
     if total is not None and received != total:
         raise DataError(f"the connection ended after {received:,} of {total:,} bytes")

@@ -10,11 +10,12 @@ Kind = Literal["embedded", "idx", "cifar"]
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteFile:
-    """A file to download: its name here, its mirrors in order, and its checksum."""
+    """A file to download: its name here, its mirrors in order, its checksum and its size."""
 
     name: str
     urls: tuple[str, ...]
-    checksum: str  # "sha256:<hex>" or "md5:<hex>"
+    checksum: str  # "sha256:<hex>"
+    size: int  # in bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +36,12 @@ class Entry:
     folders: tuple[str, ...] = ()  # below SECEDE_DATA, in the order they are searched
     remote: tuple[RemoteFile, ...] = ()
     zip_folder: str | None = None  # set when the remote file is a zip that holds the others there
-    download_bytes: int = 0
     transposed: bool = False  # images are stored with rows and columns swapped
+
+    @property
+    def download_bytes(self) -> int:
+        """How many bytes are downloaded."""
+        return sum(remote.size for remote in self.remote)
 
     @property
     def needs_network(self) -> bool:

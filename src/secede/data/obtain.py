@@ -81,7 +81,7 @@ def _download(entry: Entry, cache: Path) -> dict[str, Path]:
     for remote in entry.remote:
         # What an interrupted download left whole is not fetched again.
         if not matches(cache / remote.name, remote.checksum):
-            fetch(remote.urls, cache / remote.name, remote.checksum)
+            fetch(remote.urls, cache / remote.name, remote.checksum, size=remote.size)
         if entry.zip_folder is not None:
             _unpack(cache / remote.name, entry.zip_folder, entry.layouts[0])
     found = _find(cache, entry)

@@ -6,6 +6,7 @@ made for their owner alone.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import BinaryIO
 
 from secede.errors import RecordError, StorageError
 
@@ -178,6 +180,25 @@ def delete(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise StorageError(f"cannot delete {path}: {error.strerror}") from error
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read its bytes; OSError for a pipe or a device, which might never end."""
+    # A pipe that nobody writes to would make an ordinary `open` wait.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        yield file
+
+
+def read_limited(path: Path, limit: int) -> bytes:
+    """Return the bytes of a regular file of at most `limit` bytes, or raise an OSError."""
+    with open_regular(path) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"over {limit:,} bytes, the limit of such a file")
+    return data
 
 
 def digest(path: Path, algorithm: str = "sha256") -> str:

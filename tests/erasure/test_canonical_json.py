@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from harness.erasure import vectors
 from harness.paths import ROOT
-from secede.erasure.canonical_json import MAX_DEPTH, digest, parse_json, read_bounded, to_canonical
+from secede.erasure.canonical_json import digest, parse_json, read_bounded, to_canonical
 from secede.erasure.documents.plan import Plan
 from secede.erasure.documents.receipt import Statement
 from secede.errors import ConfigError, SecedeError, TrustError
+from secede.strict import MAX_DEPTH
 
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(vectors.FILE.read_text())
 SAFE = 2**53 - 1

@@ -18,9 +18,12 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from secede import files
 from secede.errors import DataError
 
 LIMIT_BYTES = 2 * 1024**3
+# What gzip may unpack to, whatever the packed size, and times that size.
+_UNPACKED_BYTES, _UNPACKED_TIMES = 64 * 1024**2, 50
 _CHUNK_BYTES = 1024**2
 _DIMENSIONS = {"labels": 1, "images": 3}
 # Unsigned bytes in one and in three dimensions.
@@ -39,8 +42,9 @@ def read_labels(path: Path) -> NDArray[np.uint8]:
 
 def _read(path: Path, kind: str) -> NDArray[np.uint8]:
     try:
-        with _opened(path) as file:
+        with opened(path) as file:
             shape = _read_header(file, path, kind)
+            _check_ratio(math.prod(shape), path, packed=isinstance(file, gzip.GzipFile))
             payload = _read_payload(file, path, math.prod(shape))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: truncated or damaged gzip data; replace the file") from error
@@ -50,10 +54,13 @@ def _read(path: Path, kind: str) -> NDArray[np.uint8]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    with path.open("rb") as raw:
+def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """Open a regular file, and unpack it if it is gzipped."""
+    with files.open_regular(path) as raw:
         # The content decides, not the name: some tools unpack and keep the suffix.
-        if raw.peek(2)[:2] == b"\x1f\x8b":
+        start = raw.read(2)
+        raw.seek(0)
+        if start == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=raw) as unpacked:
                 yield unpacked
         else:
@@ -74,7 +81,15 @@ def _read_header(file: IO[bytes] | gzip.GzipFile, path: Path, kind: str) -> tupl
     shape = struct.unpack(f">{_DIMENSIONS[kind]}I", sizes)
     if math.prod(shape) > LIMIT_BYTES:
         raise DataError(f"{path}: its header announces {shape} bytes, more than the 2 GiB allowed")
+    if 0 in shape:
+        raise DataError(f"{path}: its header announces {shape}, which is no sample at all")
     return shape
+
+
+def _check_ratio(size: int, path: Path, *, packed: bool) -> None:
+    limit = max(_UNPACKED_BYTES, _UNPACKED_TIMES * path.stat().st_size)
+    if packed and size > limit:
+        raise DataError(f"{path}: would unpack to {size:,} bytes, more than {limit:,} are allowed")
 
 
 def _read_payload(file: IO[bytes] | gzip.GzipFile, path: Path, size: int) -> bytearray:

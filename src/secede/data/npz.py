@@ -6,8 +6,11 @@ memory is taken for it.
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -16,14 +19,20 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
+from secede import files
 from secede.data.samples import Dataset, Samples
 from secede.data.tensors import to_inputs, to_labels
 from secede.errors import DataError
-from secede.text import one_line
+from secede.text import format_bytes, one_line
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 LIMIT_BYTES = 4 * 1024**3
 LIMIT_CLASSES = 100_000
+# In memory all arrays together may have this, whatever the file's size, and times that size: a
+# small file can unpack to a thousand times as much.
+_FREE_BYTES, _FREE_TIMES = 600_000_000, 100
+_BYTES_OF_A_NUMBER = 8  # besides those in the file: inputs become floats, labels int64
+_HEADER_BYTES = 65_536
 
 
 def read(path: Path) -> Dataset:
@@ -47,12 +56,20 @@ def read(path: Path) -> Dataset:
 
 def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with files.open_regular(path) as file, zipfile.ZipFile(file) as archive:
             members = set(archive.namelist())
             if missing := [key for key in KEYS if f"{key}.npy" not in members]:
                 raise DataError(
                     f"{path}: lacks {', '.join(missing)}; expected {', '.join(KEYS)}, "
                     f"found {sorted(members)!r:.200}"
+                )
+            needed = sum(_memory(archive, key, path) for key in KEYS)
+            limit = max(_FREE_BYTES, _FREE_TIMES * path.stat().st_size)
+            if needed > limit:
+                raise DataError(
+                    f"{path}: its arrays would take {format_bytes(needed)}, more than the "
+                    f"{format_bytes(limit)} allowed for a file of its size; save it unpacked, by "
+                    "numpy.savez"
                 )
             return {key: _read_array(archive, key, path) for key in KEYS}
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
@@ -61,14 +78,11 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _read_array(archive: zipfile.ZipFile, key: str, path: Path) -> NDArray[np.generic]:
-    name = f"{key}.npy"
+@contextmanager
+def _member(archive: zipfile.ZipFile, key: str, path: Path) -> Iterator[IO[bytes]]:
     try:
-        with archive.open(name) as member:
-            _check_header(member, archive.getinfo(name).file_size, f"{path}: {key}")
-        with archive.open(name) as member:
-            array: NDArray[np.generic] = npy.read_array(member, allow_pickle=False)
-            return array
+        with archive.open(f"{key}.npy") as member:
+            yield member
     except DataError:
         raise
     except Exception as error:  # zipfile, zlib and numpy's header parser fail in many ways
@@ -76,7 +90,20 @@ def _read_array(archive: zipfile.ZipFile, key: str, path: Path) -> NDArray[np.ge
         raise DataError(f"{path}: {key} is damaged or cannot be read ({reason:.200})") from error
 
 
-def _check_header(member: IO[bytes], file_bytes: int, source: str) -> None:
+def _read_array(archive: zipfile.ZipFile, key: str, path: Path) -> NDArray[np.generic]:
+    with _member(archive, key, path) as member:
+        array: NDArray[np.generic] = npy.read_array(member, allow_pickle=False)
+    return array
+
+
+def _memory(archive: zipfile.ZipFile, key: str, path: Path) -> int:
+    """Return how many bytes an array will take, from its header, which is checked."""
+    with _member(archive, key, path) as member:
+        header = io.BytesIO(member.read(_HEADER_BYTES))  # however long it says it is
+        return _check_header(header, archive.getinfo(f"{key}.npy").file_size, f"{path}: {key}")
+
+
+def _check_header(member: IO[bytes], file_bytes: int, source: str) -> int:
     version = npy.read_magic(member)
     if version not in {(1, 0), (2, 0)}:
         raise DataError(f"{source}: array format {version}, expected 1.0 or 2.0 as numpy.savez has")
@@ -91,6 +118,7 @@ def _check_header(member: IO[bytes], file_bytes: int, source: str) -> None:
         )
     if announced > LIMIT_BYTES:
         raise DataError(f"{source}: {announced:,} bytes when unpacked, at most 4 GiB are allowed")
+    return announced + _BYTES_OF_A_NUMBER * math.prod(shape)
 
 
 def _samples(arrays: dict[str, NDArray[np.generic]], part: str, path: Path) -> Samples:

@@ -7,35 +7,27 @@ examples. Reading checks size and depth before anything is built.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import os
-import re
-import stat
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import rfc8785
 from pydantic import ValidationError
 
-from secede import files
+from secede import files, strict
 from secede.erasure.types import MAX_SAFE_INTEGER, Document, describe_errors
 from secede.errors import ConfigError, RecordError, TrustError
 
-MAX_DEPTH = 32
 D = TypeVar("D", bound=Document)
-# A string (closed or not, so that the scan stays linear) or a bracket outside of strings.
-_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def to_canonical(value: Any) -> bytes:
     """Return the canonical JSON of `value`, as UTF-8."""
-    _check_value(value, MAX_DEPTH)
+    _check_value(value, strict.MAX_DEPTH)
     try:
         return rfc8785.dumps(value)
     except ValueError as error:
-        raise TrustError(f"this value has no canonical JSON: {_reason(error)}") from None
+        raise TrustError(f"this value has no canonical JSON: {strict.json_fault(error)}") from None
 
 
 def digest(value: Any) -> str:
@@ -55,19 +47,16 @@ def parse_json(data: bytes, limit: int) -> dict[str, Any]:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise TrustError(f"the document is not UTF-8: byte {error.start} is wrong") from None
-    _check_text_depth(text)
     try:
-        value = json.loads(
+        value = strict.parse_json(
             text,
             object_pairs_hook=_without_repeats,
             parse_constant=_refuse_constant,
             parse_float=_finite_float,
             parse_int=_safe_number,
         )
-        if _SURROGATE.search(text):  # an escape that may stand alone, which is no UTF-8
-            json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise TrustError(f"the document is not valid JSON: {_reason(error)}") from None
+    except ValueError as error:
+        raise TrustError(f"the document is not valid JSON: {strict.json_fault(error)}") from None
     if not isinstance(value, dict):
         raise TrustError(f"expected a JSON object, found {type(value).__name__}")
     return value
@@ -85,10 +74,7 @@ def parse_document(kind: type[D], data: bytes, limit: int, what: str) -> D:
 def read_bounded(path: Path, limit: int) -> bytes:
     """Return the bytes of a regular file of at most `limit` bytes."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not hang us
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ConfigError(f"{path} is not a regular file")
+        with files.open_regular(path) as file:
             data = file.read(limit + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
@@ -116,7 +102,7 @@ def load_document(kind: type[D], path: Path, limit: int) -> D:
 def _check_value(value: object, depth: int) -> None:
     """Raise if a value is nested too deep, or holds an integer that other readers would round."""
     if depth < 0:
-        raise TrustError(f"this value is nested more than {MAX_DEPTH} deep")
+        raise TrustError(f"this value is nested more than {strict.MAX_DEPTH} deep")
     if isinstance(value, dict):
         for item in value.values():
             _check_value(item, depth - 1)
@@ -125,15 +111,6 @@ def _check_value(value: object, depth: int) -> None:
             _check_value(item, depth - 1)
     elif isinstance(value, int) and abs(value) > MAX_SAFE_INTEGER:
         raise TrustError(f"this value has no canonical JSON: {_ROUNDED}")
-
-
-def _check_text_depth(text: str) -> None:
-    depth = 0
-    for token in _TOKEN.finditer(text):
-        mark = text[token.start()]
-        depth += (mark in "[{") - (mark in "]}")
-        if depth > MAX_DEPTH:
-            raise TrustError(f"the document is nested more than {MAX_DEPTH} deep")
 
 
 _ROUNDED = "an integer is beyond ±(2^53 - 1), where readers round; write it as text or as a float"
@@ -165,14 +142,3 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(entries) != len(pairs):
         raise ValueError("a key is repeated")
     return entries
-
-
-def _reason(error: Exception) -> str:
-    """Return why, in one line and without quoting the document."""
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at character {error.pos}"
-    if isinstance(error, UnicodeEncodeError):
-        return "half a surrogate pair in a text"
-    if isinstance(error, RecursionError):
-        return "nested too deep"
-    return str(error)

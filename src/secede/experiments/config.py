@@ -19,8 +19,12 @@ from secede.data import catalog
 from secede.errors import ConfigError, did_you_mean
 from secede.federation import executors
 from secede.strict import as_json
+from secede.text import shorten
 from secede.unlearning import registry as methods
 
+_SHOWN_CHARACTERS = 200  # of a wrong value
+# Reading a dotted key takes time as its length squared.
+MAX_CHARACTERS = 32_000
 RECORD_VERSION = 2  # of the records' format and meaning; part of every config's digest
 
 # A report judges the first; the others show what it is worth.
@@ -212,10 +216,14 @@ def parse(
     text: str, *, name: str, file: str | None = None, methods_overridden: bool = False
 ) -> Config:
     """Read a config from TOML; `name` is used where the text gives none, `file` in errors."""
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(f"{file or name}: over {MAX_CHARACTERS:,} characters, too many")
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file or name}: not valid TOML: {error}") from error
+        json.dumps(values, default=str)  # as deep as what follows goes
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deep" if isinstance(error, RecursionError) else error
+        raise ConfigError(f"{file or name}: not valid TOML: {reason}") from error
     return build({"name": name, **values}, methods_overridden=methods_overridden)
 
 
@@ -297,7 +305,8 @@ def _explain(error: ValidationError) -> str:
             allowed = allowed.replace("an object", "a table")  # as TOML calls it
             if item["type"] == "too_short":
                 allowed = f"at least {item['ctx']['min_length']} in it"
-            expected.setdefault(f"{key} is {item['input']!r}", []).append(allowed)
+            found = shorten(repr(item["input"]), _SHOWN_CHARACTERS)
+            expected.setdefault(f"{key} is {found}", []).append(allowed)
     sentences += [
         f"{found}, expected {' or '.join(allowed)}" for found, allowed in expected.items()
     ]

@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from secede import files
+from secede import files, strict
 from secede import state as states
 from secede.errors import RecordError, StateError, StorageError
 from secede.federation.engine import Cost
@@ -32,6 +32,7 @@ CONFIG, CURVES, RESULT, ENVIRONMENT = (
     "result.json",
     "environment.json",
 )
+_LIMIT_BYTES = 4 * 1024**2  # of a file that is one JSON object
 _MEMORY = "memory::"  # prefix of a method's memory in a checkpoint's file
 INCIDENTAL = ("executor_note", "lanes")  # keys of the environment that change no result
 
@@ -60,9 +61,12 @@ def write_json(path: Path, value: Mapping[str, object]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; raise RecordError if the file is damaged."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = strict.parse_json(files.read_limited(path, _LIMIT_BYTES).decode())
     except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: damaged record ({error}); delete its folder to redo") from error
+        reason = strict.json_fault(error) if isinstance(error, ValueError) else error.strerror
+        raise RecordError(
+            f"{path}: damaged record ({reason}); delete its folder to redo"
+        ) from error
     if not isinstance(value, dict):
         raise RecordError(f"{path}: expected a JSON object, got {type(value).__name__}")
     return value
@@ -151,10 +155,11 @@ class SeedFolder:
         if not path.exists():
             return []
         rows = []
-        lines = path.read_bytes().split(b"\n")
+        with files.open_regular(path) as file:
+            lines = file.read().split(b"\n")
         for number, line in enumerate(lines[:-1], start=1):
             try:
-                rows.append(json.loads(line))
+                rows.append(strict.parse_json(line.decode()))
             except ValueError as error:
                 raise RecordError(f"{path}, line {number}: damaged record ({error})") from error
         return rows

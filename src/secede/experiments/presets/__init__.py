@@ -13,8 +13,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from secede import files
 from secede.errors import ConfigError, did_you_mean
-from secede.experiments.config import Config, build, parse, resolve_data_path
+from secede.experiments.config import MAX_CHARACTERS, Config, build, parse, resolve_data_path
 
 _ROOT = resources.files("secede.experiments.presets")
 
@@ -74,7 +75,7 @@ def load(name_or_path: str, *, methods_overridden: bool = False) -> Config:
             f"{NAMES[1]} (suites: {', '.join(SUITES)}); `secede presets` lists them"
         )
     try:
-        text = path.read_text(encoding="utf-8")
+        text = files.read_limited(path, 4 * MAX_CHARACTERS).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +11,15 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from secede import files, strict
 from secede.errors import RecordError
 from secede.reports import names
 from secede.reports.records.runs import Attack, Config, History, LocalStep, Point, Score
 
 T = TypeVar("T")
+_MEGABYTE = 1024**2
+_LIMITS = {"result.json": 4 * _MEGABYTE, "curves.jsonl": 32 * _MEGABYTE}  # others have one
+_MAX_METHODS = 200
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class _Config:
     model: str
     clients: _Clients
     scenario: _Scenario
-    methods: Annotated[list[str], Field(min_length=1)]
+    methods: Annotated[list[str], Field(min_length=1, max_length=_MAX_METHODS)]
     title: str | None = None
     limit: int | None = None
 
@@ -107,11 +112,13 @@ def read_curves(path: Path, arms: Sequence[str]) -> dict[str, tuple[Point, ...]]
 
 def _point(line: str, where: str, arms: Sequence[str]) -> Point:
     try:
-        point = _validated(_POINT, json.loads(line), where)
-    except json.JSONDecodeError as error:
+        parsed = strict.parse_json(line)
+    except ValueError as error:
         raise RecordError(
-            f"{where}: incomplete or not JSON ({error.msg}); expected one row per arm and round"
+            f"{where}: incomplete or not JSON ({strict.json_fault(error)}); expected one row per "
+            "arm and round"
         ) from error
+    point = _validated(_POINT, parsed, where)
     if point.arm not in arms:
         raise RecordError(f"{where}: arm {point.arm!r}, expected one of {', '.join(arms)}")
     if point.round < 0:
@@ -129,9 +136,9 @@ def _check_score(name: str, score: Score, where: str) -> None:
 
 
 def _in_order(arm: str, points: Mapping[int, Point], path: Path) -> tuple[Point, ...]:
-    missing = sorted(set(range(max(points) + 1)) - set(points))
-    if missing:
-        raise RecordError(f"{path}: {arm} has no row for round {missing[0]}")
+    missing = next((round for round in range(len(points)) if round not in points), None)
+    if missing is not None:
+        raise RecordError(f"{path}: {arm} has no row for round {missing}")
     return tuple(points[round] for round in range(len(points)))
 
 
@@ -160,7 +167,7 @@ def read_local_step(result: Result, folder: Path) -> LocalStep | None:
 def parse_model(key: str, arms: Sequence[str], folder: Path) -> tuple[str, int]:
     """Split a membership key such as `retrain@20` into arm and round."""
     arm, _, round = key.rpartition("@")
-    if arm not in arms or not round.isdecimal():
+    if arm not in arms or not re.fullmatch("[0-9]{1,9}", round):
         raise RecordError(
             f"{folder / 'result.json'}: membership of {key!r}, expected an arm and a round "
             "as in 'retrain@20'"
@@ -170,18 +177,21 @@ def parse_model(key: str, arms: Sequence[str], folder: Path) -> tuple[str, int]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return files.read_limited(path, _LIMITS.get(path.name, _MEGABYTE)).decode()
     except FileNotFoundError as error:
         raise RecordError(f"{path}: missing; a finished run has this file") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: cannot be read as text ({error})") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RecordError(f"{path}: cannot be read as text ({reason})") from error
 
 
 def _json(path: Path) -> object:
     try:
-        parsed: object = json.loads(_text(path))
+        parsed: object = strict.parse_json(_text(path))
     except json.JSONDecodeError as error:
         raise RecordError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
+    except ValueError as error:
+        raise RecordError(f"{path}: refused ({strict.json_fault(error)})") from error
     return parsed
 
 

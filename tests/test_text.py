@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from secede.text import LINE_LENGTH, fill_line, format_bytes, list_first, plural, printable, shorten
+from secede.text import (
+    LINE_LENGTH,
+    fill_line,
+    format_bytes,
+    list_first,
+    plural,
+    printable,
+    printable_lines,
+    shorten,
+)
 
 NAMES = [f"encoder.layers.{number}.attention.weight" for number in range(40)]
 
@@ -30,6 +39,12 @@ def test_the_first_names_are_listed_and_the_others_counted() -> None:
 
 def test_what_a_terminal_may_not_show_becomes_question_marks() -> None:
     assert printable("a\x1b[31m\n") == "a?[31m?"
+
+
+def test_lines_tabs_and_spaces_stay_where_a_text_has_several() -> None:
+    assert printable_lines("a\x1b[2J\n\tb\x9b\u202e\u200b\u2028c 98\u00a0%\r") == (
+        "a?[2J\n\tb????c 98\u00a0%?"
+    )
 
 
 def test_all_names_are_told_where_there_is_room() -> None:

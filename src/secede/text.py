@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 
 LINE_LENGTH = 300  # characters of a log line, and of a limitation in a receipt
@@ -29,6 +30,17 @@ def short_digest(digest: str) -> str:
 def printable(text: object) -> str:
     """Return a text with a question mark for each character that a terminal may not show."""
     return "".join(c if c.isprintable() else "?" for c in str(text))
+
+
+def printable_lines(text: object) -> str:
+    """Return a text with its lines and tabs as they are, and each line printable."""
+    return "".join(c if is_visible(c) or c in "\n\t" else "?" for c in str(text))
+
+
+def is_visible(character: str) -> bool:
+    """Return whether a character shows as itself: it is a letter, mark, number, sign or space."""
+    category = unicodedata.category(character)
+    return category[0] != "C" and category not in {"Zl", "Zp"}
 
 
 def one_line(text: object) -> str:

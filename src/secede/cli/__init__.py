@@ -6,6 +6,7 @@ import logging
 import sys
 
 from secede.errors import SecedeError
+from secede.text import printable_lines
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ def main() -> None:
         app()
     except SecedeError as error:
         logger.debug("stopped by %s", type(error).__name__, exc_info=error)
-        print(f"secede: {error}", file=sys.stderr)
+        print(f"secede: {printable_lines(error)}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has closed it

@@ -28,6 +28,7 @@ from secede.cli.commands import (
     verify,
 )
 from secede.errors import StorageError
+from secede.text import printable_lines
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ def show_log(*, verbose: bool = False, file: Path | None = None) -> None:
 
 def _print(line: str) -> None:
     # In one piece: print() would write the line's end on its own, after another thread's line.
-    sys.stderr.write(line + "\n")
+    sys.stderr.write(printable_lines(line) + "\n")
     sys.stderr.flush()
 
 

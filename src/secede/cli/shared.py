@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from secede.errors import TrustError
+from secede.text import is_visible
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -85,8 +86,9 @@ def group_with_default(name: str) -> type[TyperGroup]:
 
 
 def print_json(value: object) -> None:
-    """Print a result for scripts."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print a result for scripts; what a terminal may not show is escaped."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    print("".join(c if is_visible(c) or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 @contextmanager

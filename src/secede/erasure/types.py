@@ -20,11 +20,16 @@ from pydantic import (
 )
 
 from secede.errors import ConfigError
-from secede.text import one_line, printable
+from secede.text import is_visible, one_line, printable
 
 MAX_SAFE_INTEGER = 2**53 - 1  # the largest integer that every JSON reader keeps exact
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,63}")
+# Letters, marks and a symbol that are blank by design; other categories are refused as a whole.
+_BLANK = re.compile(
+    r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    r"\U000e0100-\U000e01ef]"
+)
 _SHOWN_ERRORS = 3
 
 
@@ -58,6 +63,14 @@ def _check_time(text: str) -> str:
     return text
 
 
+def _check_visible(text: str) -> str:
+    """Refuse what could make a terminal or a page show something else than was signed."""
+    for character in text:
+        if not is_visible(character) or _BLANK.match(character):
+            raise ValueError(f"U+{ord(character):04X} cannot be seen; expected visible characters")
+    return text
+
+
 Name = Annotated[str, StringConstraints(pattern=f"^{_NAME.pattern}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Timestamp = Annotated[
@@ -65,8 +78,6 @@ Timestamp = Annotated[
     StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"),
     AfterValidator(_check_time),
 ]
-# Without control characters and those that turn the direction of writing, which could make a
-# terminal or a page show something else than was signed.
 Text = Annotated[
     str,
     StringConstraints(
@@ -74,6 +85,7 @@ Text = Annotated[
         max_length=300,
         pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*$",
     ),
+    AfterValidator(_check_visible),
 ]
 Count = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
 Integer = Annotated[int, Field(ge=-MAX_SAFE_INTEGER, le=MAX_SAFE_INTEGER)]
@@ -98,7 +110,8 @@ def check_name(name: str, what: str = "name") -> str:
     """Return `name` if a client, federation or key may have it."""
     if not is_name(name):
         raise ConfigError(
-            f"{what} {name[:80]!r} cannot be used: expected 1 to 64 of A-Z a-z 0-9 . _ : -"
+            f"{what} {name[:80]!r} cannot be used: expected 1 to 64 of A-Z a-z 0-9 . _ : -, "
+            "the first no dot"
         )
     return name
 

@@ -35,7 +35,7 @@ from secede.reports.records.load import load_runs
 from secede.reports.records.runs import History, Records, Run
 from secede.reports.tables import methods, overview
 from secede.reports.tables.scores import cost_table, membership_table, score_table
-from secede.reports.tables.table import Table, csv_text, markdown
+from secede.reports.tables.table import Table, csv_text, markdown, plain_markdown
 from secede.text import plural
 
 FIGURES_WORTH_A_PROCESS = 4  # fewer are drawn faster than a process starts
@@ -309,10 +309,12 @@ def _write_tables(sections: Sequence[Section], folder: Path) -> tuple[Path, ...]
 def _methods_text(sections: Sequence[Section]) -> str:
     texts = []
     for section in sections:
-        texts.append(f"## {section.run.config.title}\n\n{markdown(section.methods, 'Method')}")
+        title = plain_markdown(section.run.config.title)
+        texts.append(f"## {title}\n\n{markdown(section.methods, 'Method')}")
         failed = section.run.failed.items()
         texts += [
-            f"{name} destroyed the model and is not compared: {why}.\n" for name, why in failed
+            plain_markdown(f"{name} destroyed the model and is not compared: {why}.") + "\n"
+            for name, why in failed
         ]
     return "\n".join([*texts, f"{methods.EXPLAINED}\n"])
 

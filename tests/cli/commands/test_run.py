@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,6 +44,37 @@ def test_a_report_on_many_runs_is_a_line_each(
     three = [path.name for path in sorted((tmp_path / "natural").iterdir())[:3]]
     few = secede("report", *(f"natural/{name}" for name in three), cwd=tmp_path).stdout
     assert few.count("Is the model still useful?") == 3
+
+
+@pytest.mark.usefixtures("_undrawn")
+def test_nothing_in_a_strangers_records_steers_the_terminal_or_a_spreadsheet(
+    tmp_path: Path,
+) -> None:
+    with tarfile.open(ROOT / "docs" / "records" / "natural.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    run = sorted((tmp_path / "natural").iterdir())[0]
+    config = json.loads((run / "config.json").read_text())
+    config["title"] = "\x1b]0;owned\x07 \x9b2J [link=http://evil.example]x[/link] \u202e <script>"
+    config["name"] = "=HYPERLINK(1)"
+    (run / "config.json").write_text(json.dumps(config))
+    hostile = run.rename(run.with_name("\x1b[2Jrun"))
+    (hostile / "seed-\x1b[2J9").mkdir()  # no seed, as it has no number
+    shutil.copytree(hostile, run)
+    for result in run.glob("seed-*/result.json"):
+        result.unlink()
+    unfinished = run.rename(run.with_name("\x1b[2Jcut"))
+    both = (str(hostile), str(unfinished), "--out", str(tmp_path / "out"))
+    told = secede("report", *both).stdout
+    assert "not finished, left out: ?[2Jcut" in told
+    assert "[link=http://evil.example]x[/link]" in "".join(told.split("\n"))
+    told += secede("report", str(hostile), "--json", "--out", str(tmp_path / "out")).stdout
+    (hostile / "config.json").write_text("{")
+    told += secede("report", str(hostile), "--out", str(tmp_path / "out")).stderr
+    assert "config.json, line 1: not JSON" in told
+    assert [c for c in set(told) if not c.isprintable() and c not in "\n\xa0"] == []
+    assert "\n'=HYPERLINK(1)," in (tmp_path / "out" / "tables" / "models.csv").read_text()
+    assert "\n=HYPERLINK" not in (tmp_path / "out" / "tables" / "models.csv").read_text()
+    assert "\\<script>" in (tmp_path / "out" / "tables" / "methods.md").read_text()
 
 
 @pytest.mark.usefixtures("_undrawn")

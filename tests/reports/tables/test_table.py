@@ -1,10 +1,19 @@
 import csv
 import io
+import re
 
 import pytest
 
 from secede.reports.analysis.estimates import Estimate
-from secede.reports.tables.table import Column, Mark, Row, Table, csv_text, markdown
+from secede.reports.tables.table import (
+    Column,
+    Mark,
+    Row,
+    Table,
+    csv_text,
+    markdown,
+    plain_markdown,
+)
 
 SHARE = Estimate(0.981, 0.97, 0.99, 3, "seeds")
 TWICE = Estimate(2.0, None, None, 1, "none")
@@ -88,3 +97,25 @@ def test_a_wide_table_is_split_before_a_column_and_the_words_go_with_the_rest() 
     assert (first.rows[0].values, second.rows[0].values) == ((SHARE,), (TWICE,))
     assert first.rows[0].marks_of(0) == best
     assert second.rows[0].marks_of(0) == frozenset()
+
+
+HOSTILE = "\\| <script>alert(1)</script> ![x](http://evil.example/x.png) `a`\n# heading"
+
+
+def test_strangers_names_are_no_html_link_image_or_further_cell_in_markdown() -> None:
+    table = Table(TABLE.columns, (Row(HOSTILE, "own", (SHARE, None), note=HOSTILE),))
+    (row,) = markdown(table, "Model").splitlines()[2:]
+    assert not re.search(r"(?<!\\)[<\[`]", row)  # each is escaped
+    assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == 4  # three cells: no pipe of its own
+    assert plain_markdown("[a](b) <i>") == r"\[a\](b) \<i>"
+
+
+@pytest.mark.parametrize(
+    "name", ["=HYPERLINK(1)", "+1", "-1", "@SUM(1)", " =1", "\t=1", "\r\n=1", "＝1", "－1"]
+)
+def test_no_text_in_a_csv_file_is_a_formula(name: str) -> None:
+    table = Table(TABLE.columns, (Row(name, name, (SHARE, TWICE), name, note=name),))
+    for row in csv.DictReader(io.StringIO(csv_text({name: table}), newline="")):
+        for key in ("run", "group", "row", "arm", "note"):
+            assert row[key] == f"'{name}"
+        assert float(row["mean"]) > 0

@@ -91,4 +91,4 @@ def _clean_up(folder: Path, *, existed: bool) -> str:
 
 def _usable_name(text: str) -> str:
     """Return a name for a federation that is called after its experiment."""
-    return re.sub(r"[^A-Za-z0-9._:-]+", "-", text)[:64] or "federation"
+    return re.sub(r"[^A-Za-z0-9._:-]+", "-", text).lstrip(".")[:64] or "federation"

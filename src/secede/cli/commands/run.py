@@ -29,6 +29,7 @@ from secede.cli.shared import (
 )
 from secede.errors import ConfigError, StoppedError
 from secede.experiments import Config, override, presets
+from secede.text import printable
 
 if TYPE_CHECKING:
     from secede.reports.analysis.verdict import Verdict
@@ -211,7 +212,7 @@ def _report(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(_as_json(report))
         return
-    console = Console()
+    console = Console(markup=False, emoji=False)  # titles are whatever a record says
     if len(report.verdicts) > FEW:
         console.print(_overview(report.verdicts))
         methods = [run.erased for run, _ in report.verdicts]
@@ -222,7 +223,7 @@ def _report(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
             console.print(_table(run))
             console.print(verdict.text + "\n", highlight=False)
     for name in report.unfinished:
-        console.print(f"not finished, left out: {name}")
+        console.print(f"not finished, left out: {printable(name)}")
     console.print(f"Report: {report.page.resolve()}", soft_wrap=True, highlight=False)
 
 

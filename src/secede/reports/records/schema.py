@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -15,6 +15,7 @@ from secede import files, strict
 from secede.errors import RecordError
 from secede.reports import names
 from secede.reports.records.runs import Attack, Config, History, LocalStep, Point, Score
+from secede.text import printable_lines
 
 T = TypeVar("T")
 _MEGABYTE = 1024**2
@@ -187,12 +188,23 @@ def _text(path: Path) -> str:
 
 def _json(path: Path) -> object:
     try:
-        parsed: object = strict.parse_json(_text(path))
+        parsed = _printable(strict.parse_json(_text(path)))
     except json.JSONDecodeError as error:
         raise RecordError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
     except ValueError as error:
         raise RecordError(f"{path}: refused ({strict.json_fault(error)})") from error
     return parsed
+
+
+def _printable(value: Any) -> Any:
+    """Return a value whose texts a terminal or a page can show as they are."""
+    if isinstance(value, str):
+        return printable_lines(value)
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    if isinstance(value, dict):
+        return {printable_lines(key): _printable(item) for key, item in value.items()}
+    return value
 
 
 def read_object(path: Path) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -14,6 +15,8 @@ from secede.reports.analysis.estimates import (
     format_interval,
     format_mean,
 )
+
+_ACTIVE = re.compile(r"[\\`\[\]<]")
 
 Mark = Literal["best", "as retrained"]
 
@@ -91,8 +94,13 @@ def csv_text(tables: dict[str, Table]) -> str:
                 key = f"{column.key}_ratio" if row.unit == "times" else column.key
                 first = (run, row.group, row.label, row.arm, key)
                 notes = "; ".join(filter(None, (row.note, *sorted(row.marks_of(index)))))
-                writer.writerow((*first, *_numbers(value), notes))
+                writer.writerow((*map(_as_text, first), *_numbers(value), _as_text(notes)))
     return out.getvalue()
+
+
+def _as_text(cell: str) -> str:
+    """Return a cell that no spreadsheet takes for a formula."""
+    return f"'{cell}" if cell.lstrip().startswith(tuple("=+-@＝＋－＠")) else cell
 
 
 def markdown(table: Table, first: str) -> str:
@@ -111,8 +119,13 @@ def markdown(table: Table, first: str) -> str:
 
 def markdown_rows(lines: Iterable[tuple[str, ...]]) -> str:
     """Return lines of cells as a Markdown table; the second line is its rule."""
-    escaped = ((cell.replace("|", "\\|") for cell in line) for line in lines)
+    escaped = ((plain_markdown(cell).replace("|", "\\|") for cell in line) for line in lines)
     return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
+
+
+def plain_markdown(text: str) -> str:
+    """Return a text on one line in which nothing is HTML, a link or an image."""
+    return _ACTIVE.sub(r"\\\g<0>", " ".join(text.split("\n")))
 
 
 def _marked(row: Row, index: int, value: Estimate | None, unit: Unit) -> str:

@@ -15,12 +15,11 @@ from torch import nn
 from secede.erasure.defences import gate
 from secede.erasure.defences.gate import Counts, Tally
 from secede.erasure.defences.guard import UpdateTrace
-from secede.erasure.documents.receipt import Scope, Score, Software
+from secede.erasure.documents import Scope, Score, Software
 from secede.erasure.types import Setting
 from secede.federation.engine import Engine, OwnState
 from secede.state import State
-from secede.unlearning.method import Server
-from secede.unlearning.registry import Situation
+from secede.unlearning import Server, Situation
 
 
 class ClientEngine(Protocol):

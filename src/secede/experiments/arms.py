@@ -11,10 +11,16 @@ from secede.experiments.config import Config
 from secede.experiments.setup import Federation
 from secede.federation.engine import aggregate
 from secede.state import State, size_bytes
-from secede.unlearning import registry
-from secede.unlearning.method import Method, Recovered, Server, Start, checked_start
-from secede.unlearning.registry import create
-from secede.unlearning.update_history import UpdateHistory
+from secede.unlearning import (
+    Method,
+    Recovered,
+    Server,
+    Start,
+    UpdateHistory,
+    checked_start,
+    create,
+    registry,
+)
 
 FEDAVG, RETRAIN = "fedavg", "retrain"
 TRAINING = "training"  # the phase whose rounds everybody trains in

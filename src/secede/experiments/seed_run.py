@@ -35,8 +35,8 @@ from secede.experiments.setup import (
 )
 from secede.federation.engine import OwnState
 from secede.state import State
+from secede.unlearning import UpdateHistory
 from secede.unlearning import update_history as histories
-from secede.unlearning.update_history import UpdateHistory
 
 CHECKPOINT_SECONDS = 5.0
 _OWN = "leaver-own"

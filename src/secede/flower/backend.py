@@ -40,9 +40,7 @@ from secede.flower.secagg import SecAggSettings, SecureEngine
 from secede.flower.storage import Contribution, OpenedSums, Store, register
 from secede.seeding import seeded
 from secede.state import State
-from secede.unlearning.client_tasks import CountRight
-from secede.unlearning.method import Server
-from secede.unlearning.registry import Situation
+from secede.unlearning import CountRight, Server, Situation
 
 IN_DATABASE = (
     "Flower's SuperLink keeps messages in its own database, where pieces of updates may stay "

@@ -50,8 +50,7 @@ from secede.flower.rounds.grid import Transport
 from secede.flower.rounds.recording import Recording
 from secede.flower.secagg import SecAggSettings, Secure, SecureRecording, legacy_api
 from secede.flower.storage import Store, register
-from secede.unlearning.client_tasks import LIVE
-from secede.unlearning.registry import METHODS, create
+from secede.unlearning import LIVE, METHODS, create
 
 logger = logging.getLogger(__name__)
 

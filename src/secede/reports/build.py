@@ -18,9 +18,16 @@ from markupsafe import Markup
 
 from secede.files import write_bytes, write_text
 from secede.reports import names
-from secede.reports.analysis import paper, verdict
-from secede.reports.analysis.estimates import format_interval, format_mean, mean_score
-from secede.reports.analysis.verdict import Verdict, joint_headline, judge
+from secede.reports.analysis import (
+    Verdict,
+    format_interval,
+    format_mean,
+    joint_headline,
+    judge,
+    mean_score,
+    paper,
+    verdict,
+)
 from secede.reports.figures.catalogue import make_plots
 from secede.reports.figures.figure_data import (
     LOOKS,

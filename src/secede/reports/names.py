@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from secede.unlearning.registry import METHODS, base_name
+from secede.unlearning import METHODS, base_name
 
 FEDAVG = "fedavg"
 RETRAIN = "retrain"

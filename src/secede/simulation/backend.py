@@ -35,9 +35,7 @@ from secede.experiments import Config, Federation, federate, load_dataset, make_
 from secede.federation.engine import ClientSide, Cost, OwnState, ReplyT, RoundReply
 from secede.federation.simulator import Simulator
 from secede.state import State
-from secede.unlearning.method import Server
-from secede.unlearning.registry import Situation
-from secede.unlearning.update_history import UpdateHistory
+from secede.unlearning import Server, Situation, UpdateHistory
 from secede.verification.accuracy import evaluate
 
 LEVEL = 0.95  # of the intervals of held-out scores

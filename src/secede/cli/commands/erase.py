@@ -135,7 +135,7 @@ class EraseArguments:
     def options(self) -> EraseOptions:
         """Return what the erasure is to do; check it before any work is done."""
         from secede.erasure import EraseOptions, check_options
-        from secede.unlearning.registry import create
+        from secede.unlearning import create
 
         until = self.backups_until and self.backups_until.replace(tzinfo=UTC)
         if until is not None and until.date() < datetime.now(UTC).date():

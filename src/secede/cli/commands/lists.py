@@ -18,8 +18,8 @@ from secede.cli.shared import Json, print_json
 from secede.data import Entry, catalog
 from secede.experiments import presets as preset_files
 from secede.federation import executors as executor_table
-from secede.unlearning.registry import METHODS, describe
-from secede.unlearning.registry import Entry as Method
+from secede.unlearning import METHODS, describe
+from secede.unlearning import Entry as Method
 
 
 def methods(

@@ -32,7 +32,7 @@ from secede.experiments import Config, override, presets
 from secede.text import printable
 
 if TYPE_CHECKING:
-    from secede.reports.analysis.verdict import Verdict
+    from secede.reports.analysis import Verdict
     from secede.reports.build import Report
     from secede.reports.records.runs import Run
 
@@ -204,7 +204,7 @@ def _run_and_report(
 
 def _report(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
     """Write a report, then print its tables and verdicts."""
-    from secede.reports.analysis.verdict import joint_headline
+    from secede.reports.analysis import joint_headline
     from secede.reports.build import write_report
 
     with drawing() as drawn:
@@ -244,7 +244,7 @@ def _overview(verdicts: Sequence[tuple[Run, Verdict]]) -> Table:
 def _table(run: Run) -> Table:
     """Return what fits 80 columns; the page and the CSV files hold the rest."""
     from secede.reports import names
-    from secede.reports.analysis.estimates import format_brief
+    from secede.reports.analysis import format_brief
     from secede.reports.tables.scores import score_table
 
     table = score_table(run)

@@ -16,13 +16,12 @@ from statistics import NormalDist
 import torch
 
 from secede.erasure.defences.reply_checks import MALFORMED, SILENT, cap_gradients, is_plain
-from secede.erasure.documents.plan import Margins
+from secede.erasure.documents import Margins
 from secede.erasure.types import MAX_SAFE_INTEGER
 from secede.errors import DataError, GuardError, SilentError
 from secede.federation.engine import Cost, Engine
 from secede.state import State
-from secede.unlearning.client_tasks import CountRight
-from secede.unlearning.method import Reply
+from secede.unlearning import CountRight, Reply
 from secede.verification.score import Score, share
 
 MAX_CLASSES = 100_000  # in a reply

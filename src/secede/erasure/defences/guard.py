@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from secede import state as states
 from secede.erasure.defences.fingerprints import Fingerprints
-from secede.erasure.documents.plan import GuardLimits
+from secede.erasure.documents import GuardLimits
 from secede.erasure.storage import GuardReport
 from secede.errors import ConfigError, GuardError, StateError
 from secede.federation.engine import OwnState
 from secede.state import State
 from secede.text import short_digest
-from secede.unlearning.steps.radius import third_of_distance_to_fresh
+from secede.unlearning import third_of_distance_to_fresh
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from secede.erasure.types import MAX_SAFE_INTEGER
 from secede.errors import GuardError, SecedeError, StateError
 from secede.federation.engine import Cost, Update
 from secede.state import State
-from secede.unlearning.method import LocalReport, LocalResult
+from secede.unlearning import LocalReport, LocalResult
 
 SILENT, MALFORMED, NOT_FINITE = "silent", "malformed", "not-finite"
 WRONG_SAMPLES, REFUSED = "wrong-samples", "refused"

@@ -1,1 +1,5 @@
 """Documents that are written down and signed, as values: no files, no torch."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

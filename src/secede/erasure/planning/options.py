@@ -15,12 +15,11 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from secede.erasure.canonical_json import to_canonical
-from secede.erasure.documents.plan import GuardLimits, Margins, Mean, Step
+from secede.erasure.documents import GuardLimits, Margins, Mean, Step
 from secede.erasure.storage import Progress
 from secede.erasure.types import Setting, describe_errors
 from secede.errors import ConfigError, RecordError
-from secede.unlearning.method import Method, settings_of
-from secede.unlearning.registry import METHODS, base_name, create
+from secede.unlearning import METHODS, Method, base_name, create, settings_of
 
 TIMEOUT = 3600.0  # seconds
 

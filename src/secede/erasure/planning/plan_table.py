@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from secede.erasure.documents.plan import Plan, Step
+from secede.erasure.documents import Plan, Step
 from secede.text import format_bytes, list_first
 
 MEANS = {"mean": "their weighted mean", "trimmed": "a trimmed mean", "median": "the median"}

@@ -17,21 +17,24 @@ from torch import nn
 
 from secede import state as states
 from secede.erasure.backend import FederationBackend
-from secede.erasure.documents.plan import Mean, Omitted, Plan, Step
-from secede.erasure.documents.request import Request
+from secede.erasure.documents import Mean, Omitted, Plan, Request, Step
 from secede.erasure.planning.options import EraseOptions, parameters
 from secede.erasure.storage import Home, Model, ModelRegistry
 from secede.erasure.types import Rung, check_name, describe_errors, format_time
 from secede.errors import ConfigError, RecordError, RequestError
 from secede.state import State
 from secede.text import short_digest
+from secede.unlearning import (
+    Entry,
+    FedEraser,
+    Method,
+    OrthogonalDescent,
+    Situation,
+    UpdateHistory,
+    create,
+    prunable_layers,
+)
 from secede.unlearning import registry as methods
-from secede.unlearning.method import Method
-from secede.unlearning.methods.class_pruning import prunable_layers
-from secede.unlearning.methods.federaser import FedEraser
-from secede.unlearning.methods.orthogonal_descent import OrthogonalDescent
-from secede.unlearning.registry import Entry, Situation, create
-from secede.unlearning.update_history import UpdateHistory
 
 RUNGS: tuple[Rung, ...] = ("local-step", "server-side", "retraining")
 # Their rounds take each update by itself, so that no other mean can stand in.

@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import ValidationError
 
 from secede.erasure.canonical_json import to_canonical
-from secede.erasure.documents.ledger_rows import Head
-from secede.erasure.documents.plan import Plan, Step
-from secede.erasure.documents.receipt import (
+from secede.erasure.documents import (
     MAX_ATTEMPTS,
     MAX_LEFT_OUT,
     STANDING_LIMITS,
@@ -21,17 +19,21 @@ from secede.erasure.documents.receipt import (
     Computed,
     Costs,
     DestroyedItem,
+    Head,
     MethodPart,
     Models,
+    Plan,
     Predicate,
     Remaining,
+    Request,
     RequestPart,
     Scope,
     Software,
     Statement,
+    Step,
+    due_date,
     summarise_destroyed,
 )
-from secede.erasure.documents.request import Request, due_date
 from secede.erasure.storage import (
     PROMOTED,
     Home,

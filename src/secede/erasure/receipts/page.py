@@ -17,13 +17,7 @@ from typing import TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from secede import files
-from secede.erasure.documents.receipt import (
-    STANDING_LIMITS,
-    Destroyed,
-    Predicate,
-    RequestPart,
-    Score,
-)
+from secede.erasure.documents import STANDING_LIMITS, Destroyed, Predicate, RequestPart, Score
 from secede.erasure.receipts.verify import Verified
 from secede.erasure.types import parse_time
 from secede.errors import ConfigError

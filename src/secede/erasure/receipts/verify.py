@@ -14,27 +14,25 @@ from pathlib import Path
 from typing import TypeVar
 
 from secede.erasure.canonical_json import parse_document
-from secede.erasure.documents.ledger_rows import (
-    START,
-    BodyOfRequest,
-    DestroyedBody,
-    ExtendedBody,
-    Head,
-    ModelBody,
-    PlanBody,
-    ReceiptBody,
-    RequestBody,
-    Row,
-    TransitionBody,
-)
-from secede.erasure.documents.receipt import (
+from secede.erasure.documents import (
     MAX_ATTEMPTS,
     MAX_RECEIPT_BYTES,
     RECEIPT_TYPE,
+    START,
+    BodyOfRequest,
+    DestroyedBody,
     DestroyedItem,
+    ExtendedBody,
+    Head,
+    ModelBody,
     Models,
+    PlanBody,
     Predicate,
+    ReceiptBody,
+    RequestBody,
+    Row,
     Statement,
+    TransitionBody,
     summarise_destroyed,
 )
 from secede.erasure.signing import dsse

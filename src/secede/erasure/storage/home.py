@@ -21,8 +21,7 @@ from pydantic import Field, model_validator
 
 from secede import files
 from secede.erasure.canonical_json import load_document, save_document
-from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.receipt import Scope
+from secede.erasure.documents import Plan, Scope
 from secede.erasure.signing.keys import (
     SERVER,
     Keyring,

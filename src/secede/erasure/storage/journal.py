@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from secede.erasure.canonical_json import parse_json, to_canonical
-from secede.erasure.documents.ledger_rows import Head
-from secede.erasure.documents.request import (
+from secede.erasure.documents import (
+    Head,
     Request,
     check_times,
     due_date,

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from secede.erasure.canonical_json import parse_json
-from secede.erasure.documents.request import MAX_FURTHER_MONTHS, Request, days_left, due_date
+from secede.erasure.documents import MAX_FURTHER_MONTHS, Request, days_left, due_date
 from secede.erasure.types import check_name, format_time, parse_time
 from secede.errors import ConfigError, RecordError, RequestError, SecedeError
 from secede.text import plural

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from secede import files
 from secede.erasure.canonical_json import parse_json, to_canonical
-from secede.erasure.documents.ledger_rows import (
+from secede.erasure.documents import (
     MAX_ROW_BYTES,
     START,
     Head,

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
-from secede.erasure.documents.receipt import LeftOut, Scope, Software, Verification
+from secede.erasure.documents import LeftOut, Scope, Software, Verification
 from secede.erasure.storage.journal_entries import TransitionRow
 from secede.erasure.types import (
     Count,

@@ -39,8 +39,14 @@ from secede.errors import (
     StateError,
 )
 from secede.text import one_line
-from secede.unlearning.client_tasks import OWN_REPLY_MODULES
-from secede.unlearning.method import LocalStepMethod, Method, Server, Start, checked_start
+from secede.unlearning import (
+    OWN_REPLY_MODULES,
+    LocalStepMethod,
+    Method,
+    Server,
+    Start,
+    checked_start,
+)
 
 logger = logging.getLogger(__name__)
 

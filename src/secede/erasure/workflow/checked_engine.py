@@ -16,14 +16,13 @@ from typing import Any, TypeVar
 from secede import state as states
 from secede.erasure.defences import reply_checks
 from secede.erasure.defences.state_message import limit_bytes
-from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.receipt import LeftOut
+from secede.erasure.documents import LeftOut, Plan
 from secede.erasure.storage import LEAVER, MAX_NAMED, RETAINED, Exchange, Sent
 from secede.erasure.workflow.session import ErasureSession
 from secede.errors import DataError, GuardError, SecedeError, SilentError, StateError
 from secede.federation.engine import ClientSide, Cost, Engine, ReplyT, RoundReply, Update
 from secede.state import State
-from secede.unlearning.method import LocalResult, Server
+from secede.unlearning import LocalResult, Server
 
 
 class QuorumError(SilentError):

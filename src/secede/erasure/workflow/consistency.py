@@ -11,19 +11,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from secede.erasure.canonical_json import read_bounded
-from secede.erasure.documents.ledger_rows import (
+from secede.erasure.documents import (
+    MAX_RECEIPT_BYTES,
     DeliveredBody,
     DestroyedBody,
     ExtendedBody,
     Head,
     ModelBody,
     ReceiptBody,
+    Request,
     RequestBody,
     Row,
     TransitionBody,
+    due_date,
 )
-from secede.erasure.documents.receipt import MAX_RECEIPT_BYTES
-from secede.erasure.documents.request import Request, due_date
 from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.storage import (
     PROMOTED,

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from secede import files
 from secede.erasure.backend import FederationBackend
-from secede.erasure.documents.plan import Plan
-from secede.erasure.documents.request import (
+from secede.erasure.documents import (
     Acknowledgement,
     Ended,
+    Plan,
     Request,
     due_date,
     sign_acknowledgement,

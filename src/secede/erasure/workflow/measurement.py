@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from secede import state as states
 from secede.erasure.defences import gate, reply_checks
 from secede.erasure.defences.gate import Counts
-from secede.erasure.documents.receipt import LeftOut, Reference, Score, Verification
+from secede.erasure.documents import LeftOut, Reference, Score, Verification
 from secede.erasure.receipts.build import client_scope
 from secede.erasure.storage import (
     BaselineCounts,

@@ -31,7 +31,7 @@ from secede.erasure.workflow.session import ErasureSession
 from secede.errors import ConfigError
 from secede.federation.engine import Cost
 from secede.state import State
-from secede.unlearning.method import Method, Recovered, Server
+from secede.unlearning import Method, Recovered, Server
 
 _MAX_WEIGHTS = 256  # weights that stay as they are, named in the journal
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from secede import files
 from secede import state as states
-from secede.erasure.documents.ledger_rows import DestroyedBody, Head, ModelBody
-from secede.erasure.documents.receipt import DestroyedItem
+from secede.erasure.documents import DestroyedBody, DestroyedItem, Head, ModelBody
 from secede.erasure.receipts.build import build_statement
 from secede.erasure.receipts.page import write_page
 from secede.erasure.receipts.verify import Verified, sign_receipt, verify_receipt

@@ -21,9 +21,7 @@ from secede import files
 from secede import state as states
 from secede.erasure.backend import FederationBackend
 from secede.erasure.defences.fingerprints import Fingerprints, ReplayDetector
-from secede.erasure.documents.ledger_rows import MAX_NAMES, DeliveredBody, Head, Row
-from secede.erasure.documents.plan import Plan, Step
-from secede.erasure.documents.request import Request
+from secede.erasure.documents import MAX_NAMES, DeliveredBody, Head, Plan, Request, Row, Step
 from secede.erasure.planning.options import method_of
 from secede.erasure.signing.keys import SERVER, PrivateKey
 from secede.erasure.storage import (
@@ -61,7 +59,7 @@ from secede.federation.engine import Mean
 from secede.federation.robust import by_name
 from secede.state import State
 from secede.text import fill_line
-from secede.unlearning.method import Method, Server
+from secede.unlearning import Method, Server
 
 logger = logging.getLogger(__name__)
 

@@ -50,8 +50,7 @@ from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.messages import TaskHeader
 from secede.state import State
 from secede.text import short_digest
-from secede.unlearning import client_tasks
-from secede.unlearning.method import LocalResult, TakeStep
+from secede.unlearning import LocalResult, TakeStep, client_tasks
 
 FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
 _TRIED = 8  # samples that go through the network before the first round

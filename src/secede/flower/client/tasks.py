@@ -24,8 +24,7 @@ from secede.federation.engine import Batch, ClientSide, LocalTraining, Loss, Own
 from secede.federation.training import batches, orders, product_precision
 from secede.seeding import generator, seeded
 from secede.state import State
-from secede.unlearning.client_tasks import Task
-from secede.unlearning.method import LocalResult, Reply
+from secede.unlearning import LocalResult, Reply, Task
 
 SampleKeys = tuple[str, str]  # names of input and label in a sample
 _LABELS = ("label", "labels", "target", "targets", "y")

@@ -23,9 +23,16 @@ from secede.errors import ConfigError, GuardError, RecordError, SecedeError, Sta
 from secede.flower.protocol import arrays
 from secede.state import State
 from secede.text import one_line, printable
-from secede.unlearning import client_tasks
-from secede.unlearning.client_tasks import CountRight, Measure, Task, TaskMessage
-from secede.unlearning.method import LocalResult, Reply, TakeStep
+from secede.unlearning import (
+    CountRight,
+    LocalResult,
+    Measure,
+    Reply,
+    TakeStep,
+    Task,
+    TaskMessage,
+    client_tasks,
+)
 
 UNLEARN, QUERY, LEAVE = "unlearn", "secede", "leave"  # names of the handlers
 LEAVE_TYPE = f"query.{LEAVE}"  # asks an erased client to delete its updates

@@ -25,9 +25,7 @@ from secede.flower.rounds import supported_strategies
 from secede.flower.rounds.grid import DeadlineGrid, SubsetGrid, Transport
 from secede.flower.storage import Contribution, config_from_json
 from secede.state import State
-from secede.unlearning import client_tasks
-from secede.unlearning.client_tasks import Task, TaskMessage
-from secede.unlearning.method import LocalResult, Reply
+from secede.unlearning import LocalResult, Reply, Task, TaskMessage, client_tasks
 from secede.waiting import seconds_left
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from secede.reports import names
-from secede.reports.analysis.verdict import FORGOTTEN_POINTS
+from secede.reports.analysis import FORGOTTEN_POINTS
 from secede.reports.figures.figure_data import Panel, Plot
 from secede.reports.figures.panels import (
     attack_panel,

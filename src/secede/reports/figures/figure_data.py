@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from secede.reports import names
-from secede.reports.analysis.estimates import Estimate, Unit, format_mean, format_points
+from secede.reports.analysis import Estimate, Unit, format_mean, format_points
 
 INK = "#1d2733"
 QUIET = "#5b6672"

@@ -8,9 +8,14 @@ from itertools import accumulate
 from typing import Literal
 
 from secede.reports import names
-from secede.reports.analysis.costs import MEGABYTE
-from secede.reports.analysis.estimates import gap_to_retraining, mean_score, mean_share, score_unit
-from secede.reports.analysis.verdict import allowed_difference
+from secede.reports.analysis import (
+    MEGABYTE,
+    allowed_difference,
+    gap_to_retraining,
+    mean_score,
+    mean_share,
+    score_unit,
+)
 from secede.reports.figures.figure_data import (
     BarGroup,
     BarPanel,

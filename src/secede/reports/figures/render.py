@@ -24,7 +24,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from secede.reports import names
-from secede.reports.analysis.estimates import Estimate, Unit, format_number
+from secede.reports.analysis import Estimate, Unit, format_number
 from secede.reports.figures.figure_data import (
     GRID,
     INK,

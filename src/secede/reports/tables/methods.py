@@ -6,24 +6,25 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from secede.reports import names
-from secede.reports.analysis.costs import (
-    QUANTITIES,
-    UNITS,
-    Quantity,
-    amount,
-    compare_at_round,
-    cost_to_reach,
-)
-from secede.reports.analysis.estimates import (
+from secede.reports.analysis import (
     HIGH,
     LOW,
     NO_RISE,
     ONE,
     POSITIVE,
+    QUANTITIES,
+    UNITS,
     ZERO,
     Aim,
     Estimate,
+    Quantity,
+    Reply,
     Unit,
+    amount,
+    compare_at_round,
+    compare_with_retrained,
+    cost_to_reach,
+    describe_round,
     difference,
     gap_to_retraining,
     mark_best,
@@ -31,7 +32,6 @@ from secede.reports.analysis.estimates import (
     mean_score,
     ratio,
 )
-from secede.reports.analysis.verdict import Reply, compare_with_retrained, describe_round
 from secede.reports.records.runs import Point, Run, Score
 from secede.reports.tables.table import Column, Mark, Row, Table
 from secede.text import plural

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from secede.reports import names
-from secede.reports.analysis.costs import compare_at_round
-from secede.reports.analysis.estimates import (
+from secede.reports.analysis import (
     Estimate,
+    compare_at_round,
     format_number,
     gap_to_retraining,
     mean_over_seeds,

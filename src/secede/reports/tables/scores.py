@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from secede.reports import names
-from secede.reports.analysis.costs import (
+from secede.reports.analysis import (
     QUANTITIES,
     UNITS,
     Comparison,
+    Estimate,
     amount,
     compare_at_level,
     compare_at_round,
-)
-from secede.reports.analysis.estimates import (
-    Estimate,
     difference,
     format_mean,
+    judged_round,
     mean_over_seeds,
     mean_score,
     mean_share,
     score_unit,
 )
-from secede.reports.analysis.verdict import judged_round
 from secede.reports.records.runs import Run, Score
 from secede.reports.tables.table import Column, Row, Table
 from secede.text import plural

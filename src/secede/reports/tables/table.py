@@ -9,12 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from secede.reports.analysis.estimates import (
-    Estimate,
-    Unit,
-    format_interval,
-    format_mean,
-)
+from secede.reports.analysis import Estimate, Unit, format_interval, format_mean
 
 _ACTIVE = re.compile(r"[\\`\[\]<]")
 

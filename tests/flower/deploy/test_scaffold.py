@@ -74,7 +74,7 @@ def test_nothing_is_overwritten_and_a_failure_leaves_nothing(
         ({"sites": ["a", "a"]}, "same name"),
         ({"sites": ["a", "b/c"]}, "cannot be used"),
         ({"sites": ["a", "superlink"]}, "take another name"),
-        ({"sites": ["a", ".."]}, "take another name"),
+        ({"sites": ["a", ".."]}, "cannot be used"),
         ({"hosts": ["a b"]}, "cannot be used"),
         ({"listen": "0.0.0.0 --insecure"}, "cannot be used"),
         ({"port": 70000}, "expected 1 to 65535"),

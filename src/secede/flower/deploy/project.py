@@ -91,7 +91,7 @@ class Project:
             raise ConfigError(f"{len(self.sites)} sites: a federation needs at least two")
         for name in self.sites:
             check_name(name, "site")
-            if name == SUPERLINK or name.startswith((".", "-")):
+            if name == SUPERLINK or name.startswith("-"):
                 raise ConfigError(f"site {name!r} cannot be called that: take another name")
         if len(set(self.sites)) < len(self.sites):
             raise ConfigError("two sites have the same name")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
 from harness.flower.inprocess import Answer
@@ -106,7 +106,8 @@ def test_one_client_that_speaks_of_secure_aggregation_is_left_out(federation: Fe
     assert len(last.clients) == 3
 
 
-def test_metrics_of_an_evaluation_that_differ_are_left_out(federation: Federation) -> None:
+def evaluate_once(federation: Federation, change: Change) -> Any:
+    """Return the metrics of an evaluation in which `change` was made to what site-0 answers."""
     app = client_app()
 
     @app.evaluate()
@@ -117,7 +118,7 @@ def test_metrics_of_an_evaluation_that_differ_are_left_out(federation: Federatio
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     federation.app = app
-    federation.site("site-0").answer = sending(put("metrics", "more", 1.0), "evaluate")
+    federation.site("site-0").answer = sending(change, "evaluate")
     result = recording(FedAvg(), federation.store, online_timeout=0.3).start(
         federation.grid(),
         ArrayRecord(initial()),
@@ -125,5 +126,32 @@ def test_metrics_of_an_evaluation_that_differ_are_left_out(federation: Federatio
         timeout=5,
         train_config=ConfigRecord({"lr": 0.1}),
     )
-    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 0.5
+    return result.evaluate_metrics_clientapp[1]
+
+
+def test_metrics_of_an_evaluation_that_differ_are_left_out(federation: Federation) -> None:
+    metrics = evaluate_once(federation, put("metrics", "more", 1.0))
+    assert metrics["accuracy"] == 0.5
     assert federation.told.has("left out of the evaluation")
+
+
+@pytest.mark.parametrize("weight", [-30, 0, float("nan"), float("inf")])
+def test_an_evaluation_whose_weight_cannot_be_is_left_out(
+    federation: Federation, weight: float
+) -> None:
+    metrics = evaluate_once(federation, put("metrics", "num-examples", weight))
+    assert metrics["accuracy"] == 0.5
+    assert federation.told.has("left out of the evaluation: client 'site-0': its 'num-examples'")
+
+
+def test_a_clients_error_is_one_clean_line_in_flowers_log_too(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(question: Message, _: Any) -> Message:
+        return Message(Error(2, "a\n\x1b[2Jround 9 ended"), reply_to=question)
+
+    federation.site("site-0").app = failing  # type: ignore[assignment]
+    federation.train(1)
+    lines = [record.getMessage() for record in caplog.records]
+    assert any(line.endswith(": ?[2Jround 9 ended") for line in lines)
+    assert not any("\x1b" in line for line in lines)

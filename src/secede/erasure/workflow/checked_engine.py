@@ -7,6 +7,7 @@ begins again without it. What the leaver sends is refused as a whole.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,8 @@ from secede.errors import DataError, GuardError, SecedeError, SilentError, State
 from secede.federation.engine import ClientSide, Cost, Engine, ReplyT, RoundReply, Update
 from secede.state import State
 from secede.unlearning import LocalResult, Server
+
+logger = logging.getLogger(__name__)
 
 
 class QuorumError(SilentError):
@@ -71,7 +74,9 @@ class Participants:
         return self.cost_wasted + self.cost_in_progress
 
     def leave_out(self, name: str, why: str) -> None:
-        """Go on without a client."""
+        """Go on without a client; where it counts as silent, its engine has logged why."""
+        if why != reply_checks.SILENT and name not in self.left_out:
+            logger.warning(f"left out: client {name!r}: {why}")
         self.left_out.setdefault(name, why)
         self.present = tuple(other for other in self.present if other != name)
 

@@ -183,21 +183,20 @@ def error_message(message: Message, error: SecedeError) -> Message:
 
 def read_reply(message: Message, task: Task, template: State, who: str) -> LocalResult | Reply:
     """Return the reply of client `who`; its error is raised here, with its name."""
-    content = _json(message, _REPLY)
-    if "error" in content:
-        kind = _ERRORS.get(str(content["error"]), RecordError)
-        text = printable(content.get("text"))[:_TEXT]
-        raise kind(f"client {who!r}: {text}")
     try:
-        if isinstance(task, TakeStep):
+        content = _json(message, _REPLY)
+        if "error" not in content and isinstance(task, TakeStep):
             state = arrays.unpack(message.content.array_records[_STATE], template)
             return client_tasks.parse_result(state, content["report"])
-        return _numbers(content, task)
+        if "error" not in content:
+            return _numbers(content, task)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         line = one_line(error)[:160]
         raise GuardError(f"client {who!r}: its reply cannot be read ({line})") from error
     except GuardError as error:
         raise GuardError(f"client {who!r}: {error}") from error
+    kind = _ERRORS.get(str(content["error"]), RecordError)
+    raise kind(f"client {who!r}: {printable(content.get('text'))[:_TEXT]}")
 
 
 def _numbers(content: Mapping[str, Any], task: CountRight | Measure) -> Reply:
@@ -210,8 +209,8 @@ def _numbers(content: Mapping[str, Any], task: CountRight | Measure) -> Reply:
         sound = isinstance(values, list) and 0 < len(values) <= _CLASSES
         if not sound or any(type(v) is not int if integral else not _is_real(v) for v in values):
             raise ValueError(f"{name} is no list of numbers")
-        if integral and any(abs(value) > 2**53 for value in values):
-            raise ValueError(f"{name} holds a count that is too large")
+        if any(type(value) is int and abs(value) > 2**53 for value in values):
+            raise ValueError(f"{name} holds a number that is too large")
         numbers[name] = torch.tensor([math.nan if v is None else v for v in values], dtype=kind)
     samples = content["samples"]
     if type(samples) is not int or not 0 < samples <= 2**53:

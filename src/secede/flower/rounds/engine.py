@@ -177,19 +177,30 @@ class LiveEngine(ABC):
         """Send a task to several clients at once; those without a reply are left out and logged."""
         request = TaskRequest(task, client_tasks.to_message(task), global_state, number)
         result = self._send(
-            clients, request, timeout=self.round_timeout, node_timeout=self.online_timeout
+            clients,
+            request,
+            timeout=self.round_timeout,
+            node_timeout=self.online_timeout,
+            consequence="left out: ",
         )
-        for failure in result.failures.values():
-            logger.warning(f"left out: {failure}")
         if silent := [n for n in clients if n not in result.replies and n not in result.failures]:
             names = ", ".join(self.clients[client].name for client in silent)
             logger.warning(f"left out, no reply came: {names}")
         return result
 
     def _send(
-        self, clients: Sequence[int], request: TaskRequest, *, timeout: float, node_timeout: float
+        self,
+        clients: Sequence[int],
+        request: TaskRequest,
+        *,
+        timeout: float,
+        node_timeout: float,
+        consequence: str = "",
     ) -> TaskReplies:
-        """Send a task to the clients that are online within `node_timeout`; end after `timeout`."""
+        """Send a task to the clients that are online within `node_timeout`; end after `timeout`.
+
+        `consequence` begins the log line of each failure.
+        """
         started = time.monotonic()
         client_at = self._wait_for(clients, node_timeout)
         left = max(timeout - (time.monotonic() - started), self.transport.pause)
@@ -202,10 +213,10 @@ class LiveEngine(ABC):
                 found = messages.read_reply(message, request.task, self.template, names[node])
                 replies[client_at[node]] = found
             except SecedeError as error:
-                logger.warning(str(error))
+                logger.warning(f"{consequence}{error}")
                 failures[client_at[node]] = _without_words(error, names[node])
         for node, reason in answers.failed.items():
-            logger.warning(f"client {names[node]!r} failed: {reason}")
+            logger.warning(f"{consequence}client {names[node]!r} failed: {reason}")
             failures[client_at[node]] = _without_words(RecordError(), names[node])
         for node, reason in answers.lost.items():
             logger.warning(f"client {names[node]!r} went away: {reason}")
@@ -325,16 +336,9 @@ class FlowerEngine(LiveEngine):
         )
 
     def _update(self, client: int, message: Message) -> Update:
-        record = supported_strategies.update_of(message)
-        state = None if record is None else arrays.to_state(record, self.template)
-        weight = supported_strategies.weight_of(message, self.strategy)
+        state, weight = supported_strategies.update_of(message, self.strategy, self.template)
         if weight > self.max_weights.get(client, weight):
             raise GuardError(f"its weight {weight:g} is far above its recorded weight")
-        if state is None or not weight or weight != int(weight):
-            raise GuardError(
-                "expected one record of arrays and a whole number as "
-                f"{self.strategy.weighted_by_key!r}"
-            )
         return Update(client, state, int(weight))
 
 

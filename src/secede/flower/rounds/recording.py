@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from torch import Tensor
@@ -34,13 +34,7 @@ def check_update(
     reply: Message, strategy: FedAvg, template: State
 ) -> tuple[dict[str, Tensor], float]:
     """Return a reply's state and weight; GuardError if no mean can be made of them."""
-    record = supported_strategies.update_of(reply)
-    if record is None or len(reply.content.metric_records) != 1:
-        raise GuardError("expected one record of arrays and one of metrics")
-    weight = supported_strategies.weight_of(reply, strategy)
-    if not weight or weight != int(weight):
-        raise GuardError(f"its {strategy.weighted_by_key!r} is no whole number above 0")
-    state = arrays.to_state(record, template, shared=True)
+    state, weight = supported_strategies.update_of(reply, strategy, template, shared=True)
     try:
         states.check_finite(state, "its update")
     except StateError as error:
@@ -113,6 +107,7 @@ class Recording(Strategy):
         self._online_timeout, self._from_scratch = online_timeout, from_scratch
         self._done = 0  # rounds of this training before it was cut short
         self._participants = dict[int, Node]()  # of this round, by node
+        self._evaluators = dict[int, Node]()  # who may evaluate in this round, by node
         self._contributors: dict[str, Node] | None = None  # so far, by identity
         self._digests = dict[str, str]()  # of their last recorded updates, by identity
         self._logged_refusals = set[tuple[int, str]]()
@@ -198,7 +193,7 @@ class Recording(Strategy):
             # Hashing leaves the interpreter to the mean, and needs as long.
             hashing = [pool.submit(states.digest, state) for _, state, _ in checked]
             aggregate, metrics = self.inner.aggregate_train(
-                server_round + self._done, [*errors, *valid]
+                server_round + self._done, [*_with_clean_errors(errors), *valid]
             )
             if aggregate is None:
                 logger.warning(
@@ -237,22 +232,29 @@ class Recording(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the strategy choose among the clients that were not erased."""
-        waiting = self._with_timeout(self._admission(grid), "evaluate")
+        admission = self._admission(grid)
+        self._evaluators = admission.admitted
+        waiting = self._with_timeout(admission, "evaluate")
         return self.inner.configure_evaluate(server_round + self._done, arrays, config, waiting)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Let the strategy average the metrics that have the same names."""
-        every = list(replies)
-        differing = differing_replies(
-            {r.metadata.src_node_id: r for r in every if not r.has_error()}
-        )
-        for node in sorted(differing):
-            logger.warning(
-                f"left out of the evaluation: node {node}: its metrics have names of their own"
+        """Let the strategy average the metrics that have the same names, by valid weights."""
+        every = _with_clean_errors(replies)
+        sound = {r.metadata.src_node_id: r for r in every if not r.has_error()}
+        faults = dict.fromkeys(differing_replies(sound), "its metrics have names of their own")
+        if type(self.inner).aggregate_evaluate is FedAvg.aggregate_evaluate:
+            weightless = [
+                n for n in sound if not supported_strategies.weight_of(sound[n], self.inner)
+            ]
+            faults |= dict.fromkeys(
+                weightless, f"its {self.inner.weighted_by_key!r} is no number above 0"
             )
-        usable = [r for r in every if r.has_error() or r.metadata.src_node_id not in differing]
+        for node, reason in sorted(faults.items()):
+            who = self._evaluators[node].name
+            logger.warning(f"left out of the evaluation: client {who!r}: {reason}")
+        usable = [r for r in every if r.has_error() or r.metadata.src_node_id not in faults]
         return self.inner.aggregate_evaluate(server_round + self._done, usable)
 
     def summary(self) -> None:
@@ -320,6 +322,15 @@ class Recording(Strategy):
         if len(faults) > 1 and faults.keys() == self._participants.keys():
             raise GuardError(f"no client sent a valid update: {next(iter(faults.values()))}")
         return [row for row in checked if row[0].metadata.src_node_id not in differing]
+
+
+def _with_clean_errors(replies: Iterable[Message]) -> list[Message]:
+    """Return the replies, errors without what a client may write into the log: Flower logs them."""
+    every = list(replies)
+    for reply in every:
+        if reply.has_error():
+            reply.error = Error(reply.error.code, reply_error(reply))
+    return every
 
 
 def _bytes(record: ArrayRecord) -> dict[str, bytes]:

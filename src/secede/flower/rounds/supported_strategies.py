@@ -15,8 +15,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 from flwr.serverapp import Grid, strategy
 from flwr.serverapp.strategy import FedAvg, FedProx, Strategy
 
-from secede.errors import ConfigError
+from secede.errors import ConfigError, GuardError
 from secede.flower._flwr import is_legacy_strategy
+from secede.flower.protocol import arrays
 from secede.state import State, mean
 
 SUPPORTED = ("FedAvg", "FedProx")
@@ -174,7 +175,14 @@ def weight_of(message: Message, strategy: FedAvg) -> float:
     return 0.0
 
 
-def update_of(message: Message) -> ArrayRecord | None:
-    """Return a reply's record of arrays; None unless it has exactly one."""
-    records = list(message.content.array_records.values())
-    return records[0] if len(records) == 1 else None
+def update_of(
+    reply: Message, strategy: FedAvg, template: State, *, shared: bool = False
+) -> tuple[dict[str, torch.Tensor], float]:
+    """Return a reply's state and weight; GuardError unless it has just the records for a mean."""
+    records = list(reply.content.array_records.values())
+    if len(records) != 1 or len(reply.content.metric_records) != 1:
+        raise GuardError("expected one record of arrays and one of metrics")
+    weight = weight_of(reply, strategy)
+    if not weight or weight != int(weight):
+        raise GuardError(f"its {strategy.weighted_by_key!r} is no whole number above 0")
+    return arrays.to_state(records[0], template, shared=shared), weight

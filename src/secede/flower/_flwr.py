@@ -114,6 +114,11 @@ def polls_slowly(grid: Grid) -> bool:
     return type(grid).__name__ == "HttpGrid"
 
 
+def is_simulation(grid: Grid) -> bool:
+    """Return whether a grid is that of a simulation."""
+    return type(grid).__name__ == "InMemoryGrid"
+
+
 def wrap_served_apps(wrap: Callable[[Any], Any]) -> None:
     """Let `wrap` stand around the apps that this process serves as a SuperLink or SuperNode."""
     from flwr.superlink import main as superlink

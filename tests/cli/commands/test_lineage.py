@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.erasure import papers
+from harness.flower.small import Federation
 from secede.cli.commands.lineage import lineage
 from secede.erasure.storage.model_registry import Candidate, ModelRegistry
 from secede.errors import ConfigError
@@ -54,3 +55,24 @@ def test_the_registry_keeps_digests_and_dates_whole_at_80_columns(
     assert lines[0].split()[0] == "1" * 12
     assert lines[0].endswith(f"serving since {papers.NOW:%Y-%m-%d}")
     assert all(any(name in line for line in lines) for name in names)
+
+
+def test_lineage_names_who_is_in_the_model_of_a_training_on_flower(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    federation, home = Federation(tmp_path), tmp_path / "home"
+    federation.train(1)  # nothing was erased yet, so no model is registered
+    lineage(home, "site-1")
+    said = capsys.readouterr().out
+    assert "1 model still carries 'site-1', and it does not serve; 'site-1' was not erased." in said
+    assert "unregistered since" in said
+    with pytest.raises(ConfigError, match="no model ever carried 'site-9'"):
+        lineage(home, "site-9")
+    federation.erase("name:site-1")
+    lineage(home, "site-1")
+    assert capsys.readouterr().out == "No model in use carries 'site-1'; it was erased.\n"
+    federation.train(1)
+    lineage(home, json=True)
+    models = json.loads(capsys.readouterr().out)["models"]
+    assert [model["status"] for model in models] == ["retired", "serving", "unregistered"]
+    assert models[-1]["clients"] == ["site-0", "site-2", "site-3"]

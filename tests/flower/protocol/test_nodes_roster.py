@@ -13,7 +13,8 @@ from harness.flower.inprocess import InProcess
 from harness.flower.small import Federation
 from secede.errors import ConfigError, SilentError
 from secede.flower import recording
-from secede.flower.protocol.nodes import Node, Roster, check_names
+from secede.flower.protocol.nodes import Node, Roster, check_names, node_of
+from secede.flower.rounds.grid import with_partition_names
 
 
 class Arriving(InProcess):
@@ -127,6 +128,92 @@ def test_without_names_and_keys_no_stranger_is_taken_after_an_erasure(
     with pytest.raises(SilentError, match="of the known ones 0 may take part"):
         nameless.train(1)
     assert nameless.told.has("not admitted", "neither name nor key", "give nodes names or keys")
+
+
+def test_an_erased_client_without_a_registered_name_stays_out_under_a_new_key(
+    federation: Federation,
+) -> None:
+    insecure = Federation(federation.folder / "insecure", names="")  # with keys nobody registered
+    insecure.train(2)
+    assert insecure.erase(f"node:{insecure.sites[1].node}").state == "promoted"
+    insecure.sites[1].node += 1000  # it was restarted
+    insecure.sites[1].key = b"another key"
+    insecure.sites[1].seen.clear()
+    insecure.train(1)
+    assert insecure.sites[1].seen == []
+    assert len(contributors(insecure)) == 3
+    assert insecure.told.has("not admitted", f"node-{insecure.sites[1].node}", "give nodes names")
+
+
+def test_after_an_erasure_unknown_unnamed_nodes_stay_out_even_of_a_named_federation(
+    federation: Federation,
+) -> None:
+    federation.train(2)
+    federation.erase("name:site-1")
+    federation.sites[1].name, federation.sites[1].key = "", b"a new one"
+    federation.sites[1].node += 1000
+    federation.sites[1].seen.clear()
+    federation.train(1)
+    assert federation.sites[1].seen == []
+    assert federation.told.has("not admitted", "may be site-1, which was erased")
+
+
+class InMemoryGrid(InProcess):
+    """A grid as in Flower's simulation: no names, and new ids and keys in each run."""
+
+    def get_nodes(self) -> Iterable[Any]:
+        found = list(super().get_nodes())
+        for place, node in enumerate(found):
+            node.registered_at = f"2026-11-15T12:00:00.{place:06}+00:00"
+        return reversed(found)
+
+
+def simulation(federation: Federation) -> InMemoryGrid:
+    federation.grid()
+    for site in federation.sites:
+        site.node += 1000
+        site.key = f"{site.node}".encode()
+    return InMemoryGrid(federation.sites, federation.app, run=federation.runs)
+
+
+def test_an_erased_client_of_a_simulation_stays_out_of_the_next_one(
+    federation: Federation,
+) -> None:
+    simulated = Federation(federation.folder / "simulated", names="")
+    simulated.train(2, grid=simulation(simulated))
+    assert contributors(simulated) == [f"partition-{n}" for n in range(4)]
+    outcome = simulated.erase("name:partition-1", grid=simulation(simulated))
+    assert (outcome.state, outcome.rung) == ("promoted", "local-step")  # its own folder was found
+    simulated.sites[1].seen.clear()
+    simulated.train(1, grid=simulation(simulated))
+    assert contributors(simulated) == ["partition-0", "partition-2", "partition-3"]
+    assert simulated.sites[1].seen == []
+    assert simulated.told.has("not admitted: client 'partition-1': it was erased")
+
+
+def test_flowers_simulation_makes_nodes_in_the_order_of_partitions() -> None:
+    from flwr.server.superlink.fleet.vce.vce_api import _register_nodes
+    from flwr.server.superlink.linkstate import LinkStateFactory
+    from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.superlink.federation import NoOpFederationManager
+    from flwr.superlink.grid.inmemory_grid import InMemoryGrid as Simulated
+
+    factory = LinkStateFactory(
+        FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory()
+    )
+    partitions = _register_nodes(20, factory)
+
+    class Grid(Simulated):
+        def get_nodes(self) -> Iterable[Any]:
+            return self.state.get_node_info(node_ids=sorted(partitions))
+
+    Grid.__name__ = "InMemoryGrid"
+    named = with_partition_names(Grid(factory)).get_nodes()
+    assert {node.node_id: node.name for node in named} == {
+        node: f"partition-{place}" for node, place in partitions.items()
+    }
+    assert not any(node_of(node).key for node in named)
 
 
 def test_a_client_may_be_called_as_nameless_ones_are(federation: Federation) -> None:

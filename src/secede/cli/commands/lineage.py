@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,16 +24,27 @@ def lineage(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List registered models, or those that carry a client.
+    """List all models, or those that carry a client.
 
     Example: secede lineage home --client site-3
     """
     from secede.erasure import Home, ModelRegistry
 
     path = Home(home).registry if home.is_dir() else home
-    with ModelRegistry(path, read_only=True) as registry:
-        models = registry.models() if client is None else registry.carriers(client)
-        erased, clients = registry.erased_clients(), registry.clients()
+    log, models = home / "rounds.jsonl", tuple["Model", ...]()
+    erased, clients = tuple[str, ...](), frozenset[str]()
+    if path.exists() or not log.is_file():  # before the first erasure on Flower there is none
+        with ModelRegistry(path, read_only=True) as registry:
+            models, erased, clients = (
+                registry.models(),
+                registry.erased_clients(),
+                registry.clients(),
+            )
+    if log.is_file():
+        models += _unregistered(log, {model.digest for model in models})
+        clients = clients.union(*(model.clients for model in models))
+    if client is not None:
+        models = tuple(m for m in models if client in m.clients and m.status != "retired")
     if client is not None and client not in clients:
         raise ConfigError(
             f"no model ever carried {client!r}: {did_you_mean(client, clients)}"
@@ -48,6 +60,30 @@ def lineage(
         Console().print(_lines(model))
     if not models and client is None:
         print("no models yet")
+
+
+def _unregistered(log: Path, registered: Collection[str]) -> tuple[Model, ...]:
+    """Return the model of the last recorded round, if only the next erasure will register it."""
+    from secede.erasure import Model
+    from secede.flower.storage.round_log import RoundLog
+
+    rounds = RoundLog(log)
+    last = rounds.last()
+    if last is None or last.model in registered:
+        return ()
+    status: Any = "unregistered"  # of no model in the registry
+    return (
+        Model(
+            digest=last.model,
+            parent=last.start,
+            run=last.run,
+            round=last.number,
+            status=status,
+            added=last.at,
+            changed=last.at,
+            clients=tuple(sorted(rounds.contributors()[last.model])),
+        ),
+    )
 
 
 def _summary(client: str, models: tuple[Model, ...], *, erased: bool) -> str:

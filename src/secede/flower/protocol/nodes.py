@@ -1,7 +1,8 @@
 """Flower's nodes as clients with one name each, and selectors of a client.
 
-A node with a key (node authentication) is identified by its key, one without by its name, one with
-neither by its id, which a simulation draws anew in each run. A selector says what it selects by and
+A node that was registered by name (node authentication) is identified by its key, or by its name if
+it has none, one without a name by its id. Its key says nothing: Flower gives a node that nobody
+registered a new one whenever it starts. A selector says what it selects by and
 must match exactly one client: anything looser could erase the wrong one.
 """
 
@@ -16,6 +17,7 @@ from flwr.serverapp import Grid
 from secede.erasure import is_name
 from secede.errors import ConfigError
 from secede.flower._flwr import NodeInfo
+from secede.text import list_first
 
 SELECTORS = ("name", "key", "node")
 
@@ -26,7 +28,7 @@ class Node:
 
     name: str
     node: int  # its id, which changes between runs where nodes have no keys
-    key: str = ""  # SHA-256 of its public key, "" without node authentication
+    key: str = ""  # SHA-256 of its public key, "" unless it was registered by name
 
     @property
     def named(self) -> bool:
@@ -64,7 +66,7 @@ def node_of(info: NodeInfo) -> Node:
     return Node(
         name=name if is_name(name) else f"node-{info.node_id}",
         node=int(info.node_id),
-        key=hashlib.sha256(public).hexdigest() if public else "",
+        key=hashlib.sha256(public).hexdigest() if public and name else "",
     )
 
 
@@ -112,11 +114,9 @@ class Roster:
     def __init__(self, known: Iterable[Node], erased: Collection[str]) -> None:
         self.erased = frozenset(erased)
         self._names, self._by_identity = set(self.erased), dict[str, Node]()
-        self._anonymous_erased = False  # whether a client with neither name nor key was erased
         for node in known:
             self._names.add(node.name)
             self._by_identity[node.identity] = node
-            self._anonymous_erased |= node.name in self.erased and node.identity.startswith("node:")
 
     def named(self, node: Node) -> Node:
         """Return a node under the name that its client is recorded by."""
@@ -142,9 +142,10 @@ class Roster:
             return "it was erased" if self.named(node).name in self.erased else None
         if node.name in self._names:
             return "it has the name of another client: register it under a new one"
-        if self._anonymous_erased and node.identity.startswith("node:"):
+        if self.erased and node.identity.startswith("node:"):
             return (
-                "a client with neither name nor key was erased, and this may be it: give nodes "
-                "names or keys"
+                f"it has neither name nor key that it was registered by, and may be "
+                f"{list_first(sorted(self.erased), 3)}, which was erased: give nodes names or keys "
+                "(secede flower init, or flwr supernode register --name)"
             )
         return None

@@ -16,7 +16,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from secede.errors import ConfigError, SilentError
-from secede.flower._flwr import NodeInfo, Run, polls_slowly
+from secede.flower._flwr import NodeInfo, Run, is_simulation, polls_slowly
 from secede.flower.protocol import nodes
 from secede.flower.protocol.nodes import Node, Roster
 from secede.text import list_first, printable
@@ -108,6 +108,31 @@ def with_fast_polls(grid: Grid) -> Grid:
     Other grids, such as the simulation's, need no polling.
     """
     return FastPollGrid(grid) if polls_slowly(grid) else grid
+
+
+class PartitionGrid(ForwardingGrid):
+    """A grid of a simulation, whose clients are named by their partitions, as their folders are.
+
+    Flower draws their ids and keys anew in each run, and makes them in the order of partitions.
+    """
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return the nodes with a name for each that has none."""
+        found = sorted(self.inner.get_nodes(), key=lambda node: str(node.registered_at))
+        ordered = len({node.registered_at for node in found}) == len(found)
+        for partition, node in enumerate(found):
+            node.public_key = b""
+            if ordered and not node.name:
+                node.name = f"partition-{partition}"
+        return found
+
+
+def with_partition_names(grid: Grid) -> Grid:
+    """Return a grid that names its clients by their partitions, if it is a simulation's."""
+    base = grid
+    while isinstance(base, ForwardingGrid):
+        base = base.inner
+    return PartitionGrid(grid) if is_simulation(base) else grid
 
 
 class AdmissionGrid(ForwardingGrid):

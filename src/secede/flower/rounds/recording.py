@@ -23,8 +23,15 @@ from secede.errors import ConfigError, GuardError, StateError
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node, Roster
 from secede.flower.rounds import supported_strategies
-from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, reply_error, with_fast_polls
-from secede.flower.storage import Contribution, Store, config_to_json
+from secede.flower.rounds.grid import (
+    AdmissionGrid,
+    DeadlineGrid,
+    reply_error,
+    with_fast_polls,
+    with_partition_names,
+)
+from secede.flower.storage.round_log import Contribution, config_to_json
+from secede.flower.storage.store import Store
 from secede.state import State
 
 logger = logging.getLogger(__name__)
@@ -136,7 +143,7 @@ class Recording(Strategy):
             self._start = begin.model or given
             self._start_bytes = _bytes(arrays)
             result = super().start(
-                with_fast_polls(grid),
+                with_partition_names(with_fast_polls(grid)),
                 arrays,
                 num_rounds - self._done,
                 timeout,

@@ -37,7 +37,13 @@ from secede.flower._flwr import (
     WorkflowKey,
 )
 from secede.flower.protocol.nodes import Node, Roster
-from secede.flower.rounds.grid import AdmissionGrid, DeadlineGrid, Transport, with_fast_polls
+from secede.flower.rounds.grid import (
+    AdmissionGrid,
+    DeadlineGrid,
+    Transport,
+    with_fast_polls,
+    with_partition_names,
+)
 from secede.flower.rounds.recording import ONLINE_TIMEOUT
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.engine import Failures, Results
@@ -57,7 +63,9 @@ class TrainingGrid(SecAggGrid):
     """The grid of a training: it hides erased clients."""
 
     def __init__(self, grid: Grid, store: Store, timeout: float, max_weight: float) -> None:
-        transport = Transport(grid=with_fast_polls(grid), pause=_PAUSE, now=store.clock)
+        transport = Transport(
+            grid=with_partition_names(with_fast_polls(grid)), pause=_PAUSE, now=store.clock
+        )
         super().__init__(
             transport,
             OpenedSums(store.path),

@@ -46,6 +46,10 @@ class ClientEngine(Protocol):
         """Let `check` raise for the clients of a round that hides updates, before its sum opens."""
         return
 
+    def set_retraining(self, retraining: bool) -> None:
+        """Set whether rounds retrain from scratch, so that a live engine repeats the training's."""
+        return
+
     def training(self) -> dict[str, Setting]:
         """Return the settings of a round of training, and the seed of all that is random."""
         return {}

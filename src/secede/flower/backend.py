@@ -8,10 +8,13 @@ leaver computes the reference itself from its own update and that share.
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
+from statistics import median_low
+from typing import cast
 
 import torch
 from flwr.serverapp.strategy import FedAvg
@@ -109,7 +112,10 @@ class FlowerBackend(FederationBackend):
             max_weights={n: GROWTH * weight for n, weight in self._weights.items()},
             on_round=self._keep_round,
         )
-        self.training_rounds = sum(not r.erased for r in store.log.lineage())
+        trained = [r for r in store.log.lineage() if not r.erased]
+        self.training_rounds = len(trained)
+        self._trained = [(r.server_round or r.number, r.config) for r in trained]
+        self._samples_by_weight = dict[int, float]()  # as each client counted last
         self.classes_told = store.classes is not None
         self.classes = store.classes or _outputs(self._fresh("template"))
 
@@ -178,13 +184,27 @@ class FlowerBackend(FederationBackend):
         """Open no sum of clients for which `check` raises."""
         self.engine = replace(self.engine, check_quorum=check)
 
+    def set_retraining(self, retraining: bool) -> None:
+        """Repeat numbers and configs of the training's rounds while a model is retrained."""
+        self.engine = replace(self.engine, repeated=self._trained if retraining else ())
+
     def tally(self, clients: Sequence[int], state: State) -> Tally:
-        """Let clients count at the same time, and check each reply."""
+        """Let clients count at the same time, and check each reply.
+
+        Weights may count batches or steps, so a client's samples for each unit of its weight are
+        held against the median. How many classes there are is what most of them say, unless told.
+        """
         replies = self.engine.ask_all(clients, CountRight(), global_state=state)
         sound = collect(clients, replies.of)
         left_out = dict(sound.left_out)
+        if sound.counts and not self.classes_told:
+            lengths = Counter(len(counts.samples) for counts in sound.counts.values())
+            ((self.classes, _),) = lengths.most_common(1)
         for client, counts in sound.counts.items():
-            if sum(counts.samples) > GROWTH * self._weights[client]:
+            self._samples_by_weight[client] = sum(counts.samples) / self._weights[client]
+        for client in sound.counts:
+            usual = median_low(self._samples_by_weight.values())
+            if self._samples_by_weight[client] > GROWTH * usual:
                 left_out[client] = WRONG_SAMPLES
         valid = {client: c for client, c in sound.counts.items() if client not in left_out}
         return Tally(valid, left_out, replies.cost)

@@ -171,6 +171,11 @@ def _without_array(draw: Random, content: Any) -> None:
     del content["arrays"][draw.choice(sorted(content["arrays"]))]
 
 
+def _nothing(draw: Random, content: Any) -> None:
+    for name in list(content):
+        del content[name]
+
+
 def _renamed_metric(draw: Random, content: Any) -> None:
     name = f"{draw.choice(['', SPITE])}{draw.random()}"  # no two alike: they would be the majority
     content["metrics"] = MetricRecord({"num-examples": 60, name: 1.0})
@@ -209,7 +214,7 @@ UPDATES: dict[str, Change] = {
     "arrays as settings": lambda draw, content: content.__setitem__(
         "arrays", ConfigRecord({"json": SPITE})
     ),
-    "nothing": lambda draw, content: [content.__delitem__(name) for name in list(content)],
+    "nothing": _nothing,
     "the weight": _metric("num-examples", _weight),
     "no weight": lambda draw, content: content["metrics"].__delitem__("num-examples"),
     "an error": lambda draw, content: None,
@@ -329,7 +334,7 @@ def _safetensors(draw: Random, data: bytes) -> bytes:
 
 def _report(draw: Random) -> Any:
     """Return a report of which one thing is wrong."""
-    values = [None, "x", [], {}, 1e308, -1, 2**70, SPITE, [[[]]]]
+    values: list[Any] = [None, "x", [], {}, 1e308, -1, 2**70, SPITE, [[[]]]]
     wrong = {draw.choice(["gradient_samples", "epochs", "ended_by"]): draw.choice([[], {"a": 1}])}
     return draw.choice([{"report": v} for v in values] + [{"report": {**REPORT, **wrong}}, {}])
 

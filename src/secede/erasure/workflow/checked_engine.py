@@ -58,6 +58,7 @@ class Participants:
         """Return those who still take part in this rung."""
         plan = session.plan
         session.backend.set_timeout(plan.client_timeout)
+        session.backend.set_retraining(session.step.rung == "retraining")
         present = session.progress.present(plan.retained)
         participants = cls(session=session, plan=plan, present=present)
         session.backend.require_quorum(participants.check_round)

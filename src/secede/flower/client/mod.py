@@ -42,6 +42,7 @@ from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
 from secede.flower.client.tasks import (
     ClientSite,
     SampleKeys,
+    count_samples,
     float_dtype,
     load_samples,
     preserved_randomness,
@@ -171,8 +172,9 @@ class LeavingClient(ABC, Generic[SourceT]):
         return any(entry.salt for entry in self.updates(context).all())
 
     def _site(self, context: Context, most: int | None = None) -> ClientSite:
+        source = self._load_data(self._source(context))
         samples = load_samples(
-            self._load_data(self._source(context)),
+            source,
             keys=self._keys,
             floats=float_dtype(self._load_model()),
             most=most,
@@ -180,22 +182,28 @@ class LeavingClient(ABC, Generic[SourceT]):
         return ClientSite(
             load_model=self._load_model,
             samples=samples.to(self._device),
+            available=count_samples(source),
             training=self._training,
             loss=self._loss,
             device=self._device,
             seed=self._seed,
         )
 
-    def _try_out(self, message: Message, context: Context) -> None:
-        """Check before the first update of a training that a local step could run here later."""
+    def _try_out(self, message: Message, context: Context) -> int:
+        """Check before the first update of a training that a local step could run here later.
+
+        Return how many samples there are; 0 if that is not known, or this is not the first update.
+        """
         run = str(message.metadata.run_id)
         if messages.is_erasure_round(message):
-            return
+            return 0
         if any(entry.run == run for entry in self.updates(context).all()):
-            return
+            return 0
         try:
             with preserved_randomness():
-                self._site(context, most=_TRIED).try_out()
+                site = self._site(context, most=_TRIED)
+                site.try_out()
+                return site.available
         except (ConfigError, DataError) as error:
             raise ConfigError(
                 f"this client could not be erased later: {error}; see docs/flower.md for what "
@@ -239,10 +247,12 @@ class ClientErasure(LeavingClient[Context]):
             return call_next(message, context)
         _check_order(message)
         home, serving = messages.pop_home(message)
-        self._try_out(message, context)
+        samples = self._try_out(message, context)
         reply = call_next(message, context)
         if not reply.has_content():
             return reply
+        if samples and home and not _is_hidden(message):
+            messages.add_samples(reply, samples)
         kept = self._keep(reply, message, context, home=home, serving=serving)
         if kept and home and _is_hidden(message) and kept.digest is not None:
             messages.add_update_digest(reply, kept.digest)

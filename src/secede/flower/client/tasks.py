@@ -7,7 +7,7 @@ the same result here, in the simulator, and after a restart.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -36,6 +36,7 @@ class ClientSite:
 
     load_model: Callable[[], nn.Module]
     samples: Samples
+    available: int = 0  # samples of which `samples` are the first; 0: not known
     training: LocalTraining = field(default_factory=LocalTraining)
     loss: Loss = nn.functional.cross_entropy
     device: torch.device
@@ -107,14 +108,7 @@ def load_samples(
     sampler selects, collated by its own `collate_fn`. Samples are pairs, or mappings whose input
     and label have the names in `keys`, which can be left out for usual names.
     """
-    if isinstance(source, tuple | list) and source and isinstance(source[0], DataLoader):
-        source = source[0]
-    collate, chosen = None, None
-    if isinstance(source, DataLoader):
-        if source.collate_fn not in (default_collate, default_convert):
-            collate = source.collate_fn
-        chosen = getattr(source.sampler, "indices", None)  # SubsetRandomSampler
-        source = source.dataset
+    source, chosen, collate = _data_set(source)
     if _is_pair(source):
         x, y = cast("tuple[Any, Any]", source)
         source = (x[:most], y[:most])
@@ -130,6 +124,26 @@ def load_samples(
     if hasattr(source, "__len__") and len(source) == 0:
         raise ConfigError("load_data returned no samples: expected the client's training data")
     return as_samples(source, floats=floats, tokens=True)
+
+
+def count_samples(source: Any) -> int:
+    """Return how many samples a user's `load_data` gave, without reading them; 0: not known."""
+    source, chosen, _ = _data_set(source)
+    if chosen is not None:
+        return len({int(n) for n in chosen})
+    source = source[0] if _is_pair(source) else source
+    return len(source) if hasattr(source, "__len__") else 0
+
+
+def _data_set(source: Any) -> tuple[Any, Iterable[int] | None, Callable[[Any], Any] | None]:
+    """Return a loader's data set, the places that it selects, and its own way of collating."""
+    if isinstance(source, tuple | list) and source and isinstance(source[0], DataLoader):
+        source = source[0]
+    if not isinstance(source, DataLoader):
+        return source, None, None
+    own = source.collate_fn not in (default_collate, default_convert)
+    chosen = getattr(source.sampler, "indices", None)  # SubsetRandomSampler
+    return source.dataset, chosen, source.collate_fn if own else None
 
 
 @contextmanager

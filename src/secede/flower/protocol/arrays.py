@@ -108,6 +108,8 @@ def _tensor(name: str, array: Array, expected: Tensor | None, *, shared: bool) -
     if array.stype != NUMPY:
         raise GuardError(f"{name[:80]!r} is serialised as {array.stype[:40]!r}, expected {NUMPY!r}")
     try:
+        if expected is None and not array.dtype:  # records of the legacy stack claim none
+            return torch.from_numpy(np.array(array.numpy()))
         if expected is None:
             kind = getattr(torch, array.dtype)
             expected = torch.empty(tuple(array.shape), dtype=kind, device="meta")

@@ -40,7 +40,7 @@ TASK_TYPES = {client_tasks.LOCAL_STEP: f"train.{UNLEARN}", client_tasks.COUNT: f
 TASK_TYPES[client_tasks.MEASURE] = f"query.{QUERY}"
 MESSAGE_TYPES = frozenset({*TASK_TYPES.values(), LEAVE_TYPE})
 _STATE, _TASK, _REPLY = "secede.state", "secede.task", "secede.answer"
-_KEEP, _UPDATE = "secede.keep", "secede.update"
+_KEEP, _UPDATE, _SAMPLES = "secede.keep", "secede.update", "secede.samples"
 _GROUP = "secede"  # the first part of the group id of an erasure's rounds
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HOME = re.compile(r"[0-9a-f]{1,64}")
@@ -122,6 +122,21 @@ def pop_update_digest(reply: Message) -> str | None:
     return digest if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None
 
 
+def add_samples(reply: Message, count: int) -> None:
+    """Add the number of a client's samples to its first update, to compare its weight with."""
+    reply.content[_SAMPLES] = ConfigRecord({"samples": count})
+
+
+def pop_samples(reply: Message) -> int | None:
+    """Take out and return what `add_samples` added; None if it is missing or malformed."""
+    content = reply.content.config_records.get(_SAMPLES)
+    if content is None:
+        return None
+    del reply.content[_SAMPLES]
+    count = content.get("samples")
+    return count if type(count) is int and 0 < count <= 2**53 else None
+
+
 def deletion_request(node: int, home: str, *, ttl: float) -> Message:
     """Return the message that asks an erased client to delete its updates for this home."""
     return Message(RecordDict({_TASK: ConfigRecord({"home": home})}), node, LEAVE_TYPE, ttl=ttl)
@@ -185,11 +200,11 @@ def read_reply(message: Message, task: Task, template: State, who: str) -> Local
     """Return the reply of client `who`; its error is raised here, with its name."""
     try:
         content = _json(message, _REPLY)
-        if "error" not in content and isinstance(task, TakeStep):
+        if "error" not in content:
+            if not isinstance(task, TakeStep):
+                return _numbers(content, task)
             state = arrays.unpack(message.content.array_records[_STATE], template)
             return client_tasks.parse_result(state, content["report"])
-        if "error" not in content:
-            return _numbers(content, task)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         line = one_line(error)[:160]
         raise GuardError(f"client {who!r}: its reply cannot be read ({line})") from error

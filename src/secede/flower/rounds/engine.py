@@ -100,6 +100,8 @@ class LiveEngine(ABC):
     round_timeout: float = 3600.0  # also of a task whose client has no timeout of its own
     online_timeout: float = 120.0  # for clients that are offline when a round begins
     first_round: int = 0  # rounds before, so that users' functions see the numbers go on
+    # Number and config of each round of the training, before the strategy: retraining repeats them.
+    repeated: Sequence[tuple[int, Mapping[str, object]]] = ()
     passes: int = 1  # over its samples that a client makes in a round
     max_weights: Mapping[int, float] = field(
         default_factory=dict
@@ -244,6 +246,12 @@ class LiveEngine(ABC):
         )
         return messages.task_message(node, asked, request.state, ttl=ttl)
 
+    def _given(self, number: int) -> tuple[int, Mapping[str, object]]:
+        """Return the number and the config that the strategy is given for a round."""
+        if 0 < number <= len(self.repeated):
+            return self.repeated[number - 1]
+        return self.first_round + number, self.config
+
     @abstractmethod
     def _run_round(
         self, state: State, client_at: Mapping[int, int], *, phase: str, number: int
@@ -311,9 +319,10 @@ class FlowerEngine(LiveEngine):
         grid = DeadlineGrid(SubsetGrid(self.transport.grid, client_at), self.online_timeout)
         # In the model's order, as in training: clients and mods may rely on it.
         record = ArrayRecord({name: state[name] for name in self.template})
-        config = ConfigRecord(config_from_json(self.config))
+        server_round, given = self._given(number)
+        config = ConfigRecord(config_from_json(given))
         sent = supported_strategies.train_messages(
-            self.strategy, record, config, grid, self.first_round + number
+            self.strategy, record, config, grid, server_round
         )
         for message in sent:
             serving = self.own.get(client_at[message.metadata.dst_node_id])

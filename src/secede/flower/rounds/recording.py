@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from statistics import median_low
 from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
@@ -33,6 +34,7 @@ from secede.flower.rounds.grid import (
 from secede.flower.storage.round_log import Contribution, config_to_json
 from secede.flower.storage.store import Store
 from secede.state import State
+from secede.text import list_first
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +73,9 @@ def _shape(reply: Message) -> Hashable:
 
 ONLINE_TIMEOUT = 600.0  # seconds
 _THREADS = 4
+_CREDIBLE = 100_000  # a weight up to here is never taken for absurd,
+_MEDIANS = 1_000  # nor one up to so many times the median of the round's
+_NEAR = 2  # a weight that is so many times the number of samples, or a part of it, counts others
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -165,6 +170,7 @@ class Recording(Strategy):
         self.store.check_start(self._start)
         admission = self._admission(grid)
         waiting = self._with_timeout(admission, "train")
+        self._config = config_to_json(config)  # before the strategy changes it for this round
         sent = list(self.inner.configure_train(server_round + self._done, arrays, config, waiting))
         chosen = {message.metadata.dst_node_id for message in sent}
         if strangers := chosen - admission.admitted.keys():
@@ -176,7 +182,6 @@ class Recording(Strategy):
         for message in sent:
             identity = self._participants[message.metadata.dst_node_id].identity
             messages.add_home(message, self.store.identity, self._digests.get(identity))
-        self._config = config_to_json(config)
         self._run = str(sent[0].metadata.run_id) if sent else ""
         return sent
 
@@ -192,6 +197,9 @@ class Recording(Strategy):
         for reply in errors:
             if node := self._participants.get(reply.metadata.src_node_id):
                 self._log_left_out(node, reply_error(reply))
+        samples = {
+            r.metadata.src_node_id: messages.pop_samples(r) for r in every if r.has_content()
+        }
         # Flower samples in random order, and a sum of floats depends on its order.
         every.sort(key=self._name)
         with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
@@ -203,6 +211,12 @@ class Recording(Strategy):
                 server_round + self._done, [*_with_clean_errors(errors), *valid]
             )
             if aggregate is None:
+                refused = {reply.metadata.src_node_id for reply in every}
+                if errors and server_round + self._done == 1 and refused == {*self._participants}:
+                    raise GuardError(
+                        f"all clients refused the first round: {reply_error(errors[0])}; mend what "
+                        "they say in their logs, and start again"
+                    )
                 logger.warning(
                     f"round {server_round + self._done}: no update came, the model stays as it is"
                 )
@@ -213,6 +227,12 @@ class Recording(Strategy):
             supported_strategies.check_mean(self.inner, state, updates)
             distances = list(pool.map(lambda u: self.store.distance(u[0], state), updates))
         nodes = [self._participants[reply.metadata.src_node_id] for reply in valid]
+        self._compare_with_samples(
+            [
+                (node.name, weight, samples[node.node])
+                for node, (_, weight) in zip(nodes, updates, strict=True)
+            ]
+        )
         clients = [
             Contribution.of(node, weight, digest, distance)
             for node, (_, weight), digest, distance in zip(
@@ -309,6 +329,19 @@ class Recording(Strategy):
     def _log_left_out(self, node: Node, reason: str) -> None:
         logger.warning(f"left out of the round: client {node.name!r}: {reason}")
 
+    def _compare_with_samples(self, weights: Sequence[tuple[str, float, int | None]]) -> None:
+        """Warn of clients whose weights do not count the samples that an erasure would use."""
+        other = [(n, w, s) for n, w, s in weights if s and not s / _NEAR <= w <= s * _NEAR]
+        if other:
+            name, weight, samples = other[0]
+            key = self.inner.weighted_by_key
+            logger.warning(
+                f"{key!r} does not count samples at {list_first([n for n, _, _ in other], 8)}: "
+                f"client {name!r} reports {weight:g} and has {samples}. The mean weighs by it, and "
+                f"erasures go by the weights that are recorded; to weigh by samples, return "
+                f"len(loader.dataset) as {key!r}, not len(loader), the number of batches"
+            )
+
     def _checked(
         self, replies: Sequence[Message], pool: ThreadPoolExecutor
     ) -> list[tuple[Message, states.State, float]]:
@@ -323,12 +356,19 @@ class Recording(Strategy):
                 faults[reply.metadata.src_node_id] = str(error)
         differing = differing_replies({r.metadata.src_node_id: r for r, _, _ in checked})
         faults |= dict.fromkeys(differing, "its records or metrics have other names than others'")
+        limit = _MEDIANS * median_low([weight for _, _, weight in checked] or [0.0])
+        for reply, _, weight in checked:
+            if weight > max(limit, _CREDIBLE):
+                faults[reply.metadata.src_node_id] = (
+                    f"its {self.inner.weighted_by_key!r} is {weight:g}, above {_CREDIBLE:,} and "
+                    f"above {_MEDIANS:,} times the median of the round's, {limit / _MEDIANS:g}"
+                )
         for node, fault in faults.items():
             self._log_left_out(self._participants[node], fault)
         # If every client is at fault, the app is.
         if len(faults) > 1 and faults.keys() == self._participants.keys():
             raise GuardError(f"no client sent a valid update: {next(iter(faults.values()))}")
-        return [row for row in checked if row[0].metadata.src_node_id not in differing]
+        return [row for row in checked if row[0].metadata.src_node_id not in faults]
 
 
 def _with_clean_errors(replies: Iterable[Message]) -> list[Message]:

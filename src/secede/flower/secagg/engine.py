@@ -122,7 +122,7 @@ class SecureEngine(LiveEngine):
             strategy=capturing,
             client_manager=manager,
         )
-        config = ConfigRecord({WorkflowKey.CURRENT_ROUND: self.first_round + number})
+        config = ConfigRecord({WorkflowKey.CURRENT_ROUND: self._given(number)[0]})
         context.state.config_records[MAIN_CONFIGS_RECORD] = config
         record = parameters_to_arrayrecord(legacy_api.to_parameters(begin), keep_input=True)
         context.state.array_records[MAIN_PARAMS_RECORD] = record

@@ -106,12 +106,13 @@ class BusyError(RecordError):
 
 @contextmanager
 def lock_home(home: Home, timeout: float = 0, *, purpose: str = "an erasure") -> Iterator[HomeLock]:
-    """Lock a home, waiting at most `timeout` seconds.
+    """Lock a home, waiting at most `timeout` seconds; what is made in it is for its owner alone.
 
     BusyError names the process that has it, and until when its lease lasts.
     """
     log_wait = LogAtIntervals(logger.info)
     with ExitStack() as stack:
+        stack.enter_context(files.private())
         for left in seconds_left(timeout, pause=1.0):
             try:
                 lock = stack.enter_context(_lock_now(home, purpose))

@@ -134,7 +134,8 @@ def locked(project: Project) -> Iterator[None]:
     """Let one command at a time start and stop the project's processes."""
     path = project.state / "lock"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with files.private():
+            files.make_folder(path.parent)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
     with ExitStack() as stack:
@@ -162,8 +163,10 @@ def start(project: Project, name: str, command: list[str]) -> subprocess.Popen[b
     """Start a process that outlives this one; first of all it writes its id to a file."""
     path, log = _path(project, name), project.log(name)
     try:
-        for folder in (path.parent, log.parent, project.folder / "flower" / name):
-            folder.mkdir(parents=True, exist_ok=True)
+        with files.private():
+            for folder in (path.parent, log.parent, project.folder / "flower" / name):
+                files.make_folder(folder)
+        log.touch(mode=0o600)
         with log.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-I", str(_WRITE_PID), str(path), *command],
@@ -202,7 +205,8 @@ def registered(project: Project) -> dict[str, str]:
 
 def write_registered(project: Project, nodes: dict[str, str]) -> None:
     """Write the node ids of the registered sites."""
-    files.write_text(project.state / "nodes.json", json.dumps(nodes, indent=1) + "\n")
+    with files.private():
+        files.write_text(project.state / "nodes.json", json.dumps(nodes, indent=1) + "\n")
 
 
 def node_in_log(project: Project, site: str, since: int = 0) -> str | None:

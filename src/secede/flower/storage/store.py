@@ -122,7 +122,8 @@ class Store:
         """The home's id for clients, drawn once at random: it survives a move of the folder."""
         path = self.path / "identity.json"
         if not path.exists():
-            save_document(path, Identity(home=secrets.token_hex(16)))
+            with files.private():
+                save_document(path, Identity(home=secrets.token_hex(16)))
         return load_document(Identity, path, _LIMIT).home
 
     @cached_property
@@ -282,7 +283,8 @@ class Store:
         self, timeout: float = 90, *, purpose: str = "training"
     ) -> AbstractContextManager[HomeLock]:
         """Lock the folder, waiting at most `timeout` seconds for a process that works in it."""
-        files.make_folder(self.home.path)
+        with files.private():
+            files.make_folder(self.home.path)
         Journal(self.home.journal).close()  # an erasure refuses a home without one
         return lock_home(self.home, timeout, purpose=purpose)
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Starts the SuperNode of one site: ./site.sh NAME [PARTITION]; each site has a partition of its own.
 set -eu
+umask 077
 cd "$(dirname "$0")"
 . ./environment.sh
 place=0

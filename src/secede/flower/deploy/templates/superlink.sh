@@ -1,6 +1,7 @@
 #!/bin/sh
 # Starts the SuperLink: TLS, sites known by their keys, nothing installed while it runs.
 set -eu
+umask 077
 cd "$(dirname "$0")"
 . ./environment.sh
 export FLWR_HOME="$PWD/flower/superlink"

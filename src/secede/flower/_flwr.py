@@ -6,10 +6,12 @@ a new release of Flower is a diff of this file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
+from flwr.app.message import make_message
 from flwr.client.mod import secagg_mod, secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.common import (
@@ -23,6 +25,7 @@ from flwr.common import (
     ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
+from flwr.common.constant import ErrorCode
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS as SECAGG_CONFIGS
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE as SECAGG_STATE
 from flwr.common.secure_aggregation.secaggplus_constants import Key as SecAggKey
@@ -33,8 +36,10 @@ from flwr.common.serde import (
     recorddict_from_proto,
     recorddict_to_proto,
 )
+from flwr.common.serde_utils import metadata_from_proto
 from flwr.compat.common.recorddict_compat import parameters_to_arrayrecord, recorddict_to_fitres
 from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.message_pb2 import Metadata as MetadataProto
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 from flwr.server import ClientManager, LegacyContext, ServerConfig, SimpleClientManager
@@ -47,8 +52,11 @@ from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
 from flwr.server.workflow.constant import Key as WorkflowKey
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
+
+logger = logging.getLogger(__name__)
 
 SERVER_NODE = 1  # the SuperLink's own id, which answers for nodes that went away
 
@@ -109,9 +117,68 @@ def is_legacy_strategy(strategy: object) -> bool:
     return any(kind.__module__.startswith("flwr.server.") for kind in type(strategy).__mro__)
 
 
-def polls_slowly(grid: Grid) -> bool:
-    """Return whether a grid looks for replies every three seconds: those over the network do."""
+def is_network(grid: Grid) -> bool:
+    """Return whether a grid is Flower's own over the network."""
     return type(grid).__name__ == "HttpGrid"
+
+
+class _NotingClient:
+    """A client of the SuperLink that notes under which metadata it took each reply."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self.metadata = inner, dict[str, Any]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def PullMessages(self, request: Any) -> Any:  # noqa: N802 - Flower's name
+        response = self._inner.PullMessages(request)
+        self.metadata |= {
+            found.metadata.message_id: found.metadata for found in response.messages_list
+        }
+        return response
+
+
+def pull_checked(grid: Grid, network: Grid, message_ids: Iterable[str]) -> list[Message]:
+    """Return the replies that `grid` has from `network`, with the senders that the SuperLink knows.
+
+    Flower reads a reply's sender and question from the sender's own bytes, and raises where it
+    cannot read them: one client could speak as another, or end the run. Such a reply is an error.
+    """
+    from flwr.superlink.grid import http_grid
+
+    if not isinstance(network, http_grid.HttpGrid):
+        return list(grid.pull_messages(message_ids))
+    vars(http_grid)["inflate_object_from_contents"] = _inflated
+    if not isinstance(network._runtime_client, _NotingClient):
+        vars(network)["_client"] = _NotingClient(network._runtime_client)
+    noted: dict[str, Any] = vars(network)["_client"].metadata
+    return [
+        _as_noted(reply, noted.pop(reply.metadata.message_id, None))
+        for reply in grid.pull_messages(message_ids)
+    ]
+
+
+def _inflated(object_id: str, contents: dict[str, bytes]) -> Message:
+    """Return the message in some bytes; one that fits no question if it cannot be read."""
+    try:
+        found = inflate_object_from_contents(object_id, contents)
+        if isinstance(found, Message):
+            return found
+    except Exception:  # whatever a stranger's bytes lead to
+        logger.debug("a reply cannot be read", exc_info=True)
+    nobodys = metadata_from_proto(MetadataProto(message_type="query"))
+    return make_message(nobodys, error=Error(ErrorCode.UNKNOWN))
+
+
+def _as_noted(reply: Message, noted: Any) -> Message:
+    """Return a reply; an error in its place if it says that it is of another sender or question."""
+    names = ("run_id", "src_node_id", "reply_to_message_id", "message_type")
+    # Flower's own error for a reply that did not arrive has no id.
+    if noted is None or all(getattr(reply.metadata, n) == getattr(noted, n) for n in names):
+        return reply
+    reason = "its reply cannot be read, or is in another's name"
+    return make_message(metadata_from_proto(noted), error=Error(ErrorCode.UNKNOWN, reason))
 
 
 def is_simulation(grid: Grid) -> bool:

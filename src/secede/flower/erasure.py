@@ -46,7 +46,7 @@ from secede.flower.backend import FlowerBackend
 from secede.flower.protocol import messages
 from secede.flower.protocol.nodes import Node, online_nodes, select
 from secede.flower.rounds import supported_strategies
-from secede.flower.rounds.grid import Transport, with_partition_names
+from secede.flower.rounds.grid import Transport, prepared
 from secede.flower.rounds.recording import Recording
 from secede.flower.secagg import SecAggSettings, Secure, SecureRecording, legacy_api
 from secede.flower.storage import Store, register
@@ -86,7 +86,7 @@ def erase(
     Under secure aggregation `strategy` is the LegacyContext's, and rounds run in the workflow
     `secure`, so that no other client's update is seen.
     """
-    grid, options = with_partition_names(grid), options or EraseOptions()
+    grid, options = prepared(grid), options or EraseOptions()
     mean = _checked_mean(strategy, secure, store, options)
     # The lock keeps out any training between what is read and done.
     with files.private(), store.lock(purpose="an erasure") as lock:
@@ -139,7 +139,7 @@ def plan(
     secure: Secure | None = None,
 ) -> Plan:
     """Return the plan of `erase` without asking any client."""
-    grid, options = with_partition_names(grid), options or EraseOptions()
+    grid, options = prepared(grid), options or EraseOptions()
     mean = _checked_mean(strategy, secure, store, options)
     with files.private(), store.lock(purpose="planning an erasure"):
         home = register.register_federation(store)

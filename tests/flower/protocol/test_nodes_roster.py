@@ -14,7 +14,7 @@ from harness.flower.small import Federation
 from secede.errors import ConfigError, SilentError
 from secede.flower import recording
 from secede.flower.protocol.nodes import Node, Roster, check_names, node_of
-from secede.flower.rounds.grid import with_partition_names
+from secede.flower.rounds.grid import prepared
 
 
 class Arriving(InProcess):
@@ -209,7 +209,7 @@ def test_flowers_simulation_makes_nodes_in_the_order_of_partitions() -> None:
             return self.state.get_node_info(node_ids=sorted(partitions))
 
     Grid.__name__ = "InMemoryGrid"
-    named = with_partition_names(Grid(factory)).get_nodes()
+    named = prepared(Grid(factory)).get_nodes()
     assert {node.node_id: node.name for node in named} == {
         node: f"partition-{place}" for node, place in partitions.items()
     }

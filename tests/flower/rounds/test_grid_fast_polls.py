@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from harness.flower.inprocess import InProcess
 from harness.flower.small import Federation
 from secede.flower.rounds import grid as grids
-from secede.flower.rounds.grid import FastPollGrid, with_fast_polls
+from secede.flower.rounds.grid import NetworkGrid, prepared
 
 
 class HttpGrid(InProcess):
@@ -22,8 +22,8 @@ def messages(grid: InProcess) -> list[Message]:
 
 def test_only_flowers_grid_over_the_network_is_asked_more_often(federation: Federation) -> None:
     grid = federation.grid()
-    assert with_fast_polls(grid) is grid
-    assert isinstance(with_fast_polls(HttpGrid(federation.sites, federation.app)), FastPollGrid)
+    assert prepared(grid) is grid
+    assert isinstance(prepared(HttpGrid(federation.sites, federation.app)), NetworkGrid)
 
 
 def test_replies_are_taken_as_they_come(
@@ -32,7 +32,7 @@ def test_replies_are_taken_as_they_come(
     monkeypatch.setattr(grids, "_PAUSE", 0.01)
     federation.site("site-1").late = 3  # looks
     grid = federation.grid()
-    replies = list(FastPollGrid(grid).send_and_receive(messages(grid)))
+    replies = list(NetworkGrid(grid).send_and_receive(messages(grid)))
     assert len(replies) == len({r.metadata.reply_to_message_id for r in replies}) == 4
 
 
@@ -42,5 +42,5 @@ def test_who_is_silent_is_waited_for_as_long_as_is_said(
     monkeypatch.setattr(grids, "_PAUSE", 0.01)
     federation.site("site-1").silent = True
     grid, begun = federation.grid(), time.monotonic()
-    assert len(list(FastPollGrid(grid).send_and_receive(messages(grid), timeout=0.1))) == 3
+    assert len(list(NetworkGrid(grid).send_and_receive(messages(grid), timeout=0.1))) == 3
     assert 0.1 <= time.monotonic() - begun < 5

@@ -16,7 +16,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from secede.errors import ConfigError, SilentError
-from secede.flower._flwr import NodeInfo, Run, is_simulation, polls_slowly
+from secede.flower._flwr import NodeInfo, Run, is_network, is_simulation, pull_checked
 from secede.flower.protocol import nodes
 from secede.flower.protocol.nodes import Node, Roster
 from secede.text import list_first, printable
@@ -80,14 +80,21 @@ class ForwardingGrid(BaseGrid):
         return self.inner.send_and_receive(messages, timeout=timeout)
 
 
-class FastPollGrid(ForwardingGrid):
-    """A grid that polls for replies twice a second, where Flower's own polls every three."""
+class NetworkGrid(ForwardingGrid):
+    """A grid over the network whose replies are checked for their senders.
+
+    It polls for replies twice a second, where Flower's own polls every three.
+    """
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that have come."""
+        return pull_checked(self.inner, _base(self.inner), message_ids)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Send messages and wait for the replies."""
-        return poll(self.inner, messages, math.inf if timeout is None else timeout, _PAUSE)
+        return poll(self, messages, math.inf if timeout is None else timeout, _PAUSE)
 
 
 def poll(grid: Grid, messages: Iterable[Message], timeout: float, pause: float) -> list[Message]:
@@ -100,14 +107,6 @@ def poll(grid: Grid, messages: Iterable[Message], timeout: float, pause: float) 
         if not pending:
             break
     return replies
-
-
-def with_fast_polls(grid: Grid) -> Grid:
-    """Return a grid that polls often enough: Flower's own over the network does not.
-
-    Other grids, such as the simulation's, need no polling.
-    """
-    return FastPollGrid(grid) if polls_slowly(grid) else grid
 
 
 class PartitionGrid(ForwardingGrid):
@@ -127,12 +126,18 @@ class PartitionGrid(ForwardingGrid):
         return found
 
 
-def with_partition_names(grid: Grid) -> Grid:
-    """Return a grid that names its clients by their partitions, if it is a simulation's."""
-    base = grid
-    while isinstance(base, ForwardingGrid):
-        base = base.inner
-    return PartitionGrid(grid) if is_simulation(base) else grid
+def prepared(grid: Grid) -> Grid:
+    """Return what stands in front of Flower's own grid: over the network, or of a simulation."""
+    if is_simulation(_base(grid)):
+        return PartitionGrid(grid)
+    return NetworkGrid(grid) if is_network(_base(grid)) else grid
+
+
+def _base(grid: Grid) -> Grid:
+    """Return Flower's own grid, behind those of ours and of apps that made theirs of ours."""
+    while isinstance(grid, ForwardingGrid):
+        grid = grid.inner
+    return grid
 
 
 class AdmissionGrid(ForwardingGrid):

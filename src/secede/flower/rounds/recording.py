@@ -27,9 +27,8 @@ from secede.flower.rounds import supported_strategies
 from secede.flower.rounds.grid import (
     AdmissionGrid,
     DeadlineGrid,
+    prepared,
     reply_error,
-    with_fast_polls,
-    with_partition_names,
 )
 from secede.flower.storage.round_log import Contribution, config_to_json
 from secede.flower.storage.store import Store
@@ -148,7 +147,7 @@ class Recording(Strategy):
             self._start = begin.model or given
             self._start_bytes = _bytes(arrays)
             result = super().start(
-                with_partition_names(with_fast_polls(grid)),
+                prepared(grid),
                 arrays,
                 num_rounds - self._done,
                 timeout,

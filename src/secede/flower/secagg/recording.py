@@ -41,8 +41,7 @@ from secede.flower.rounds.grid import (
     AdmissionGrid,
     DeadlineGrid,
     Transport,
-    with_fast_polls,
-    with_partition_names,
+    prepared,
 )
 from secede.flower.rounds.recording import ONLINE_TIMEOUT
 from secede.flower.secagg import legacy_api
@@ -63,9 +62,7 @@ class TrainingGrid(SecAggGrid):
     """The grid of a training: it hides erased clients."""
 
     def __init__(self, grid: Grid, store: Store, timeout: float, max_weight: float) -> None:
-        transport = Transport(
-            grid=with_partition_names(with_fast_polls(grid)), pause=_PAUSE, now=store.clock
-        )
+        transport = Transport(grid=prepared(grid), pause=_PAUSE, now=store.clock)
         super().__init__(
             transport,
             OpenedSums(store.path),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
 
-from harness.flower.mutations import COUNT, STEP, TRAIN, Hostile, lines_about
-from harness.flower.small import OPTIONS, Federation
+from harness.flower.mutations import COUNT, STEP, TRAIN, Hostile, honest, lines_about
+from harness.flower.small import OPTIONS, Federation, initial
 from secede.erasure.documents.plan import Margins
+from secede.errors import SecedeError
+from secede.flower._flwr import act_as_server
+from secede.flower.protocol.messages import read_reply
+from secede.unlearning.client_tasks import CountRight, Measure
 
 HONEST = {f"site-{n}" for n in range(4)}
 LEAVER = "site-1"
@@ -72,3 +78,28 @@ def test_erasures_survive_mutated_messages_and_name_each_sender(
         assert last is not None
         assert {c.client for c in last.clients} == HONEST - {LEAVER}
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("task", [CountRight(), Measure()])
+def test_mutated_numbers_are_errors_that_name_their_sender(task: CountRight | Measure) -> None:
+    hostile, template = Hostile(seed=1), initial()
+    hostile.mutate(COUNT)
+    act_as_server(7)
+    question = Message(RecordDict(), 5, COUNT)
+    whole = {name: [1] for name in task.numbers}
+    wrong = [[10**400], [2**63], ["1"], [[1]], {"0": 1}, [], None, [10**400] * 9]
+    bodies = [{**whole, name: value} for name in task.numbers for value in wrong]
+    replies = [hostile.answer("site-1", question, honest(question)) for _ in range(500)]
+    for body in bodies:
+        text = json.dumps({"numbers": body, "samples": 60})
+        records = RecordDict({"secede.answer": ConfigRecord({"json": text})})
+        replies.append(Message(records, reply_to=question))
+    errors = list[str]()
+    for reply in replies:
+        if reply.has_content():
+            try:
+                read_reply(reply, task, template, "site-1")
+            except SecedeError as error:  # any other would end the run
+                errors.append(str(error))
+    assert len(errors) > 300
+    assert all(line.startswith("client 'site-1': ") and line.isprintable() for line in errors)

@@ -224,8 +224,8 @@ def _numbers(content: Mapping[str, Any], task: CountRight | Measure) -> Reply:
         sound = isinstance(values, list) and 0 < len(values) <= _CLASSES
         if not sound or any(type(v) is not int if integral else not _is_real(v) for v in values):
             raise ValueError(f"{name} is no list of numbers")
-        if any(type(value) is int and abs(value) > 2**53 for value in values):
-            raise ValueError(f"{name} holds a number that is too large")
+        if integral and any(abs(value) > 2**53 for value in values):
+            raise ValueError(f"{name} holds a count that is too large")
         numbers[name] = torch.tensor([math.nan if v is None else v for v in values], dtype=kind)
     samples = content["samples"]
     if type(samples) is not int or not 0 < samples <= 2**53:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.flower.small import SIZES, Federation
-from secede.flower.deploy import launch, processes
+from secede.flower.deploy import processes, write_pid
 from secede.flower.deploy.scaffold import write_project
 
 
@@ -44,7 +44,7 @@ def test_home_and_clients_folders_are_for_their_owner_alone(tmp_path: Path) -> N
 
 def test_what_a_started_program_makes_is_for_its_owner_alone(tmp_path: Path) -> None:
     program = "import pathlib; pathlib.Path('superlink.db').touch(); pathlib.Path('a').mkdir()"
-    command = [sys.executable, "-I", str(launch.__file__), str(tmp_path / "link.pid")]
+    command = [sys.executable, "-I", str(write_pid.__file__), str(tmp_path / "link.pid")]
     subprocess.run([*command, sys.executable, "-c", program], check=True, cwd=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"superlink.db", "a", "link.pid"}
     assert not any(too_open(path) for path in tmp_path.iterdir())

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from statistics import median_low
-from typing import cast
 
 import torch
 from flwr.serverapp.strategy import FedAvg

@@ -88,8 +88,8 @@ def init(
     project = write_project(folder, sites=names, hosts=host or [], listen=listen, port=port)
     if project.open_to_others:
         logger.warning(
-            f"the SuperLink will listen on {listen}, port {project.port}: other machines may act as "
-            "sites there, with a registered key, and no more; open it to the sites' networks only"
+            f"the SuperLink will listen on {listen}, port {project.port}: other machines may act "
+            "as sites there, with a registered key, and no more; open it to the sites' networks only"
         )
     if json:
         row = {

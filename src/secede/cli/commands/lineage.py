@@ -65,7 +65,7 @@ def lineage(
 def _unregistered(log: Path, registered: Collection[str]) -> tuple[Model, ...]:
     """Return the model of the last recorded round, if only the next erasure will register it."""
     from secede.erasure import Model
-    from secede.flower.storage.round_log import RoundLog
+    from secede.flower.storage import RoundLog
 
     rounds = RoundLog(log)
     last = rounds.last()

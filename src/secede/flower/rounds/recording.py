@@ -30,8 +30,7 @@ from secede.flower.rounds.grid import (
     prepared,
     reply_error,
 )
-from secede.flower.storage.round_log import Contribution, config_to_json
-from secede.flower.storage.store import Store
+from secede.flower.storage import Contribution, Store, config_to_json
 from secede.state import State
 from secede.text import list_first
 

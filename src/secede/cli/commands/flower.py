@@ -89,7 +89,8 @@ def init(
     if project.open_to_others:
         logger.warning(
             f"the SuperLink will listen on {listen}, port {project.port}: other machines may act "
-            "as sites there, with a registered key, and no more; open it to the sites' networks only"
+            "as sites there, with a registered key, and no more; open it to the sites' networks "
+            "only"
         )
     if json:
         row = {

@@ -113,7 +113,7 @@ def test_a_signed_request_is_read_from_its_file(federation: Federation) -> None:
     federation.train(2)
     generate_key_pair(federation.folder / "theirs", "site-1")
     public = home(federation) / "keys" / "site-1.pub"
-    public.parent.mkdir()
+    public.parent.mkdir(exist_ok=True)
     public.write_bytes((federation.folder / "theirs" / "site-1.pub").read_bytes())
     with pytest.raises(RequestError, match="signs its own requests"):
         asked(federation, leaver="name:site-1", trigger="other")

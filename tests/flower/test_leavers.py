@@ -105,7 +105,7 @@ def test_a_client_with_a_key_of_its_own_must_ask_itself(federation: Federation) 
     federation.train(2)
     generate_key_pair(federation.folder / "theirs", "site-1")
     public = home(federation) / "keys" / "site-1.pub"
-    public.parent.mkdir()
+    public.parent.mkdir(exist_ok=True)
     public.write_bytes((federation.folder / "theirs" / "site-1.pub").read_bytes())
     with pytest.raises(RequestError, match="'site-1' signs its own requests"):
         federation.erase("name:site-1")

@@ -62,7 +62,7 @@ def train_here(message: Message, context: Context) -> Message:
 
 @pytest.mark.parametrize("method", ["projected-ascent", "weight-negation"])
 def test_a_network_with_shared_parameters_is_erased_from(tmp_path: Path, method: str) -> None:
-    erasure = ClientErasure(Tied, load_data)
+    erasure = ClientErasure(Tied, load_data, consent=True)
     app = ClientApp(mods=[erasure.mod])
     app.train()(train_here)
     federation = Federation(tmp_path, app=erasure.register(app))

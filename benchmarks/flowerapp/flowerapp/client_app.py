@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from flowerapp import task
 from secede.flower import ClientErasure
 
-erasure = ClientErasure(task.load_model, task.load_data)
+erasure = ClientErasure(task.load_model, task.load_data, consent=True)
 
 
 def in_turns(message: Message, context: Context, call_next: Any) -> Message:

@@ -10,7 +10,7 @@ from secede.flower import ClientErasure
 training = LocalTraining(
     learning_rate=task.RATE, momentum=0.0, batch_size=task.BATCH, epochs=task.EPOCHS
 )
-erasure = ClientErasure(task.load_model, task.load_data, training=training)
+erasure = ClientErasure(task.load_model, task.load_data, training=training, consent=True)
 app = ClientApp(mods=[erasure.mod])
 erasure.register(app)
 

@@ -171,6 +171,10 @@ class FlowerBackend(FederationBackend):
         """Return the n-th fresh model."""
         return self._fresh("guard", number)
 
+    def name_request(self, signed: bytes) -> None:
+        """Show clients the request, as it was signed, with every task."""
+        self.engine = replace(self.engine, request=signed.decode())
+
     def set_timeout(self, seconds: float) -> None:
         """Give every retained client at most so many seconds for a reply or a round."""
         self.engine = replace(

@@ -18,9 +18,11 @@ from pydantic import Field, ValidationError
 
 from secede import files
 from secede.erasure import (
+    MAX_RECEIPT_BYTES,
     PLANNED,
     PROMOTED,
     RECEIVED,
+    SERVER,
     TRIGGERS,
     Document,
     Entry,
@@ -30,8 +32,10 @@ from secede.erasure import (
     Request,
     describe_errors,
     format_time,
+    keep_signature,
     new_request,
     options_from_json,
+    read_bounded,
     receive,
     sign_request,
     verify_request,
@@ -108,6 +112,8 @@ def erase(
             by_operator=by_operator,
             leaver_gone=leaver_gone,
         )
+        with Journal(home.journal, read_only=True) as journal:
+            backend.name_request(journal.signed_request(entry.id))
         already = entry.state == PROMOTED
         if not already:
             logger.info(f"request {entry.id} of {entry.client}, due {entry.due:%Y-%m-%d}")
@@ -124,7 +130,9 @@ def erase(
         )
     logger.info(_earlier_result(outcome, home) if already else _result(outcome, home))
     if outcome.model is not None:
-        _ask_to_delete_updates(transport, store, client, min(round_timeout, _DELETION_TIMEOUT))
+        _ask_to_delete_updates(
+            transport, store, client, entry, min(round_timeout, _DELETION_TIMEOUT)
+        )
     return outcome
 
 
@@ -179,13 +187,19 @@ def _log_if_offline(transport: Transport, client: Node) -> None:
 
 
 def _ask_to_delete_updates(
-    transport: Transport, store: Store, client: Node, timeout: float
+    transport: Transport, store: Store, client: Node, entry: Entry, timeout: float
 ) -> None:
     """Ask an erased client to delete its own updates, which are of no use any more."""
     online = transport.wait_for_nodes([client], 0.0).get(client.name)
     if online is not None:
-        node = online.node
-        message = messages.deletion_request(node, store.identity, ttl=timeout)
+        node, home = online.node, store.home
+        receipt = read_bounded(home.receipt_path(entry.digest), MAX_RECEIPT_BYTES)
+        deletion = messages.Deletion(
+            home=store.identity,
+            key=(home.keys / f"{SERVER}.pub").read_text(),
+            receipt=keep_signature(receipt, home.server_key().public_key).decode(),
+        )
+        message = messages.deletion_request(node, deletion, ttl=timeout)
         reply = transport.send([message], {node: client.name}, timeout).received.get(node)
         try:
             if reply is not None:

@@ -18,6 +18,7 @@ from secede.errors import ConfigError
 from secede.flower.client.mod import LeavingClient
 from secede.flower.protocol import messages
 from secede.nvflare import flmodels
+from secede.state import State
 
 
 class ClientErasure(LeavingClient[str]):
@@ -29,6 +30,7 @@ class ClientErasure(LeavingClient[str]):
     """
 
     _round: Message | None = None  # that the script trains for
+    _start: State | None = None  # and the model that it trains from
 
     def receive(self, timeout: float | None = None) -> FLModel | None:
         """Return the next model to train from, None at the end, like `flare.receive`."""
@@ -37,7 +39,9 @@ class ClientErasure(LeavingClient[str]):
             if message is None or kind == flmodels.TRAIN:
                 if message is not None:
                     self._try_out(message, _context(message))
-                self._round = message
+                self._round, self._start = message, None
+                if message is not None:  # a copy, which the script cannot change
+                    self._start = {n: v.clone() for n, v in flmodels.tensors(model.params).items()}
                 return model
             reply = self._answer(message, _context(message))
             flare.send(flmodels.reply_model(reply, model))
@@ -48,8 +52,17 @@ class ClientErasure(LeavingClient[str]):
         message, self._round = self._round, None
         if message is not None:  # else another controller trains
             reply = flmodels.reply_of(message, model)
+            client = messages.read_client(message)
             home, serving = messages.pop_home(message)
-            self._keep(reply, message, _context(message), home=home, serving=serving)
+            self._keep(
+                reply,
+                message,
+                _context(message),
+                home=home,
+                serving=serving,
+                client=client,
+                start=self._start,
+            )
         flare.send(model)
 
     def _check_folder(self, folder: str | os.PathLike[str]) -> None:

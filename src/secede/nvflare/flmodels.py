@@ -83,15 +83,16 @@ def _update(message: Message, model: FLModel) -> Message:
         raise GuardError(f"the update's meta has no {WEIGHT!r} above 0: give the number of samples")
     content = RecordDict(
         {
-            "arrays": ArrayRecord(_tensors(model.params)),
+            "arrays": ArrayRecord(tensors(model.params)),
             "metrics": MetricRecord({"num-examples": weight}),
         }
     )
     return Message(content, reply_to=message)
 
 
-def _tensors(params: Mapping[Any, Any]) -> dict[str, Tensor]:
-    tensors = dict[str, Tensor]()
+def tensors(params: Mapping[Any, Any]) -> dict[str, Tensor]:
+    """Return parameters as tensors; GuardError if one is none."""
+    found = dict[str, Tensor]()
     for name, value in params.items():
         if not isinstance(name, str) or not isinstance(value, Tensor | np.ndarray | np.generic):
             raise GuardError(f"{str(name)[:80]!r} is no array of numbers")
@@ -99,8 +100,8 @@ def _tensors(params: Mapping[Any, Any]) -> dict[str, Tensor]:
             tensor = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
         except TypeError as error:
             raise GuardError(f"{name[:80]!r} is no array of numbers") from error
-        tensors[name] = tensor.detach().cpu()
-    return tensors
+        found[name] = tensor.detach().cpu()
+    return found
 
 
 def _message(data: bytes) -> Message:

@@ -33,6 +33,8 @@ BATCH_SIZE = 256
 LOCAL_STEP, COUNT, MEASURE = "local-step", "count-right", "measure"
 # The methods that need no other client tasks than these.
 LOCAL = tuple(entry.name for entry in METHODS.values() if entry.runs_at == "leaver")
+# Those that a client takes for a server: the others return the bare gradient, or no step at all.
+ANSWERED = tuple(name for name in LOCAL if name not in ("gradient-ascent", "reference"))
 LIVE = (*LOCAL, "weight-negation", "fine-tune", "retrain")
 # Clients answer these methods in a form of the method's own, which nothing checks before it.
 OWN_REPLY_MODULES = frozenset(

@@ -98,6 +98,8 @@ def test_other_messages_than_training_pass_untouched(tmp_path: Path) -> None:
 
 def ask(tmp_path: Path, change: Any = None, **fields: Any) -> dict[str, Any]:
     grid = InProcess(sites(1, tmp_path), client_app(methods=("projected-ascent",)))
+    # A client answers for models alone that it knows from a round.
+    KeptUpdates(tmp_path / "disk-0" / "partition-0").put(initial(), run="1", number=1, samples=60)
     asked = {"task": client_tasks.COUNT, "client": 0, "number": 0, **fields}
     message = messages.task_message(
         grid.sites[next(iter(grid.sites))].node, messages.TaskHeader(**asked), initial(), ttl=10

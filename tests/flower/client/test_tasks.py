@@ -96,7 +96,7 @@ def test_a_trial_draws_nothing_from_the_users_generators() -> None:
 def federation(
     folder: Path, model: Callable[[], nn.Module], load: Callable[[Context], Any]
 ) -> tuple[Federation, Store]:
-    erasure = ClientErasure(model, load)
+    erasure = ClientErasure(model, load, consent=True)
     app = ClientApp(mods=[erasure.mod])
 
     @app.train()

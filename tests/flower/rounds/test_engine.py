@@ -47,7 +47,7 @@ class Unsorted(nn.Module):
 
 def test_every_round_sends_the_arrays_in_the_models_order(tmp_path: Path) -> None:
     seen = list[tuple[str, ...]]()
-    erasure = ClientErasure(Unsorted, load_data)
+    erasure = ClientErasure(Unsorted, load_data, consent=True)
     app = ClientApp(mods=[erasure.mod])
 
     @app.train()

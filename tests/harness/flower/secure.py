@@ -113,7 +113,7 @@ class SecureFederation(Federation):
         inside: Sequence[Mod] = (),
         hide: Sequence[Mod] = (secaggplus_mod,),
         by_function: bool = False,
-        methods: Collection[str] = client_tasks.LOCAL,
+        methods: Collection[str] = client_tasks.ANSWERED,
         **site_options: Any,
     ) -> None:
         self.sent: list[tuple[str, Sent]] = []  # by the group of each round
@@ -121,7 +121,7 @@ class SecureFederation(Federation):
         self.seen: list[tuple[str, bytes]] = []  # type and bytes of what reached the server
         self.masked: list[tuple[int, np.ndarray]] = []  # round and numbers of what was masked
         erasure = ClientErasure(
-            load_model, load_data, training=TRAINING, seed=SEED, methods=methods
+            load_model, load_data, training=TRAINING, seed=SEED, methods=methods, consent=True
         )
         used: list[Any] = [*hide, *around, erasure.mod, self._look, *inside]
         app = ClientApp(client_fn, mods=used) if by_function else ClientApp(mods=used)

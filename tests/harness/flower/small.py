@@ -96,7 +96,8 @@ def client_app(
     mods: Sequence[Any] = (), train_mods: Sequence[Any] = (), **options: Any
 ) -> ClientApp:
     """Return an app with our mod, others around it and others inside."""
-    erasure = ClientErasure(load_model, load_data, training=TRAINING, seed=SEED, **options)
+    usual: dict[str, Any] = {"training": TRAINING, "seed": SEED, "consent": True}
+    erasure = ClientErasure(load_model, load_data, **{**usual, **options})
     app = ClientApp(mods=[*mods, erasure.mod])
     app.train(mods=list(train_mods))(train_here)
     return erasure.register(app)

@@ -51,7 +51,9 @@ def trained(client: int, received: FLModel) -> dict[str, Tensor]:
 
 
 def erasing(folder: Path | str) -> ClientErasure:
-    return ClientErasure(load_model, load_data, folder=folder, training=TRAINING, seed=SEED)
+    return ClientErasure(
+        load_model, load_data, folder=folder, training=TRAINING, seed=SEED, consent=True
+    )
 
 
 def serve(erasure: ClientErasure, site: str) -> None:

@@ -68,6 +68,13 @@ def countersign(data: bytes, key: PrivateKey) -> bytes:
     return _checked(_write(envelope))
 
 
+def keep_signature(data: bytes, key: PublicKey) -> bytes:
+    """Return the envelope with the signature of one key alone, for those who know that key only."""
+    envelope = _read(data, MAX_ENVELOPE_BYTES)
+    signatures = {key.keyid: envelope.signatures[key.keyid]}
+    return _write(Envelope(envelope.payload, envelope.payload_type, signatures))
+
+
 def verify(
     data: bytes,
     payload_type: str,

@@ -136,12 +136,17 @@ def load_private_key(path: Path) -> PrivateKey:
 
 def load_public_key(path: Path) -> PublicKey:
     """Read a public key."""
+    return parse_public_key(_read(path, private=False), str(path))
+
+
+def parse_public_key(pem: bytes, source: str) -> PublicKey:
+    """Return the public key in PEM that came from `source`."""
     try:
-        key = load_pem_public_key(_read(path, private=False))
+        key = load_pem_public_key(pem)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(f"{path} is not an Ed25519 public key in PEM: expected a file NAME.pub")
+        raise ConfigError(f"{source} is not an Ed25519 public key in PEM: expected a file NAME.pub")
     return SSlibKey.from_crypto(key)
 
 

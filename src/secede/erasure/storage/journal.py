@@ -149,6 +149,10 @@ class Journal(Database):
         """Return what the client signed."""
         return self._signed_request(number)[0]
 
+    def signed_request(self, number: int) -> bytes:
+        """Return the request as the client signed it."""
+        return self._signed_request(number)[1]
+
     def signed_with(self, number: int) -> frozenset[str]:
         """Return the ids of the keys that a request was signed with."""
         return dsse.key_ids(self._signed_request(number)[1])

@@ -13,8 +13,9 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -30,10 +31,10 @@ from secede.flower.storage import state_writer
 from secede.state import State
 
 _INDEX = "index.json"
-_MAX_INDEX_BYTES = 1 << 20
+_MAX_INDEX_BYTES = 16 << 20
 _NEWEST = 2  # the last one, and the one before in case the server never aggregated the last
 _UNMATCHED = 4  # while none of them is known to be the one that the server says is in its model
-_HOMES = 16  # of which updates are kept: a server that makes up homes cannot fill the disk
+_HOMES = 16  # of which updates are kept: who makes up homes neither fills the disk nor evicts any
 
 
 class KeptUpdate(Document):
@@ -49,6 +50,8 @@ class KeptUpdate(Document):
     samples: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     home: str = ""  # identity of the server's home
     node: str = ""  # the node id under which it was sent
+    client: str = ""  # its name, as the home's first round told it
+    moved: dict[str, float] = Field(default_factory=dict)  # by array: how far training moved it
 
     @model_validator(mode="after")
     def _has_file(self) -> Self:
@@ -89,8 +92,12 @@ class KeptUpdates:
         serving: str | None = None,
         hashed: bool = True,
         hidden: bool = False,
+        client: str = "",
+        start: State | None = None,
     ) -> KeptUpdate:
         """Keep an update; `serving` is the digest of the home's update that must not be deleted.
+
+        `start` is the model that it was trained from.
 
         With `hashed` its digest is computed now, else the home's next round brings it. The digest
         of a `hidden` update is salted, so that it confirms no guess at the values.
@@ -101,6 +108,7 @@ class KeptUpdates:
         with files.private(), self._locked():
             entries = self._with_served_digest(self.all(), home, serving)
             self._check_alone(entries, home, run, node)
+            entries = self._with_room(entries, home)
             # Both files are written before either is synced; the index syncs the folder for both.
             with (
                 files.replace(self.folder / _INDEX) as index,
@@ -122,6 +130,8 @@ class KeptUpdates:
                     samples=samples,
                     home=home,
                     node=node,
+                    client=_client_of(entries, home) or client,
+                    moved={} if start is None else _moved(state, start),
                 )
                 kept = _without_old(new, entries, serving)
                 index.write_bytes(_to_bytes(kept))
@@ -172,6 +182,17 @@ class KeptUpdates:
             raise damaged
         return None
 
+    def known(self, home: str) -> Iterator[tuple[State, Mapping[str, float]]]:
+        """Return a home's intact updates, and how far training moved each of their arrays."""
+        for entry in self.all():
+            if entry.home == home:
+                with suppress(RecordError):
+                    yield self._intact(entry), entry.moved
+
+    def client_of(self, home: str) -> str:
+        """Return this client's name in a home, "" if none was told."""
+        return _client_of(self.all(), home)
+
     def forget(self, home: str) -> int:
         """Delete a home's updates and return how many there were."""
         if not self.folder.exists():
@@ -191,6 +212,19 @@ class KeptUpdates:
                 f"clients {min(others)} and {node} both keep their updates in {self.folder}: give "
                 "each a folder of its own (secede-folder in its node config)"
             )
+
+    def _with_room(self, entries: Sequence[KeptUpdate], home: str) -> Sequence[KeptUpdate]:
+        """Return the entries without the newest home of a single round, if there are too many."""
+        counts = Counter(entry.home for entry in entries)
+        if home in counts or len(counts) < _HOMES:
+            return entries
+        single = [entry.home for entry in entries if counts[entry.home] == 1]
+        if not single:
+            raise ConfigError(
+                f"{self.folder} holds updates of {_HOMES} federations already: give this one a "
+                "folder of its own (secede-folder in the node config)"
+            )
+        return [entry for entry in entries if entry.home != single[0]]
 
     def _load(self, entry: KeptUpdate) -> dict[str, Tensor]:
         try:
@@ -277,16 +311,28 @@ def _to_bytes(updates: Sequence[KeptUpdate]) -> bytes:
     return to_canonical(Index(updates=tuple(updates)).model_dump(mode="json")) + b"\n"
 
 
+def _client_of(entries: Sequence[KeptUpdate], home: str) -> str:
+    return next((e.client for e in reversed(entries) if e.home == home and e.client), "")
+
+
+def _moved(state: State, start: State) -> dict[str, float]:
+    """Return how far training moved each array that the start has, too."""
+    return {
+        name: float((value.double() - start[name].double()).norm())
+        for name, value in state.items()
+        if name in start and start[name].shape == value.shape and value.isfinite().all()
+    }
+
+
 def _without_old(
     new: KeptUpdate, entries: Sequence[KeptUpdate], serving: str | None
 ) -> tuple[KeptUpdate, ...]:
     """Return the entries to keep besides `new`, the newest first."""
-    kept, homes, own = [new], {new.home}, 1
+    kept, own = [new], 1
     digests = {entry.digest for entry in (new, *entries) if entry.home == new.home} - {None}
     for entry in entries:
         if entry.home != new.home:
-            homes |= {entry.home} if len(homes) < _HOMES else set()
-            kept += [entry] if entry.home in homes else []
+            kept.append(entry)
         elif entry.digest is None or entry.digest != new.digest:
             # Without a digest of the server, an update that has none may be the one in its model.
             matched = serving in digests or (serving is None and entry.digest is not None)

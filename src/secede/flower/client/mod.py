@@ -8,9 +8,12 @@ is clipped, which would put the reference off by as much.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -19,7 +22,9 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
+from secede import files
 from secede import state as states
+from secede.erasure import format_time, load_public_key, unverified_request
 from secede.errors import (
     ConfigError,
     DataError,
@@ -27,6 +32,7 @@ from secede.errors import (
     RecordError,
     SecedeError,
     StateError,
+    TrustError,
 )
 from secede.federation.engine import LocalTraining, Loss, OwnState
 from secede.flower._flwr import (
@@ -38,7 +44,10 @@ from secede.flower._flwr import (
     secagg_mod,
     secaggplus_mod,
 )
+from secede.flower.client.consent import Consent, check_consent
 from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
+from secede.flower.client.limits import ClientLimits
+from secede.flower.client.question_log import MAX_WORD, Question, QuestionLog
 from secede.flower.client.tasks import (
     ClientSite,
     SampleKeys,
@@ -50,13 +59,13 @@ from secede.flower.client.tasks import (
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.messages import TaskHeader
 from secede.state import State
-from secede.text import short_digest
-from secede.unlearning import LocalResult, TakeStep, client_tasks
+from secede.text import printable, short_digest, shorten
+from secede.unlearning import LocalResult, Reply, TakeStep, client_tasks
 
 FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
+OWNER = "secede-owner"  # and the public key whose requests it takes steps for
 _TRIED = 8  # samples that go through the network before the first round
 _COUNTS = ("num-examples", "num_examples")
-_STEP = 0.01  # of the distance from the model to the reference: a shorter step hides nothing
 _ORDER = "ClientApp(mods=[secaggplus_mod, erasure.mod])"
 
 Handler = Callable[[Message, Context], Message]
@@ -69,6 +78,9 @@ class LeavingClient(ABC, Generic[SourceT]):
     `load_data` returns the client's training data: a loader, a map-style data set or a tuple of
     tensors. `keys` name input and label in samples that are mappings. `training` describes how the
     user's own function trains, for local steps that train the same way.
+
+    A step is taken for a request that the key in the file `owner` signed, that was released at the
+    site (`secede client release`), or that `consent` allows; `limits` bound all answers.
     """
 
     def __init__(
@@ -80,14 +92,17 @@ class LeavingClient(ABC, Generic[SourceT]):
         training: LocalTraining | None = None,
         loss: Loss = nn.functional.cross_entropy,
         device: torch.device | str | None = None,
-        methods: Collection[str] = client_tasks.LOCAL,
+        methods: Collection[str] = client_tasks.ANSWERED,
         keys: SampleKeys | None = None,
         seed: int = 0,
+        owner: str | os.PathLike[str] | None = None,
+        consent: Consent = False,
+        limits: ClientLimits | None = None,
     ) -> None:
-        if unknown := set(methods) - set(client_tasks.LOCAL):
+        if unknown := set(methods) - set(client_tasks.ANSWERED):
             raise ConfigError(
-                f"{min(unknown)!r} is no local step, expected some of "
-                f"{', '.join(client_tasks.LOCAL)}"
+                f"{min(unknown)!r} is no local step that a client takes over the wire, expected "
+                f"some of {', '.join(client_tasks.ANSWERED)}"
             )
         if folder is not None:
             self._check_folder(folder)
@@ -96,6 +111,7 @@ class LeavingClient(ABC, Generic[SourceT]):
         self._training, self._loss, self._seed = training or LocalTraining(), loss, seed
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._methods, self._keys = tuple(methods), keys
+        self._owner, self._consent, self._limits = owner, consent, limits or ClientLimits()
 
     def updates(self, context: Context) -> KeptUpdates:
         """Return this client's updates, in a folder of its own on its own disk."""
@@ -117,7 +133,15 @@ class LeavingClient(ABC, Generic[SourceT]):
         """Raise if updates cannot be kept in `folder`."""
 
     def _keep(
-        self, reply: Message, message: Message, context: Context, *, home: str, serving: str | None
+        self,
+        reply: Message,
+        message: Message,
+        context: Context,
+        *,
+        home: str,
+        serving: str | None,
+        client: str,
+        start: State | None,
     ) -> KeptUpdate | None:
         """Keep the update in a reply; None if there is none that a mean can be made of."""
         records = list(reply.content.array_records.values())
@@ -129,6 +153,7 @@ class LeavingClient(ABC, Generic[SourceT]):
             with preserved_randomness():
                 template = arrays.template_of(self._load_model())
             state = _named(state, template)
+            start = None if start is None else _named(start, template)
             _check_update(state, template, samples, context)
         group = message.metadata.group_id  # in the legacy workflow the round's number
         number = int(group) if hidden and group.isdecimal() else 0
@@ -146,26 +171,81 @@ class LeavingClient(ABC, Generic[SourceT]):
             # A server that sees each update sends its digest with the next round.
             hashed=hidden or not home,
             hidden=hidden,
+            client=client,
+            start=start,
         )
 
     def _answer(self, message: Message, context: Context) -> Message:
+        """Reply to a question, or say why not; either way it is in the log."""
+        log = QuestionLog(self.updates(context).folder)
+        question = Question(at=format_time(datetime.now(UTC)))
         try:
             if message.metadata.message_type == messages.LEAVE_TYPE:
-                home = messages.read_deletion_request(message)
-                return messages.deletion_reply(message, self.updates(context).forget(home))
+                question = question.model_copy(update={"task": messages.LEAVE})
+                removed = self._delete(message, self.updates(context))
+                log.append(question)
+                return messages.deletion_reply(message, removed)
             template = arrays.template_of(self._load_model())
             header, state = messages.read_task(message, template)
-            task = client_tasks.from_message(header.form(), allowed=self._methods)
-            own = None
-            if isinstance(task, TakeStep):
-                own = self._own_update(self.updates(context), header, template)
-            site = self._site(context)
-            reply = site.run(task, state, own, client=header.client, number=header.number)
-            if own and isinstance(reply, LocalResult) and self._hides(context):
-                _check_step(reply.state, state, own)
-            return messages.reply_message(message, reply)
+            question = _question(question, header, state)
+            return messages.reply_message(
+                message, self._reply(header, state, template, question, log, context)
+            )
         except SecedeError as error:
+            reason = shorten(printable(error), MAX_WORD)
+            log.append(question.model_copy(update={"outcome": "refused", "reason": reason}))
             return messages.error_message(message, error)
+
+    def _reply(
+        self,
+        header: TaskHeader,
+        state: State,
+        template: State,
+        question: Question,
+        log: QuestionLog,
+        context: Context,
+    ) -> LocalResult | Reply:
+        """Reply to a task within this client's limits; raise if it is not within them."""
+        task = client_tasks.from_message(header.form(), allowed=self._methods)
+        updates, limits, own = self.updates(context), self._limits, None
+        if isinstance(task, TakeStep):
+            owner = context.node_config.get(OWNER, self._owner)
+            check_consent(
+                header.request,
+                updates.folder,
+                owner=None if owner is None else load_public_key(Path(str(owner))),
+                consent=self._consent,
+                now=datetime.now(UTC),
+            )
+            limits.check_step(task, self._training, header.weight)
+            own = self._own_update(updates, header, template)
+        known = ((_named(update, template), moved) for update, moved in updates.known(header.home))
+        limits.check_known(state, known, step=isinstance(task, TakeStep))
+        hidden = self._hides(context)
+        if isinstance(task, TakeStep) and hidden and not header.weight:
+            raise ConfigError(
+                "this client hides its updates, and takes no step from a mean that it is not in"
+            )
+        log.append(question, limits)
+        site = self._site(context)
+        reply = site.run(task, state, own, client=header.client, number=header.number)
+        if isinstance(reply, LocalResult):
+            limits.check_result(reply, state, own, hidden=hidden)
+            return reply
+        secret = states.digest({"x": site.samples.x, "y": site.samples.y})
+        return limits.blurred(reply, f"{secret}/{question.task}/{question.model}")
+
+    def _delete(self, message: Message, updates: KeptUpdates) -> int:
+        """Delete a home's updates for its receipt, which is kept; return how many there were."""
+        deletion = messages.read_deletion_request(message)
+        if all(entry.home != deletion.home for entry in updates.all()):
+            return 0
+        messages.check_deletion(deletion, updates.client_of(deletion.home))
+        receipt = deletion.receipt.encode()
+        with files.private():
+            name = f"receipt-{hashlib.sha256(receipt).hexdigest()[:16]}.json"
+            files.write_bytes(updates.folder / name, receipt)
+        return updates.forget(deletion.home)
 
     def _hides(self, context: Context) -> bool:
         """Return whether this client hides its updates from any server."""
@@ -246,14 +326,18 @@ class ClientErasure(LeavingClient[Context]):
         if message.metadata.message_type != "train":
             return call_next(message, context)
         _check_order(message)
+        client = messages.read_client(message)
         home, serving = messages.pop_home(message)
         samples = self._try_out(message, context)
+        start = _start(message) if home else None  # before the app may change the message
         reply = call_next(message, context)
         if not reply.has_content():
             return reply
         if samples and home and not _is_hidden(message):
             messages.add_samples(reply, samples)
-        kept = self._keep(reply, message, context, home=home, serving=serving)
+        kept = self._keep(
+            reply, message, context, home=home, serving=serving, client=client, start=start
+        )
         if kept and home and _is_hidden(message) and kept.digest is not None:
             messages.add_update_digest(reply, kept.digest)
         return reply
@@ -328,16 +412,28 @@ def _check_mods(mods: Sequence[object], ours: object) -> None:
         raise ConfigError(f"erasure.mod must directly follow secaggplus_mod: {_ORDER}")
 
 
-def _check_step(returned: State, model: State, own: OwnState) -> None:
-    """Raise if the result of a step would reveal the client's own hidden update."""
-    if not own.weight:  # the model holds nothing of it
-        return
-    reference = states.reference(model, own.state, weight=own.weight)
-    if states.distance(returned, reference) <= _STEP * states.distance(model, reference):
-        raise ConfigError(
-            "the step ends where it begins and would reveal this client's own update, which secure "
-            "aggregation hides: nothing is returned"
-        )
+def _start(message: Message) -> State | None:
+    """Return the model that a round's message holds, None if it holds no single one."""
+    records = list(message.content.array_records.values())
+    return arrays.to_tensors(records[0]) if len(records) == 1 else None
+
+
+def _question(question: Question, header: TaskHeader, state: State) -> Question:
+    """Return the log's entry of a question."""
+    request = ""
+    with suppress(TrustError):
+        request = unverified_request(header.request.encode()).digest()
+    settings = {**header.settings, "share": header.weight}
+    return question.model_copy(
+        update={
+            "home": printable(header.home)[:MAX_WORD],
+            "request": request,
+            "task": header.task,
+            "method": printable(header.method)[:MAX_WORD],
+            "settings": hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest(),
+            "model": states.digest(state),
+        }
+    )
 
 
 def _check_update(state: State, template: State, samples: float, context: Context) -> None:

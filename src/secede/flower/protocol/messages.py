@@ -12,13 +12,27 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from pydantic import Field, ValidationError
 
-from secede.erasure import Count, Digest, Document, Fraction, Name, describe_errors, parse_json
+from secede.erasure import (
+    MAX_RECEIPT_BYTES,
+    MAX_REQUEST_BYTES,
+    SERVER,
+    Count,
+    Digest,
+    Document,
+    Fraction,
+    Name,
+    describe_errors,
+    is_name,
+    parse_json,
+    parse_public_key,
+    verify_receipt,
+)
 from secede.errors import ConfigError, GuardError, RecordError, SecedeError, StateError, TrustError
 from secede.flower.protocol import arrays
 from secede.state import State
@@ -63,6 +77,7 @@ class TaskHeader(Document):
     weight: Fraction = 0.0  # of the client's own last update in the last mean
     own: Digest | None = None  # of that update; None: the server recorded none
     home: str = ""  # the identity of the server's home
+    request: Annotated[str, Field(max_length=MAX_REQUEST_BYTES)] = ""  # as it was signed
 
     def form(self) -> TaskMessage:
         """Return the task's name and settings."""
@@ -107,6 +122,17 @@ def pop_home(message: Message) -> tuple[str, str | None]:
     return str(home) if sound else "", str(serving) if integral else None
 
 
+def add_client(message: Message, client: str) -> None:
+    """Add to what `add_home` added the client's name there, which its receipt will state."""
+    message.content.config_records[_KEEP]["client"] = client
+
+
+def read_client(message: Message) -> str:
+    """Return what `add_client` added; "" for what is missing or malformed."""
+    name = message.content.config_records.get(_KEEP, ConfigRecord()).get("client")
+    return name if isinstance(name, str) and is_name(name) else ""
+
+
 def add_update_digest(reply: Message, digest: str) -> None:
     """Add the digest of the update to a reply that hides it: the server cannot compute it."""
     reply.content[_UPDATE] = ConfigRecord({"digest": digest})
@@ -137,18 +163,46 @@ def pop_samples(reply: Message) -> int | None:
     return count if type(count) is int and 0 < count <= 2**53 else None
 
 
-def deletion_request(node: int, home: str, *, ttl: float) -> Message:
-    """Return the message that asks an erased client to delete its updates for this home."""
-    return Message(RecordDict({_TASK: ConfigRecord({"home": home})}), node, LEAVE_TYPE, ttl=ttl)
+class Deletion(Document):
+    """Why an erased client may delete its updates: the receipt, signed by the home's server."""
+
+    home: Annotated[str, Field(pattern=_HOME.pattern)]
+    key: Annotated[str, Field(max_length=4096)]  # the server's public key in PEM
+    receipt: Annotated[str, Field(max_length=MAX_RECEIPT_BYTES)]
 
 
-def read_deletion_request(message: Message) -> str:
-    """Return the identity of the home that a client is erased from."""
-    record = message.content.config_records.get(_TASK)
-    home = None if record is None else record.get("home")
-    if not isinstance(home, str) or not _HOME.fullmatch(home):
-        raise GuardError("the message names no home")
-    return home
+def deletion_request(node: int, deletion: Deletion, *, ttl: float) -> Message:
+    """Return the message that asks an erased client to delete its updates for a home."""
+    content = RecordDict({_TASK: ConfigRecord({"json": deletion.model_dump_json()})})
+    return Message(content, node, LEAVE_TYPE, ttl=ttl)
+
+
+def read_deletion_request(message: Message) -> Deletion:
+    """Return a request to delete; GuardError if it is malformed."""
+    try:
+        return Deletion.model_validate(_json(message, _TASK))
+    except ValidationError as error:
+        raise GuardError(
+            f"no updates are deleted without a receipt: {describe_errors(error)}"
+        ) from None
+
+
+def check_deletion(deletion: Deletion, own: str) -> None:
+    """Raise GuardError unless the home's server signed the receipt, and for the client `own`.
+
+    A home is called after its server's key, so that nobody else's signature counts.
+    """
+    try:
+        key = parse_public_key(deletion.key.encode(), "the key of the home's server")
+        receipt = verify_receipt(deletion.receipt.encode(), {SERVER: key})
+    except (ConfigError, TrustError) as error:
+        raise GuardError(f"no updates are deleted without a valid receipt: {error}") from error
+    client = receipt.statement.predicate.request.client
+    if key.keyid != deletion.home or client != own:
+        raise GuardError(
+            f"no updates are deleted: the receipt is {client!r}'s from home {key.keyid[:16]}, "
+            f"expected {own!r}'s from {deletion.home[:16]}"
+        )
 
 
 def deletion_reply(message: Message, removed: int) -> Message:

@@ -92,6 +92,7 @@ class LiveEngine(ABC):
     clients: Mapping[int, Node]
     template: State  # names, shapes and dtypes of every state
     home: str = ""  # identity of the server's home, for clients
+    request: str = ""  # the request that tasks are for, as it was signed
     config: Mapping[str, object] = field(default_factory=dict)  # for the user's own training
     own: dict[int, RecordedUpdate] = field(default_factory=dict)
     records_rounds: bool = True  # False: rounds leave `own` as it is
@@ -243,6 +244,7 @@ class LiveEngine(ABC):
             weight=own.weight if own else 0.0,
             own=own.digest if own else None,
             home=self.home,
+            request=self.request,
         )
         return messages.task_message(node, asked, request.state, ttl=ttl)
 
@@ -325,9 +327,11 @@ class FlowerEngine(LiveEngine):
             self.strategy, record, config, grid, server_round
         )
         for message in sent:
-            serving = self.own.get(client_at[message.metadata.dst_node_id])
+            client = client_at[message.metadata.dst_node_id]
+            serving = self.own.get(client)
             message.metadata.group_id = messages.round_group(phase, number)
             messages.add_home(message, self.home, serving.digest if serving else None)
+            messages.add_client(message, self.clients[client].name)
             message.metadata.ttl = self.round_timeout
         replies = self.transport.send(sent, self._names(client_at), self.round_timeout)
         updates, faults = list[Update](), {**replies.failed, **replies.lost}

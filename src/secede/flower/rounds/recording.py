@@ -178,8 +178,9 @@ class Recording(Strategy):
             )
         self._participants = {node: admission.admitted[node] for node in chosen}
         for message in sent:
-            identity = self._participants[message.metadata.dst_node_id].identity
-            messages.add_home(message, self.store.identity, self._digests.get(identity))
+            client = self._participants[message.metadata.dst_node_id]
+            messages.add_home(message, self.store.identity, self._digests.get(client.identity))
+            messages.add_client(message, client.name)
         self._run = str(sent[0].metadata.run_id) if sent else ""
         return sent
 

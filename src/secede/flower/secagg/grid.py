@@ -191,6 +191,7 @@ class SecAggGrid(ForwardingGrid):
         message.metadata.ttl = ttl
         if _stage(message) == Stage.COLLECT_MASKED_VECTORS:
             wire.add_home(message, self._home, current.serving.get(node))
+            wire.add_client(message, current.names[node])
 
     def _check_reply(self, node: int, reply: Message, stage: str) -> None:
         configs = reply.content.config_records.get(SECAGG_CONFIGS)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -65,7 +64,7 @@ _LIMIT = 1 << 20  # bytes of a recipe
 class Identity(Document):
     """The id by which clients tell homes apart."""
 
-    home: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    home: Annotated[str, Field(pattern=r"^([0-9a-f]{32}|[0-9a-f]{64})$")]
 
 
 class Store:
@@ -119,11 +118,15 @@ class Store:
 
     @cached_property
     def identity(self) -> str:
-        """The home's id for clients, drawn once at random: it survives a move of the folder."""
+        """The home's id for clients, that of its server's key, so that receipts prove whose it is.
+
+        It is written down once, and survives a move of the folder.
+        """
         path = self.path / "identity.json"
         if not path.exists():
             with files.private():
-                save_document(path, Identity(home=secrets.token_hex(16)))
+                self.home.make_server_key()
+                save_document(path, Identity(home=self.home.server_key().public_key.keyid))
         return load_document(Identity, path, _LIMIT).home
 
     @cached_property

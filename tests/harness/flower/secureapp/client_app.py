@@ -29,5 +29,5 @@ def client_fn(context: Context) -> Client:
     return Site(context).to_client()
 
 
-erasure = ClientErasure(task.load_model, task.load_data)
+erasure = ClientErasure(task.load_model, task.load_data, consent=True)
 app = erasure.register(ClientApp(client_fn, mods=[secaggplus_mod, erasure.mod]))

@@ -15,7 +15,7 @@ def slowly(message, context, call_next):  # type: ignore[no-untyped-def]
     return call_next(message, context)
 
 
-erasure = ClientErasure(task.load_model, task.load_data)
+erasure = ClientErasure(task.load_model, task.load_data, consent=True)
 app = ClientApp(mods=[slowly, erasure.mod])
 erasure.register(app)
 

@@ -1,0 +1,157 @@
+"""What a client answers a server at most, whatever it is asked: the client's own bounds.
+
+A model made for it turns a step, or many counts, into single training samples. So a step starts
+from a model near to one that the client trained itself, and is a real one; counts are rounded, of
+classes that are large enough, and few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from secede import state as states
+from secede.errors import ConfigError
+from secede.federation.engine import LocalTraining, OwnState
+from secede.seeding import generator
+from secede.state import State
+from secede.unlearning.method import LocalResult, Method, Reply, TakeStep, settings_of
+
+KnownUpdate = tuple[State, Mapping[str, float]]  # an update, and how far training moved each array
+_FLOOR = 0.1  # of an array's norm: so far a model may be from an update that hardly moved it
+_COUNT_SLACK = 10  # times farther for counts, which tell less than a step
+_STEP = 0.01  # of the way to the reference, or to the own update: a shorter step hides nothing
+_EPSILON = 1e-6  # for each value: rounding in a mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientLimits:
+    """The bounds of what a client answers; what is beyond them is refused in words."""
+
+    min_steps: int = 4  # of a local step: fewer return hardly more than a gradient
+    max_batch: int = 1024
+    max_epochs: int = 100
+    max_clip: float = 10.0
+    max_learning_rate: float = 1.0
+    max_share: float = 0.9  # of the last mean that the server says is the client's
+    model_distance: float = 5.0  # from an own update, in what that round's training moved
+    steps: int = 4  # different local steps for one request
+    questions: int = 24  # counts and measures of different models for one request
+    monthly: int = 96  # questions of any kind in 30 days
+    min_class: int = 10  # samples: smaller classes are counted together, or not at all
+    rounding: int = 5  # counts are rounded up or down at random to multiples of it
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not getattr(self, field.name) > 0:
+                raise ConfigError(
+                    f"{field.name} must be positive, got {getattr(self, field.name)!r}"
+                )
+
+    def check_step(self, task: TakeStep, training: LocalTraining, share: float) -> None:
+        """Raise unless a step's settings, and the share that is said to be ours, are in bounds."""
+        settings = settings_of(cast("Method", task.step))
+        limits = {
+            "batch_size": self.max_batch,
+            "epochs": self.max_epochs,
+            "clip": self.max_clip,
+            "learning_rate": self.max_learning_rate,
+        }
+        for name, limit in limits.items():
+            value = settings.get(name)
+            value = getattr(training, name, None) if value is None else value
+            if isinstance(value, int | float) and not value <= limit:
+                raise ConfigError(f"{name} is {value:g}, this client takes at most {limit:g}")
+        if share > self.max_share:
+            raise ConfigError(
+                f"a share of {share:g} of the last mean, this client takes at most {self.max_share}"
+            )
+
+    def check_known(self, model: State, updates: Iterable[KnownUpdate], *, step: bool) -> None:
+        """Raise unless a model is near, in each array, to an update that this client trained."""
+        slack, farthest = 1 if step else _COUNT_SLACK, "it kept no update of this federation"
+        for update, moved in updates:
+            beyond = self._beyond(model, update, moved, slack)
+            if beyond is None:
+                return
+            farthest = f"{beyond!r} is too far from every update that it kept"
+        raise ConfigError(f"this client knows the model from no round: {farthest}")
+
+    def _beyond(
+        self, model: State, update: State, moved: Mapping[str, float], slack: float
+    ) -> str | None:
+        """Return an array in which a model is too far from an update; None if it is near."""
+        for name, value in update.items():
+            if not value.is_floating_point():
+                continue
+            norm, epsilon = float(value.double().norm()), _EPSILON * math.sqrt(value.numel())
+            limit = max(self.model_distance * moved.get(name, 0.0), _FLOOR * norm)
+            distance = float((model[name].double() - value.double()).norm())
+            if not distance <= slack * limit + epsilon * (1 + norm):
+                return name
+        return None
+
+    def check_result(
+        self, result: LocalResult, model: State, own: OwnState | None, *, hidden: bool
+    ) -> None:
+        """Raise if what a step returns would tell more than a step should."""
+        if result.report.steps < self.min_steps:
+            raise ConfigError(
+                f"the step ended after {result.report.steps} steps of training, and would return "
+                f"hardly more than a gradient: this client takes {self.min_steps} or more"
+            )
+        if hidden and own is not None:
+            _check_far_enough(result.state, model, own)
+
+    def blurred(self, reply: Reply, secret: str) -> Reply:
+        """Return a reply to a question without what would tell of single samples.
+
+        All that is random comes from `secret`, so that asking again tells no more.
+        """
+        draw = generator(0, "blurred", secret)
+        state = {**reply.state}
+        if "loss" in state:
+            loss = float(state["loss"])
+            state["loss"] = state["loss"].new_tensor([float(f"{loss:.2g}")])
+            if math.isfinite(share := float(state["accuracy"])):
+                count = torch.tensor([reply.samples])
+                right = self._rounded((share * count).round().long(), count, draw)
+                state["accuracy"] = (right / count).to(state["accuracy"].dtype)
+            return replace(reply, state=state)
+        right, samples = state["right"].clone(), state["samples"].clone()
+        small = (samples < self.min_class) & (samples > 0)
+        if small.any():  # together, in the place of the first of them
+            sums = [(values * small).sum() for values in (right, samples)]
+            right[small], samples[small] = 0, 0
+            if sums[1] >= self.min_class:
+                right[small.nonzero()[0]], samples[small.nonzero()[0]] = sums
+        if not samples.any():
+            raise ConfigError(f"fewer than {self.min_class} samples here: they are not counted")
+        right = self._rounded(right, samples, draw)
+        return replace(
+            reply, state={"right": right, "samples": samples}, samples=int(samples.sum())
+        )
+
+    def _rounded(self, right: Tensor, samples: Tensor, draw: torch.Generator) -> Tensor:
+        """Round counts to a multiple below or above, such that the mean is right."""
+        below = right // self.rounding * self.rounding
+        above = torch.minimum(below + self.rounding, samples)
+        chance = (right - below) / (above - below).clamp(min=1)
+        return torch.where(torch.rand(len(right), generator=draw) < chance, above, below)
+
+
+def _check_far_enough(returned: State, model: State, own: OwnState) -> None:
+    """Raise if the result of a step would reveal the client's own hidden update."""
+    reference = states.reference(model, own.state, weight=own.weight)
+    way = max(states.distance(model, reference), states.distance(model, own.state))
+    nearest = min(states.distance(returned, start) for start in (reference, model))
+    if nearest <= _STEP * way:
+        raise ConfigError(
+            "the step ends where it begins and would reveal this client's own update, which secure "
+            "aggregation hides: nothing is returned"
+        )

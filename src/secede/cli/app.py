@@ -14,6 +14,7 @@ from typer import core, main
 
 from secede import __version__, files, logs
 from secede.cli.commands import (
+    client,
     commitment,
     erase,
     federation,
@@ -66,6 +67,7 @@ PANELS: dict[str, tuple[typer.Typer | Callable[..., None], ...]] = {
         requests.group,
         erase.erase,
         flower.group,
+        client.group,
     ),
     "Evidence": (
         verify.verify,

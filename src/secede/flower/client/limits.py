@@ -45,6 +45,7 @@ class ClientLimits:
     monthly: int = 96  # questions of any kind in 30 days
     min_class: int = 10  # samples: smaller classes are counted together, or not at all
     rounding: int = 5  # counts are rounded up or down at random to multiples of it
+    noise: float = 0.3  # in a step, of each array's change; where the client hides its updates
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -96,17 +97,37 @@ class ClientLimits:
                 return name
         return None
 
-    def check_result(
-        self, result: LocalResult, model: State, own: OwnState | None, *, hidden: bool
-    ) -> None:
-        """Raise if what a step returns would tell more than a step should."""
+    def check_result(self, result: LocalResult) -> None:
+        """Raise if a step was none: its result would be little else than a gradient."""
         if result.report.steps < self.min_steps:
             raise ConfigError(
                 f"the step ended after {result.report.steps} steps of training, and would return "
                 f"hardly more than a gradient: this client takes {self.min_steps} or more"
             )
-        if hidden and own is not None:
-            _check_far_enough(result.state, model, own)
+
+    def hidden_result(
+        self, result: LocalResult, model: State, own: OwnState, secret: str
+    ) -> LocalResult:
+        """Return a step's result with noise; raise if it would reveal the own hidden update.
+
+        A unit that a single sample moves would return that sample. In the open, rounds of training
+        return as much.
+        """
+        reference = states.reference(model, own.state, weight=own.weight)
+        way = max(states.distance(model, reference), states.distance(model, own.state))
+        if min(states.distance(result.state, start) for start in (reference, model)) <= _STEP * way:
+            raise ConfigError(
+                "the step ends where it begins and would reveal this client's own update, which "
+                "secure aggregation hides: nothing is returned"
+            )
+        draw, state = generator(0, "noise", secret), {**result.state}
+        for name, value in state.items():
+            if value.is_floating_point() and value.numel():
+                scale = float((value - reference[name]).double().square().mean().sqrt())
+                state[name] = value + self.noise * scale * torch.randn(
+                    value.shape, generator=draw, dtype=value.dtype
+                )
+        return LocalResult(state, result.report)
 
     def blurred(self, reply: Reply, secret: str) -> Reply:
         """Return a reply to a question without what would tell of single samples.
@@ -143,15 +164,3 @@ class ClientLimits:
         above = torch.minimum(below + self.rounding, samples)
         chance = (right - below) / (above - below).clamp(min=1)
         return torch.where(torch.rand(len(right), generator=draw) < chance, above, below)
-
-
-def _check_far_enough(returned: State, model: State, own: OwnState) -> None:
-    """Raise if the result of a step would reveal the client's own hidden update."""
-    reference = states.reference(model, own.state, weight=own.weight)
-    way = max(states.distance(model, reference), states.distance(model, own.state))
-    nearest = min(states.distance(returned, start) for start in (reference, model))
-    if nearest <= _STEP * way:
-        raise ConfigError(
-            "the step ends where it begins and would reveal this client's own update, which secure "
-            "aggregation hides: nothing is returned"
-        )

@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
@@ -31,19 +31,14 @@ from secede.errors import (
     GuardError,
     RecordError,
     SecedeError,
-    StateError,
     TrustError,
 )
 from secede.federation.engine import LocalTraining, Loss, OwnState
 from secede.flower._flwr import (
-    SECAGG_CONFIGS,
-    SECAGG_STATE,
-    SecAggKey,
     client_mods,
     has_client_fn,
-    secagg_mod,
-    secaggplus_mod,
 )
+from secede.flower.client import secagg_checks
 from secede.flower.client.consent import Consent, check_consent
 from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
 from secede.flower.client.limits import ClientLimits
@@ -66,7 +61,6 @@ FOLDER = "secede-folder"  # in the node's config: where this client keeps its up
 OWNER = "secede-owner"  # and the public key whose requests it takes steps for
 _TRIED = 8  # samples that go through the network before the first round
 _COUNTS = ("num-examples", "num_examples")
-_ORDER = "ClientApp(mods=[secaggplus_mod, erasure.mod])"
 
 Handler = Callable[[Message, Context], Message]
 SourceT = TypeVar("SourceT")  # what `load_data` is called with
@@ -147,14 +141,14 @@ class LeavingClient(ABC, Generic[SourceT]):
         records = list(reply.content.array_records.values())
         if len(records) != 1:
             return None
-        hidden, samples = _is_hidden(message), _samples(reply)
+        hidden, samples = secagg_checks.is_hidden(message), _samples(reply)
         state: State = arrays.to_tensors(records[0])
         if hidden:
             with preserved_randomness():
                 template = arrays.template_of(self._load_model())
             state = _named(state, template)
             start = None if start is None else _named(start, template)
-            _check_update(state, template, samples, context)
+            secagg_checks.check_update(state, template, samples, context)
         group = message.metadata.group_id  # in the legacy workflow the round's number
         number = int(group) if hidden and group.isdecimal() else 0
         for config in message.content.config_records.values():
@@ -229,11 +223,12 @@ class LeavingClient(ABC, Generic[SourceT]):
         log.append(question, limits)
         site = self._site(context)
         reply = site.run(task, state, own, client=header.client, number=header.number)
-        if isinstance(reply, LocalResult):
-            limits.check_result(reply, state, own, hidden=hidden)
-            return reply
-        secret = states.digest({"x": site.samples.x, "y": site.samples.y})
-        return limits.blurred(reply, f"{secret}/{question.task}/{question.model}")
+        # What is random comes from the samples and the question: asking again tells no more.
+        secret = f"{site.samples_digest()}/{question.task}/{question.model}/{question.settings}"
+        if not isinstance(reply, LocalResult):
+            return limits.blurred(reply, secret)
+        limits.check_result(reply)
+        return limits.hidden_result(reply, state, own, secret) if hidden and own else reply
 
     def _delete(self, message: Message, updates: KeptUpdates) -> int:
         """Delete a home's updates for its receipt, which is kept; return how many there were."""
@@ -325,7 +320,7 @@ class ClientErasure(LeavingClient[Context]):
             return self._answer(message, context)
         if message.metadata.message_type != "train":
             return call_next(message, context)
-        _check_order(message)
+        secagg_checks.check_order(message)
         client = messages.read_client(message)
         home, serving = messages.pop_home(message)
         samples = self._try_out(message, context)
@@ -338,7 +333,7 @@ class ClientErasure(LeavingClient[Context]):
         kept = self._keep(
             reply, message, context, home=home, serving=serving, client=client, start=start
         )
-        if kept and home and _is_hidden(message) and kept.digest is not None:
+        if kept and home and secagg_checks.is_hidden(message) and kept.digest is not None:
             messages.add_update_digest(reply, kept.digest)
         return reply
 
@@ -347,7 +342,7 @@ class ClientErasure(LeavingClient[Context]):
 
         An app that is made of a `client_fn` takes no handlers: there the mod replies to tasks.
         """
-        _check_mods(client_mods(app), self.mod)
+        secagg_checks.check_mods(client_mods(app), self.mod)
         if has_client_fn(app):
             self._mod_answers = True
             return app
@@ -387,31 +382,6 @@ def _named(state: State, template: State) -> State:
     return dict(zip(template, values, strict=True))
 
 
-def _is_hidden(message: Message) -> bool:
-    """Return whether a message is part of SecAgg+."""
-    return SECAGG_CONFIGS in message.content.config_records
-
-
-def _check_order(message: Message) -> None:
-    """Raise if our mod gets a message before SecAgg+'s mod: it would keep a masked update."""
-    configs = message.content.config_records.get(SECAGG_CONFIGS)
-    if configs is not None and SecAggKey.STAGE in configs:  # secaggplus_mod takes it out
-        raise ConfigError(
-            "secaggplus_mod must come before erasure.mod, which would keep a masked update: "
-            f"{_ORDER}"
-        )
-
-
-def _check_mods(mods: Sequence[object], ours: object) -> None:
-    """Raise unless our mod directly follows SecAgg+'s: what it keeps must be what is sent.
-
-    If no mod follows, ours may be one of a function's own mods, which cannot be seen here.
-    """
-    places = [n for n, mod in enumerate(mods) if mod in (secagg_mod, secaggplus_mod)]
-    if places and (ours in mods[: places[-1]] or mods[places[-1] + 1 :][:1] not in ([], [ours])):
-        raise ConfigError(f"erasure.mod must directly follow secaggplus_mod: {_ORDER}")
-
-
 def _start(message: Message) -> State | None:
     """Return the model that a round's message holds, None if it holds no single one."""
     records = list(message.content.array_records.values())
@@ -434,26 +404,3 @@ def _question(question: Question, header: TaskHeader, state: State) -> Question:
             "model": states.digest(state),
         }
     )
-
-
-def _check_update(state: State, template: State, samples: float, context: Context) -> None:
-    """Raise unless an update fits the model, is finite and is not clipped in the sum."""
-    try:
-        states.check_schema(state, template)
-        states.check_finite(state, "the update")
-    except StateError as error:
-        raise GuardError(str(error)) from error
-    settings = context.state.config_records.get(SECAGG_STATE) or ConfigRecord()
-    clip, max_weight = settings.get(SecAggKey.CLIPPING_RANGE), settings.get(SecAggKey.MAX_WEIGHT)
-    if not isinstance(clip, float) or not isinstance(max_weight, int | float) or not samples:
-        return
-    limit = clip * max_weight / samples  # values are weighted before they are clipped
-    for name, value in state.items():
-        if value.is_floating_point() and value.numel():
-            largest = float(value.abs().max())
-            if largest > limit:
-                raise ConfigError(
-                    f"{name!r} has a value of {largest:.3g}, and with {samples:g} samples SecAgg+ "
-                    f"clips values above {limit:.3g}: give SecAggPlusWorkflow a larger "
-                    "clipping_range or max_weight"
-                )

@@ -40,7 +40,7 @@ class Question(Document):
     method: Word = ""
     settings: Word = ""  # digest of a step's settings, share included
     model: Word = ""  # digest
-    outcome: Literal["taken", "refused", "failed"] = "taken"
+    outcome: Literal["taken", "refused"] = "taken"
     reason: Word = ""
 
     @property

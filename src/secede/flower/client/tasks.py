@@ -64,6 +64,10 @@ class ClientSite:
         result = states.with_aliases(reply.state, template)
         return LocalResult({name: v.detach().cpu() for name, v in result.items()}, reply.report)
 
+    def samples_digest(self) -> str:
+        """Return the digest of the samples, which nobody else knows."""
+        return states.digest({"inputs": self.samples.x, "labels": self.samples.y})
+
     def try_out(self) -> None:
         """Run the samples through a fresh network once, as the gate and every step will."""
         try:

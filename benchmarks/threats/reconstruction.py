@@ -1,0 +1,279 @@
+"""A dishonest server tries to read a client's images: by steps from models made for it, by counts.
+
+    python -m benchmarks.threats.reconstruction [--images 100] [--network paper-cnn]
+
+Real messages go to the client's own handler. The client hides its updates, and its owner consents
+to a step. "Robbing the Fed" (Fowl and others, 2022): the first linear layer sorts images by their
+brightness, so that neighbouring units' gradients differ by single images; convolutions are made to
+carry the image through. An image counts as read if every value of it is within 0.05.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+
+from benchmarks.inprocess import InProcess
+from benchmarks.table import table
+from secede import state as states
+from secede.data import catalog
+from secede.data.samples import Samples
+from secede.erasure import generate_key_pair, load_private_key, new_request, sign_request
+from secede.errors import SecedeError
+from secede.federation.engine import LocalTraining, OwnState
+from secede.federation.training import orders, train
+from secede.flower import ClientErasure
+from secede.flower.client.limits import ClientLimits
+from secede.flower.client.tasks import ClientSite
+from secede.flower.protocol import messages
+from secede.models import build
+from secede.seeding import generator, torch_seeded
+from secede.state import State
+from secede.text import one_line
+from secede.unlearning import client_tasks
+
+Row = tuple[str, str, str, str, str]
+CLOSE = 0.05  # of a value: nearer is read
+NODE, HOME, SHARE = 100, "ab" * 16, 1e-6
+TRAINING = LocalTraining(learning_rate=0.05, momentum=0.9, batch_size=32, epochs=5)
+BARE = {"learning_rate": 1.0, "momentum": 0.0, "batch_size": 10**6, "epochs": 1, "clip": 1e12}
+BOUNDED = {
+    "learning_rate": 1.0,
+    "momentum": 0.0,
+    "batch_size": 1024,
+    "epochs": 4,
+    "clip": 10.0,
+    "stop_distance": 1e6,
+    "radius": 1e6,
+}
+
+
+class Lab:
+    """A client that hides its updates, and a server that asks it what it likes."""
+
+    def __init__(self, folder: Path, network: str, images: int) -> None:
+        data: Samples = catalog.load("mnist-10k").train
+        self.samples = data.take(torch.randperm(len(data), generator=generator(0))[:images])
+        self.network, self._folder = network, folder
+        erasure = ClientErasure(
+            self.model, lambda _: (self.samples.x, self.samples.y), training=TRAINING, consent=True
+        )
+        app = erasure.register(ClientApp(mods=[erasure.mod]))
+        self.grid = InProcess(app, 1, folder, {})
+        self.site = ClientSite(
+            load_model=self.model,
+            samples=self.samples,
+            training=TRAINING,
+            device=torch.device("cpu"),
+        )
+        config = {"partition-id": 0, "secede-folder": str(folder)}
+        self.kept = erasure.updates(Context(1, NODE, config, RecordDict(), {}))
+        self.update = self.train(states.of(self.model()))
+        private, _ = generate_key_pair(folder / "keys", "operator")
+        request = new_request(
+            federation="north",
+            client="site-1",
+            trigger="other",
+            model=states.digest(self.update),
+            now=datetime.now(UTC),
+        )
+        self.request = sign_request(request, load_private_key(private)).decode()
+
+    def train(self, start: State) -> State:
+        """Let the client train in a hidden round; return its update, which it keeps."""
+        model, draw = self.model(), generator(0, "training")
+        states.load_into(model, start)
+        epochs = orders(len(self.samples), TRAINING.epochs, draw)
+        train(model, self.samples, TRAINING, orders=epochs)
+        update, size = states.of(model), float(len(self.samples))
+        self.kept.put(update, run="1", number=1, samples=size, home=HOME, hidden=True, start=start)
+        return update
+
+    def model(self) -> nn.Module:
+        """Return a fresh network, the same each time."""
+        with torch_seeded(0):
+            return build(self.network, shape=(1, 28, 28), classes=10)
+
+    def ask(self, state: State, task: str, method: str = "", **settings: Any) -> Any:
+        """Ask the client; return its reply, or raise what it refuses with."""
+        header = messages.TaskHeader(
+            task=task,
+            method=method,
+            settings=settings,
+            client=0,
+            number=0,
+            weight=SHARE if method else 0.0,
+            own=self.kept.all()[0].digest if method else None,
+            home=HOME,
+            request=self.request,
+        )
+        question = messages.task_message(NODE, header, state, ttl=10)
+        form = client_tasks.from_message(header.form())
+        (reply,) = self.grid.send_and_receive([question])
+        return messages.read_reply(reply, form, state, "site-1")
+
+    def without_limits(self, state: State, task: str, method: str = "", **settings: Any) -> Any:
+        """Return what a client without limits replies, as all did before."""
+        form = client_tasks.TaskMessage(task, method, settings)
+        own = OwnState(self.update, SHARE)
+        return self.site.run(client_tasks.from_message(form), state, own, client=0, number=0)
+
+    # What the server makes
+
+    def imprinted(self) -> State:
+        """Return a model whose first linear layer sorts images by their brightness."""
+        model = self.model()
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d):
+                _pass_on(module)
+        first, *others = (module for module in model.modules() if isinstance(module, nn.Linear))
+        with torch.no_grad():
+            inputs = self.inputs(states.of(model))
+            first.weight.fill_(1 / first.in_features)
+            spread = inputs.mean(dim=1).quantile(torch.linspace(0, 1, first.out_features))
+            first.bias.copy_(-spread)  # the server knows such a distribution from public images
+            draw = generator(0, "imprint")
+            for layer in others:
+                column = torch.rand((layer.out_features, 1), generator=draw)
+                layer.weight.copy_(column.expand_as(layer.weight) / layer.in_features)
+                layer.bias.zero_()
+        return states.of(model)
+
+    def shifted(self) -> State:
+        """Return the client's own model with the first layer's biases as far off as it takes."""
+        name = f"{self._first()}.bias"
+        update, moved = next(self.kept.known(HOME))
+        bias = update[name]
+        room = max(ClientLimits().model_distance * moved[name], 0.1 * float(bias.norm()))
+        away = -torch.linspace(0, 1, len(bias))
+        return {**self.update, name: bias + away * (0.99 * room / away.norm())}
+
+    def inputs(self, state: State) -> Tensor:
+        """Return what the first linear layer gets of each image."""
+        model = self.model().eval()
+        states.load_into(model, state)
+        with torch.inference_mode():
+            features: Tensor = model[: int(self._first())](self.samples.x)  # type: ignore[index]
+        return features
+
+    def read(self, returned: State, start: State) -> int:
+        """Return how many images can be read in what a step changed."""
+        first = self._first()
+        weight = (returned[f"{first}.weight"] - start[f"{first}.weight"]).double()
+        bias = (returned[f"{first}.bias"] - start[f"{first}.bias"]).double()
+        rows = torch.cat((weight, weight.diff(dim=0))) / torch.cat((bias, bias.diff()))[:, None]
+        rows = rows[rows.isfinite().all(dim=1)]
+        images = self.inputs(start).double()
+        errors = ((rows[:, None] - images[None]).abs().amax(dim=2) for rows in rows.split(16))
+        nearest = [part.amin(dim=0) for part in errors]
+        return int((torch.stack(nearest).amin(dim=0) < CLOSE).sum()) if nearest else 0
+
+    def _first(self) -> str:
+        return next(n for n, m in self.model().named_modules() if isinstance(m, nn.Linear))
+
+
+def _pass_on(layer: nn.Conv2d) -> None:
+    """Let each pair of an input channel and a shift pass into a channel of its own."""
+    middle = layer.kernel_size[0] // 2
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.zero_()  # type: ignore[union-attr]
+        used = 1 if layer.in_channels == 1 else 4
+        for place in range(4 * used):
+            channel, shift = divmod(place, 4)
+            layer.weight[place, channel, middle + shift // 2, middle + shift % 2] = 1.0
+
+
+def pixel(lab: Lab, place: int) -> State:
+    """Return a perceptron that answers 1 where a pixel is above one half, else 0."""
+    state = {name: torch.zeros_like(value) for name, value in lab.update.items()}
+    weights = [name for name in state if name.endswith("weight")]
+    state[weights[0]][0, place] = 100.0
+    for name in weights[1:]:
+        state[name][0 if name != weights[-1] else 1, 0] = 1.0
+    state[weights[-1].replace("weight", "bias")][0] = 50.0
+    state[weights[-1].replace("weight", "bias")][2:] = -1e4
+    return state
+
+
+def pixels(lab: Lab, ask: Any, places: Iterable[int]) -> int:
+    """Return of how many pixels the client tells in how many images of two classes they are set."""
+    right, bright = 0, (lab.samples.x.flatten(1) > 0.5).long()
+    for place in places:
+        expected = [int(((lab.samples.y == c) & (bright[:, place] == c)).sum()) for c in (0, 1)]
+        with suppress(SecedeError):
+            reply = ask(pixel(lab, place), client_tasks.COUNT)
+            right += reply.state["right"][:2].tolist() == expected
+    return right
+
+
+def answered(lab: Lab, count: int) -> int:
+    """Return how many of so many questions about models like its own the client answers."""
+    done = 0
+    for number in range(count):
+        state = {name: value + 1e-4 * number for name, value in lab.update.items()}
+        with suppress(SecedeError):
+            lab.ask(state, client_tasks.COUNT)
+            done += 1
+    return done
+
+
+def steps(lab: Lab) -> Iterator[Row]:
+    """Yield what comes of steps, from models made for it and from such as the client takes."""
+    imprint, (ascent, bare) = lab.imprinted(), ("projected-ascent", "gradient-ascent")
+    yield _step(lab, "a bare gradient, from a model made for it", imprint, bare, BARE)
+    yield _step(lab, "a step within the bounds, from a model made for it", imprint, ascent, BOUNDED)
+    yield _step(lab, "the same, from the client's own model", lab.update, ascent, BOUNDED)
+    shifted = "the same, with its biases shifted as far as is taken"
+    yield _step(lab, shifted, lab.shifted(), ascent, BOUNDED)
+    lab.train(imprint)
+    trained = "the same, from a model made for it that it trained in a hidden round"
+    yield _step(lab, trained, imprint, ascent, BOUNDED)
+
+
+def _step(lab: Lab, what: str, state: State, method: str, settings: dict[str, Any]) -> Row:
+    task, read, said = client_tasks.LOCAL_STEP, 0, "answers, with noise"
+    before = lab.read(lab.without_limits(state, task, method, **settings).state, state)
+    try:
+        read = lab.read(lab.ask(state, task, method, **settings).state, state)
+    except SecedeError as error:
+        said = one_line(error).removeprefix("client 'site-1': ").partition(":")[0].partition(",")[0]
+    images = f"of {len(lab.samples)} images"
+    return lab.network, what, f"{before} {images}", f"{read} {images}", said
+
+
+def counts(lab: Lab, places: Sequence[int] = range(784)) -> Iterator[Row]:
+    """Yield what comes of counting with a model for each pixel, and with models like its own."""
+    told = [f"{pixels(lab, ask, places)} of {len(places)}" for ask in (lab.without_limits, lab.ask)]
+    yield lab.network, "pixels counted, by models made for it", *told, "knows no such model"
+    few, many = answered(lab, len(places)), f"{len(places)} of {len(places)}"
+    said = "answers so many for a request, rounded"
+    yield lab.network, "counts with models like its own", many, f"{few} of {len(places)}", said
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=100)
+    parser.add_argument("--network", nargs="+", default=["mlp", "paper-cnn"])
+    arguments = parser.parse_args()
+    rows = list[Row]()
+    for network in arguments.network:
+        with tempfile.TemporaryDirectory() as folder:
+            lab = Lab(Path(folder), network, arguments.images)
+            rows += [*steps(lab), *(counts(lab) if network == "mlp" else ())]
+    print(table(("network", "what is asked", "without limits", "with", "the client"), rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from secede.errors import ConfigError
+from secede.federation.engine import LocalTraining
+from secede.flower.client.limits import ClientLimits
+from secede.unlearning.client_tasks import TaskMessage, from_message
+from secede.unlearning.method import Reply
+
+LIMITS, TRAINING = ClientLimits(), LocalTraining(learning_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "share", "words"),
+    [
+        ({"batch_size": 1025}, 0.2, "batch_size is 1025, this client takes at most 1024"),
+        ({"clip": 1e12}, 0.2, "clip is 1e+12, this client takes at most 10"),
+        ({"learning_rate": 2.0}, 0.2, "learning_rate is 2, this client takes at most 1"),
+        ({"epochs": 101}, 0.2, "epochs is 101, this client takes at most 100"),
+        ({}, 0.95, "a share of 0.95 of the last mean, this client takes at most 0.9"),
+    ],
+)
+def test_settings_beyond_the_clients_own_bounds_are_refused(
+    settings: dict[str, Any], share: float, words: str
+) -> None:
+    for method in ("projected-ascent", "second-choice", "virtual-teacher"):
+        step: Any = from_message(TaskMessage("local-step", method, settings))
+        with pytest.raises(ConfigError, match=re.escape(words)):
+            LIMITS.check_step(step, TRAINING, share)
+        LIMITS.check_step(
+            from_message(TaskMessage("local-step", method, {})),  # type: ignore[arg-type]
+            TRAINING,
+            0.2,
+        )
+
+
+def test_a_model_is_known_by_how_far_it_is_from_an_own_update() -> None:
+    update = {"w": torch.ones(4), "b": torch.zeros(2), "n": torch.tensor(7)}
+    moved = {"w": 0.2, "b": 0.1}
+    near = {**update, "w": torch.ones(4) * 1.49, "n": torch.tensor(9)}  # 5 times 0.2 is 1
+    LIMITS.check_known(near, [(update, moved)], step=True)
+    for model in ({**update, "w": torch.ones(4) * 1.51}, {**update, "b": torch.full((2,), 0.36)}):
+        with pytest.raises(ConfigError, match="this client knows the model from no round"):
+            LIMITS.check_known(model, [(update, moved)], step=True)
+        LIMITS.check_known(model, [(update, moved)], step=False)  # counts tell less
+        LIMITS.check_known(model, [(update, moved), (model, {})], step=True)
+    with pytest.raises(ConfigError, match="'b' is too far"):
+        LIMITS.check_known(
+            {**update, "b": torch.full((2,), float("nan"))}, [(update, {})], step=True
+        )
+    with pytest.raises(ConfigError, match="it kept no update of this federation"):
+        LIMITS.check_known(update, [], step=False)
+
+
+def counted(right: list[int], samples: list[int], secret: str = "s") -> tuple[list[int], list[int]]:
+    state = {"right": torch.tensor(right), "samples": torch.tensor(samples)}
+    reply = LIMITS.blurred(Reply(state=state, gradient_samples=0, samples=sum(samples)), secret)
+    assert reply.samples == int(reply.state["samples"].sum())
+    return reply.state["right"].tolist(), reply.state["samples"].tolist()
+
+
+def test_counts_are_multiples_and_right_on_average() -> None:
+    found = [counted([23, 0, 48], [40, 40, 48], str(n))[0] for n in range(500)]
+    assert {first for first, *_ in found} == {20, 25}
+    assert {tuple(rest) for _, *rest in found} == {(0, 48)}  # none and all stay what they are
+    assert sum(first for first, *_ in found) / 500 == pytest.approx(23, abs=0.4)
+    assert found[0] == counted([23, 0, 48], [40, 40, 48], "0")[0]  # asking again tells no more
+
+
+def test_small_classes_are_counted_together_or_not_at_all() -> None:
+    assert counted([4, 20, 5, 1], [6, 20, 9, 0]) in [
+        ([right, 20, 0, 0], [15, 20, 0, 0]) for right in (5, 10)
+    ]
+    assert counted([4, 20], [6, 20]) == ([0, 20], [0, 20])
+    with pytest.raises(ConfigError, match="fewer than 10 samples here: they are not counted"):
+        counted([4, 0], [6, 0])
+
+
+def test_a_loss_is_told_with_two_digits() -> None:
+    state = {"loss": torch.tensor([1.23456]), "accuracy": torch.tensor([0.777])}
+    reply = LIMITS.blurred(Reply(state=state, gradient_samples=0, samples=100), "s")
+    assert float(reply.state["loss"]) == pytest.approx(1.2)
+    assert round(float(reply.state["accuracy"]), 4) in (0.75, 0.8)
+
+
+def test_limits_are_positive(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="questions must be positive, got 0"):
+        ClientLimits(questions=0)

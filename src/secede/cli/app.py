@@ -19,7 +19,6 @@ from secede.cli.commands import (
     erase,
     federation,
     flower,
-    keygen,
     ledger,
     lineage,
     lists,
@@ -62,7 +61,7 @@ PANELS: dict[str, tuple[typer.Typer | Callable[..., None], ...]] = {
     "Lists": (lists.methods, lists.datasets, lists.scenarios, lists.executors, lists.presets),
     "Erasure": (
         federation.group,
-        keygen.keygen,
+        request.keygen,
         request.request,
         requests.group,
         erase.erase,

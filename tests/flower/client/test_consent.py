@@ -1,4 +1,4 @@
-"""Tests `question_log.py` and `mod.py` too: who lets a step be taken, what is asked and deleted."""
+"""Who lets a step be taken, what is asked and deleted: `flower/client/question_log.py` too."""
 
 from __future__ import annotations
 

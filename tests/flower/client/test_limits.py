@@ -50,10 +50,9 @@ def test_a_model_is_known_by_how_far_it_is_from_an_own_update() -> None:
             LIMITS.check_known(model, [(update, moved)], step=True)
         LIMITS.check_known(model, [(update, moved)], step=False)  # counts tell less
         LIMITS.check_known(model, [(update, moved), (model, {})], step=True)
+    broken = {**update, "b": torch.full((2,), float("nan"))}
     with pytest.raises(ConfigError, match="'b' is too far"):
-        LIMITS.check_known(
-            {**update, "b": torch.full((2,), float("nan"))}, [(update, {})], step=True
-        )
+        LIMITS.check_known(broken, [(update, {})], step=True)
     with pytest.raises(ConfigError, match="it kept no update of this federation"):
         LIMITS.check_known(update, [], step=False)
 

@@ -1,4 +1,4 @@
-"""What does not fit SecAgg+ is refused before anybody trains: mods, workflows, strategies."""
+"""What does not fit SecAgg+ is refused before anybody trains (`flower/client/secagg_checks.py`)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from secede.cli.commands.keygen import keygen
+from secede.cli.commands.request import keygen
 from secede.erasure.signing.keys import Keyring
 
 

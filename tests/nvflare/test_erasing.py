@@ -21,6 +21,9 @@ from harness.nvflare.small import MODEL, OPTIONS, erasing, said
 from secede.erasure.defences import unused_weights
 from secede.errors import ConfigError, SecedeError, SilentError
 from secede.flower import backend
+from secede.flower.client.consent import Release, release
+from secede.flower.client.kept_updates import KeptUpdates
+from secede.flower.client.question_log import QuestionLog
 from secede.nvflare.controller import FederationController
 
 
@@ -47,6 +50,28 @@ def test_the_leaver_gets_questions_and_no_round(job: Job) -> None:
     job.site("site-1").seen.clear()
     job.run(rounds=1)  # nor is it in any later training
     assert job.site("site-1").seen == []
+
+
+def test_a_site_takes_no_step_that_its_owner_does_not_know_of(job: Job) -> None:
+    job.consent = False
+    job.run(rounds=2)
+    job.erase("name:site-1")
+    assert said(job.folder / "home")["method"]["rung"] == "server-side"
+    asked = QuestionLog(job.folder / "disks" / "site-1").all()
+    assert [(each.task, each.outcome) for each in asked] == [
+        ("local-step", "refused"),
+        ("leave", "taken"),
+    ]
+    assert "neither signed nor released request" in asked[0].reason
+    assert KeptUpdates(job.folder / "disks" / "site-1").all() == ()  # for the receipt
+
+
+def test_a_site_released_by_its_owner_takes_it(job: Job) -> None:
+    job.consent = False
+    job.run(rounds=2)
+    release(job.folder / "disks" / "site-1", Release(federation=job.store.name))
+    job.erase("name:site-1")
+    assert said(job.folder / "home")["method"]["rung"] == "local-step"
 
 
 def test_it_ends_at_flowers_digest(job: Job, tmp_path: Path) -> None:

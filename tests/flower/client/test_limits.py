@@ -13,7 +13,7 @@ from secede.flower.client.limits import ClientLimits
 from secede.unlearning.client_tasks import TaskMessage, from_message
 from secede.unlearning.method import Reply
 
-LIMITS, TRAINING = ClientLimits(), LocalTraining(learning_rate=0.1)
+LIMITS, TRAINING = ClientLimits(rounding=5), LocalTraining(learning_rate=0.1)
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ class Job:
         self.folder, self.told, self._flare = folder, Lines(), flare
         self.sites = {name: Site(name) for name in SITES}
         self.tasks, self.abort = list[Task](), Signal()
+        self.consent = True  # of all sites' owners to a local step
 
     def site(self, name: str) -> Site:
         return self.sites[name]
@@ -132,7 +133,7 @@ class Job:
         if site.code != ReturnCode.OK:
             return make_reply(site.code)
         self._flare.site, self._flare.model = site.name, FLModelUtils.from_shareable(data)
-        serve(erasing(self.folder / "disks"), site.name)
+        serve(erasing(self.folder / "disks", consent=self.consent), site.name)
         assert self._flare.sent is not None
         sent = site.change(self._flare.sent) if site.change else self._flare.sent
         return copy.deepcopy(FLModelUtils.to_shareable(sent))

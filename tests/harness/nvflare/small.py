@@ -50,9 +50,9 @@ def trained(client: int, received: FLModel) -> dict[str, Tensor]:
     return dict(model.state_dict())
 
 
-def erasing(folder: Path | str) -> ClientErasure:
+def erasing(folder: Path | str, *, consent: bool = True) -> ClientErasure:
     return ClientErasure(
-        load_model, load_data, folder=folder, training=TRAINING, seed=SEED, consent=True
+        load_model, load_data, folder=folder, training=TRAINING, seed=SEED, consent=consent
     )
 
 

@@ -11,6 +11,7 @@ the new ones.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import secrets
 from collections import Counter
@@ -20,6 +21,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -51,7 +53,7 @@ class KeptUpdate(Document):
     home: str = ""  # identity of the server's home
     node: str = ""  # the node id under which it was sent
     client: str = ""  # its name, as the home's first round told it
-    moved: dict[str, float] = Field(default_factory=dict)  # by array: how far training moved it
+    moved: dict[str, float] = Field(default_factory=dict)  # by array: how far a round moved it
 
     @model_validator(mode="after")
     def _has_file(self) -> Self:
@@ -131,7 +133,7 @@ class KeptUpdates:
                     home=home,
                     node=node,
                     client=_client_of(entries, home) or client,
-                    moved={} if start is None else _moved(state, start),
+                    moved={} if start is None else _moved(state, start, self._last(entries, home)),
                 )
                 kept = _without_old(new, entries, serving)
                 index.write_bytes(_to_bytes(kept))
@@ -226,6 +228,12 @@ class KeptUpdates:
             )
         return [entry for entry in entries if entry.home != single[0]]
 
+    def _last(self, entries: Sequence[KeptUpdate], home: str) -> State:
+        """Return a home's last update if it can be read, else nothing."""
+        with suppress(RecordError, StopIteration):
+            return self._load(next(entry for entry in entries if entry.home == home))
+        return {}
+
     def _load(self, entry: KeptUpdate) -> dict[str, Tensor]:
         try:
             return states.load(self._path(entry.stem))[0]
@@ -315,13 +323,21 @@ def _client_of(entries: Sequence[KeptUpdate], home: str) -> str:
     return next((e.client for e in reversed(entries) if e.home == home and e.client), "")
 
 
-def _moved(state: State, start: State) -> dict[str, float]:
-    """Return how far training moved each array that the start has, too."""
-    return {
-        name: float((value.double() - start[name].double()).norm())
-        for name, value in state.items()
-        if name in start and start[name].shape == value.shape and value.isfinite().all()
-    }
+def _moved(state: State, start: State, before: State) -> dict[str, float]:
+    """Return how far each array moves in a round: from the start, or the mean from the update.
+
+    What the others move it by is seen in where the next round starts.
+    """
+    moved = dict[str, float]()
+    for name, value in start.items():
+        own = (other for other in (state.get(name), before.get(name)) if other is not None)
+        norms = [_distance(value, other) for other in own if other.shape == value.shape]
+        moved[name] = max((norm for norm in norms if math.isfinite(norm)), default=0.0)
+    return moved
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    return float(torch.linalg.vector_norm((one - other).float(), dtype=torch.float64))
 
 
 def _without_old(

@@ -22,7 +22,7 @@ from secede.seeding import generator
 from secede.state import State
 from secede.unlearning.method import LocalResult, Method, Reply, TakeStep, settings_of
 
-KnownUpdate = tuple[State, Mapping[str, float]]  # an update, and how far training moved each array
+KnownUpdate = tuple[State, Mapping[str, float]]  # an update, and how far a round moved each array
 _FLOOR = 0.1  # of an array's norm: so far a model may be from an update that hardly moved it
 _COUNT_SLACK = 10  # times farther for counts, which tell less than a step
 _STEP = 0.01  # of the way to the reference, or to the own update: a shorter step hides nothing
@@ -39,12 +39,12 @@ class ClientLimits:
     max_clip: float = 10.0
     max_learning_rate: float = 1.0
     max_share: float = 0.9  # of the last mean that the server says is the client's
-    model_distance: float = 5.0  # from an own update, in what that round's training moved
+    model_distance: float = 5.0  # from an own update, in what that round moved
     steps: int = 4  # different local steps for one request
     questions: int = 24  # counts and measures of different models for one request
     monthly: int = 96  # questions of any kind in 30 days
     min_class: int = 10  # samples: smaller classes are counted together, or not at all
-    rounding: int = 5  # counts are rounded up or down at random to multiples of it
+    rounding: int = 2  # counts are rounded up or down at random to multiples of it
     noise: float = 0.3  # in a step, of each array's change; where the client hides its updates
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ from secede.state import State
 from secede.text import one_line
 from secede.unlearning import client_tasks
 
-Row = tuple[str, str, str, str, str]
+Row = tuple[str, ...]
 CLOSE = 0.05  # of a value: nearer is read
 NODE, HOME, SHARE = 100, "ab" * 16, 1e-6
 TRAINING = LocalTraining(learning_rate=0.05, momentum=0.9, batch_size=32, epochs=5)
@@ -76,7 +76,10 @@ class Lab:
             training=TRAINING,
             device=torch.device("cpu"),
         )
-        config = {"partition-id": 0, "secede-folder": str(folder)}
+        config: dict[str, bool | float | int | str] = {
+            "partition-id": 0,
+            "secede-folder": str(folder),
+        }
         self.kept = erasure.updates(Context(1, NODE, config, RecordDict(), {}))
         self.update = self.train(states.of(self.model()))
         private, _ = generate_key_pair(folder / "keys", "operator")
@@ -179,7 +182,8 @@ class Lab:
         return int((torch.stack(nearest).amin(dim=0) < CLOSE).sum()) if nearest else 0
 
     def _first(self) -> str:
-        return next(n for n, m in self.model().named_modules() if isinstance(m, nn.Linear))
+        modules: Iterator[tuple[str, nn.Module]] = self.model().named_modules()
+        return next(name for name, module in modules if isinstance(module, nn.Linear))
 
 
 def _pass_on(layer: nn.Conv2d) -> None:

@@ -95,9 +95,14 @@ def test_without_consent_no_step_is_taken_and_the_erasure_takes_the_next_rung(
 @pytest.mark.parametrize("how", ["federation", "callable", "bool"])
 def test_with_consent_it_is_taken(tmp_path: Path, how: str) -> None:
     seen = list[Request]()
+
+    def noted(request: Request) -> bool:
+        seen.append(request)
+        return True
+
     consent: dict[str, bool | Callable[[Request], bool]] = {
         "federation": False,
-        "callable": lambda request: seen.append(request) or True,
+        "callable": noted,
         "bool": True,
     }
     federation = trained(tmp_path, consent=consent[how])

@@ -62,7 +62,9 @@ def release(
     last = None if until is None else until.replace(hour=23, minute=59, second=59).astimezone()
     try:
         new = consent.Release(
-            request=request, federation=federation, until=last and format_time(last)
+            request=request,
+            federation=federation,
+            until=None if last is None else format_time(last),
         )
     except ValidationError as error:
         raise ConfigError(f"a release cannot be made of this: {describe_errors(error)}") from None

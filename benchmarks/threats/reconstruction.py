@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,17 @@ from benchmarks.table import table
 from secede import state as states
 from secede.data import catalog
 from secede.data.samples import Samples
-from secede.erasure import generate_key_pair, load_private_key, new_request, sign_request
+from secede.erasure import (
+    GuardLimits,
+    Plan,
+    generate_key_pair,
+    load_private_key,
+    new_request,
+    sign_request,
+    unverified_request,
+)
+from secede.erasure.documents.plan import Margins, Step
+from secede.erasure.planning.planner import parameters
 from secede.errors import SecedeError
 from secede.federation.engine import LocalTraining, OwnState
 from secede.federation.training import orders, train
@@ -41,6 +51,7 @@ from secede.seeding import generator, torch_seeded
 from secede.state import State
 from secede.text import one_line
 from secede.unlearning import client_tasks
+from secede.unlearning.registry import create
 
 Row = tuple[str, ...]
 CLOSE = 0.05  # of a value: nearer is read
@@ -120,7 +131,8 @@ class Lab:
             home=HOME,
             request=self.request,
         )
-        question = messages.task_message(NODE, header, state, ttl=10)
+        plan = planned(self.request, method, settings) if method else ""
+        question = messages.task_message(NODE, header, state, plan=plan, ttl=10)
         form = client_tasks.from_message(header.form())
         (reply,) = self.grid.send_and_receive([question])
         return messages.read_reply(reply, form, state, "site-1")
@@ -184,6 +196,42 @@ class Lab:
     def _first(self) -> str:
         modules: Iterator[tuple[str, nn.Module]] = self.model().named_modules()
         return next(name for name, module in modules if isinstance(module, nn.Linear))
+
+
+def planned(signed: str, method: str, settings: Mapping[str, Any]) -> str:
+    """Return a plan that fits a step, as a dishonest server makes one."""
+    request = unverified_request(signed.encode())
+    entry, made = create(method, settings)
+    step = Step(
+        rung="local-step",
+        method=entry.name,
+        settings=dict(settings),
+        parameters=parameters(made),
+        needs=(),
+        max_rounds=5,
+        min_rounds=1,
+        upload_bytes=0,
+        download_bytes=0,
+    )
+    plan = Plan(
+        request=request.digest(),
+        federation=request.federation,
+        client=request.client,
+        model=request.model,
+        ladder=(step,),
+        omitted=(),
+        retained=("site-0",),
+        mean="mean",
+        margins=Margins(),
+        guard=GuardLimits(),
+        quorum=0.5,
+        client_timeout=1.0,
+        measure_at_leaver=False,
+        leaver_timeout=1.0,
+        wait_until=None,
+        backups_until=None,
+    )
+    return plan.content().decode()
 
 
 def _pass_on(layer: nn.Conv2d) -> None:

@@ -52,6 +52,7 @@ from .planning.options import check_options as check_options
 from .planning.options import options_from_json as options_from_json
 from .planning.options import options_to_json as options_to_json
 from .planning.plan_table import plan_table as plan_table
+from .planning.planner import method_of as method_of
 from .receipts.page import describe_duration as describe_duration
 from .receipts.page import write_page as write_page
 from .receipts.verify import Verified as Verified

@@ -15,7 +15,7 @@ from torch import nn
 from secede.erasure.defences import gate
 from secede.erasure.defences.gate import Counts, Tally
 from secede.erasure.defences.guard import UpdateTrace
-from secede.erasure.documents import Scope, Score, Software
+from secede.erasure.documents import Plan, Scope, Score, Software
 from secede.erasure.types import Setting
 from secede.federation.engine import Engine, OwnState
 from secede.state import State
@@ -40,6 +40,10 @@ class ClientEngine(Protocol):
 
     def set_timeout(self, seconds: float) -> None:
         """Set the time that each retained client has for one answer, if the engine supports it."""
+        return
+
+    def show_plan(self, plan: Plan) -> None:
+        """Take note of the plan that is carried out, for clients that hold a step against it."""
         return
 
     def require_quorum(self, check: Callable[[Sequence[str]], None]) -> None:

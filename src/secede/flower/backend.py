@@ -25,6 +25,7 @@ from secede.erasure import (
     BY_OPERATOR,
     WRONG_SAMPLES,
     FederationBackend,
+    Plan,
     Scope,
     Setting,
     Software,
@@ -174,6 +175,10 @@ class FlowerBackend(FederationBackend):
     def name_request(self, signed: bytes) -> None:
         """Show clients the request, as it was signed, with every task."""
         self.engine = replace(self.engine, request=signed.decode())
+
+    def show_plan(self, plan: Plan) -> None:
+        """Send the plan with each local step."""
+        self.engine = replace(self.engine, plan=plan.content().decode())
 
     def set_timeout(self, seconds: float) -> None:
         """Give every retained client at most so many seconds for a reply or a round."""

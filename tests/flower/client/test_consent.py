@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from benchmarks.threats.reconstruction import planned
 from harness.flower.journals import told
 from harness.flower.kept import B, disk, keep
 from harness.flower.secure import SecureFederation
 from harness.flower.small import STEP, Federation, client_app
+from secede.erasure.documents.ledger_rows import PlanBody
 from secede.erasure.documents.request import (
     Request,
     new_request,
@@ -22,6 +24,7 @@ from secede.erasure.documents.request import (
     unverified_request,
 )
 from secede.erasure.signing.keys import generate_key_pair, load_private_key
+from secede.erasure.storage.ledger import Ledger
 from secede.errors import ConfigError
 from secede.flower.client.consent import Release, release, revoke
 from secede.flower.client.limits import ClientLimits
@@ -54,7 +57,7 @@ def signed(federation: Federation, key: Path, **changes: Any) -> bytes:
 
 
 def ask(
-    federation: Federation, state: Any = None, client: int = 1, **fields: Any
+    federation: Federation, state: Any = None, client: int = 1, plan: str = "", **fields: Any
 ) -> dict[str, Any] | None:
     """Ask a client; return its error, or None if it answered."""
     import json
@@ -64,7 +67,9 @@ def ask(
     usual: dict[str, Any] = {"task": client_tasks.COUNT, "client": client, "number": 0}
     header = messages.TaskHeader(**{**usual, "home": federation.store.identity, **fields})
     node = federation.sites[client].node
-    (reply,) = grid.send_and_receive([messages.task_message(node, header, state or model, ttl=10)])
+    (reply,) = grid.send_and_receive(
+        [messages.task_message(node, header, state or model, plan=plan, ttl=10)]
+    )
     content = json.loads(str(reply.content.config_records["secede.answer"]["json"]))
     return content if "error" in content else None
 
@@ -73,7 +78,10 @@ def step(federation: Federation, request: bytes, **fields: Any) -> dict[str, Any
     own = disk(federation, 1).all()[0].digest or federation.store.update_digests().popitem()[1]
     usual = {"method": "projected-ascent", "settings": STEP, "weight": 0.0}
     task = {"task": client_tasks.LOCAL_STEP, "request": request.decode(), "own": own}
-    return ask(federation, **{**task, **usual, **fields})
+    asked = {**task, **usual, **fields}
+    if request and "plan" not in asked:
+        asked["plan"] = planned(asked["request"], asked["method"], asked["settings"])
+    return ask(federation, **asked)
 
 
 # A step
@@ -144,7 +152,9 @@ def test_the_owners_signature_is_consent_and_nobody_elses_is(tmp_path: Path) -> 
     assert refused is not None
     assert "neither signed nor released" in refused["text"]
     altered = signed(federation, own).replace(b'"payload":"ey', b'"payload":"fy')
-    assert step(federation, altered) is not None
+    refused = step(federation, altered, plan="")
+    assert refused is not None
+    assert "the request that a step is for cannot be used" in refused["text"]
     early = datetime(2025, 1, 1, tzinfo=UTC)
     expired = step(federation, signed(federation, own, now=early))
     assert expired is not None
@@ -170,6 +180,34 @@ def test_a_server_that_was_signed_for_gets_no_step_beyond_the_bounds(tmp_path: P
         assert found is not None
         assert words in found["text"]
     assert len([each for each in questions(federation) if each[1] == "refused"]) == 7
+
+
+def test_a_step_is_the_plans_and_its_digest_is_in_the_log(tmp_path: Path) -> None:
+    federation = trained(tmp_path, consent=True)
+    generate_key_pair(tmp_path / "operator", "operator")
+    one, two = (
+        signed(federation, tmp_path / "operator" / "operator.key").decode() for _ in range(2)
+    )
+    other = {**STEP, "epochs": 2}
+    for plan, words in (
+        ("", "has no 'secede.plan'"),
+        ("{}", "the step's plan is malformed"),
+        (planned(two, "projected-ascent", STEP), "is for another request"),
+        (planned(one, "projected-ascent", other), "not those of the plan"),
+        (planned(one, "second-choice", {}), "not those of the plan"),
+    ):
+        found = step(federation, one.encode(), plan=plan)
+        assert found is not None
+        assert words in found["text"]
+    federation.erase()
+    (asked,) = (
+        each
+        for each in QuestionLog(disk(federation, 1).folder).all()
+        if each.is_step and each.outcome == "taken"
+    )
+    with Ledger(federation.store.home.ledger, read_only=True) as ledger:
+        plans = {row.document.plan for row in ledger.rows() if isinstance(row.document, PlanBody)}
+    assert asked.plan in plans
 
 
 def test_a_client_offers_no_bare_gradient() -> None:

@@ -163,6 +163,7 @@ class ErasureSession:
         """Return what a method finds at the server."""
         plan = self.plan
         state = self.load_model(plan.model)
+        self.backend.show_plan(plan)
         server = self.backend.server(plan.client, plan.retained, state, plan.leaver_timeout)
         return replace(server, mean=self.mean)
 

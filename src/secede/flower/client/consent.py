@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import cast
 
 from secede import files
 from secede.erasure import (
@@ -16,11 +17,13 @@ from secede.erasure import (
     Digest,
     Document,
     Name,
+    Plan,
     PublicKey,
     Request,
     Timestamp,
     due_date,
     load_document,
+    method_of,
     parse_time,
     save_document,
     unverified_request,
@@ -28,6 +31,7 @@ from secede.erasure import (
 )
 from secede.errors import ConfigError, RequestError, TrustError
 from secede.text import short_digest
+from secede.unlearning.method import Method, TakeStep, settings_of
 
 _FILE = "released.json"
 _MAX_BYTES = 1 << 20
@@ -98,6 +102,19 @@ def check_consent(
         f"{short_digest(request.digest())} of federation {request.federation!r}: at the site, "
         f"secede client release FOLDER --request {request.digest()}"
     )
+
+
+def check_planned(plan: Plan, request: str, step: TakeStep) -> None:
+    """Raise unless a step is in the plan for the request, with these settings.
+
+    The ledger has the plan's digest: a server that shows clients another plan is found out.
+    """
+    if plan.request != request:
+        raise ConfigError("the plan that came with the step is for another request")
+    settings = settings_of(cast("Method", step.step))
+    own = [rung for rung in plan.ladder if rung.rung == "local-step"]
+    if all(settings_of(method_of(rung)) != settings for rung in own):
+        raise ConfigError("the step, or its settings, are not those of the plan that came with it")
 
 
 def _is_signed(data: bytes, request: Request, owner: PublicKey) -> bool:

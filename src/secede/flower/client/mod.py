@@ -39,7 +39,7 @@ from secede.flower._flwr import (
     has_client_fn,
 )
 from secede.flower.client import secagg_checks
-from secede.flower.client.consent import Consent, check_consent
+from secede.flower.client.consent import Consent, check_consent, check_planned
 from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
 from secede.flower.client.limits import ClientLimits
 from secede.flower.client.question_log import MAX_WORD, Question, QuestionLog
@@ -56,6 +56,7 @@ from secede.flower.protocol.messages import TaskHeader
 from secede.state import State
 from secede.text import printable, short_digest, shorten
 from secede.unlearning import LocalResult, Reply, TakeStep, client_tasks
+from secede.unlearning.client_tasks import Task
 
 FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
 OWNER = "secede-owner"  # and the public key whose requests it takes steps for
@@ -182,35 +183,42 @@ class LeavingClient(ABC, Generic[SourceT]):
             template = arrays.template_of(self._load_model())
             header, state = messages.read_task(message, template)
             question = _question(question, header, state)
-            return messages.reply_message(
-                message, self._reply(header, state, template, question, log, context)
-            )
+            task = client_tasks.from_message(header.form(), allowed=self._methods)
+            if isinstance(task, TakeStep):
+                self._check_consent(header, context)
+                plan = messages.read_plan(message)
+                check_planned(plan, question.request, task)
+                question = question.model_copy(update={"plan": plan.digest()})
+            reply = self._reply(task, header, state, template, question, context)
+            return messages.reply_message(message, reply)
         except SecedeError as error:
             reason = shorten(printable(error), MAX_WORD)
             log.append(question.model_copy(update={"outcome": "refused", "reason": reason}))
             return messages.error_message(message, error)
 
+    def _check_consent(self, header: TaskHeader, context: Context) -> None:
+        """Raise unless this client's owner consents to a step for the request in a question."""
+        owner = context.node_config.get(OWNER, self._owner)
+        check_consent(
+            header.request,
+            self.updates(context).folder,
+            owner=None if owner is None else load_public_key(Path(str(owner))),
+            consent=self._consent,
+            now=datetime.now(UTC),
+        )
+
     def _reply(
         self,
+        task: Task,
         header: TaskHeader,
         state: State,
         template: State,
         question: Question,
-        log: QuestionLog,
         context: Context,
     ) -> LocalResult | Reply:
         """Reply to a task within this client's limits; raise if it is not within them."""
-        task = client_tasks.from_message(header.form(), allowed=self._methods)
         updates, limits, own = self.updates(context), self._limits, None
         if isinstance(task, TakeStep):
-            owner = context.node_config.get(OWNER, self._owner)
-            check_consent(
-                header.request,
-                updates.folder,
-                owner=None if owner is None else load_public_key(Path(str(owner))),
-                consent=self._consent,
-                now=datetime.now(UTC),
-            )
             limits.check_step(task, self._training, header.weight)
             own = self._own_update(updates, header, template)
         known = ((_named(update, template), moved) for update, moved in updates.known(header.home))
@@ -220,7 +228,7 @@ class LeavingClient(ABC, Generic[SourceT]):
             raise ConfigError(
                 "this client hides its updates, and takes no step from a mean that it is not in"
             )
-        log.append(question, limits)
+        QuestionLog(updates.folder).append(question, limits)
         site = self._site(context)
         reply = site.run(task, state, own, client=header.client, number=header.number)
         # What is random comes from the samples and the question: asking again tells no more.

@@ -40,6 +40,7 @@ class Question(Document):
     method: Word = ""
     settings: Word = ""  # digest of a step's settings, share included
     model: Word = ""  # digest
+    plan: Word = ""  # digest of the plan that a step is of, which the ledger has, too
     outcome: Literal["taken", "refused"] = "taken"
     reason: Word = ""
 

@@ -27,6 +27,7 @@ from secede.erasure import (
     Document,
     Fraction,
     Name,
+    Plan,
     describe_errors,
     is_name,
     parse_json,
@@ -54,11 +55,12 @@ TASK_TYPES = {client_tasks.LOCAL_STEP: f"train.{UNLEARN}", client_tasks.COUNT: f
 TASK_TYPES[client_tasks.MEASURE] = f"query.{QUERY}"
 MESSAGE_TYPES = frozenset({*TASK_TYPES.values(), LEAVE_TYPE})
 _STATE, _TASK, _REPLY = "secede.state", "secede.task", "secede.answer"
+_PLAN = "secede.plan"
 _KEEP, _UPDATE, _SAMPLES = "secede.keep", "secede.update", "secede.samples"
 _GROUP = "secede"  # the first part of the group id of an erasure's rounds
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HOME = re.compile(r"[0-9a-f]{1,64}")
-_LIMIT = 4 << 20  # bytes of JSON
+_LIMIT, _PLAN_LIMIT = 4 << 20, 16 << 20  # bytes of JSON
 _CLASSES = 1_000_000
 _TEXT = 400  # characters of an error
 # Errors of a client that are raised here as the same kind; any other is a RecordError.
@@ -84,10 +86,14 @@ class TaskHeader(Document):
         return TaskMessage(self.task, self.method, self.settings)
 
 
-def task_message(node: int, header: TaskHeader, state: State, *, ttl: float) -> Message:
-    """Return the message that sends a task with `state` to a client."""
+def task_message(
+    node: int, header: TaskHeader, state: State, *, ttl: float, plan: str = ""
+) -> Message:
+    """Return the message that sends a task with `state` to a client, a step with its plan."""
     text = json.dumps(header.model_dump(mode="json"), allow_nan=False)
     content = RecordDict({_STATE: arrays.pack(state), _TASK: ConfigRecord({"json": text})})
+    if plan:
+        content[_PLAN] = ConfigRecord({"json": plan})
     return Message(content, node, TASK_TYPES[header.task], ttl=ttl)
 
 
@@ -230,6 +236,14 @@ def read_task(message: Message, template: State) -> tuple[TaskHeader, dict[str, 
     return header, arrays.unpack(records[_STATE], template)
 
 
+def read_plan(message: Message) -> Plan:
+    """Return the plan that came with a local step; GuardError if there is none, or no sound one."""
+    try:
+        return Plan.model_validate_json(json.dumps(_json(message, _PLAN, _PLAN_LIMIT)))
+    except ValidationError as error:
+        raise GuardError(f"the step's plan is malformed: {describe_errors(error)}") from None
+
+
 def reply_message(message: Message, reply: LocalResult | Reply) -> Message:
     """Return a client's reply to a task."""
     if isinstance(reply, LocalResult):
@@ -298,13 +312,13 @@ def _header(message: Message) -> TaskHeader:
         raise GuardError(f"the task's header is malformed: {describe_errors(error)}") from None
 
 
-def _json(message: Message, key: str) -> dict[str, Any]:
+def _json(message: Message, key: str, limit: int = _LIMIT) -> dict[str, Any]:
     record = message.content.config_records.get(key)
     text = None if record is None else record.get("json")
-    if not isinstance(text, str) or len(text) > _LIMIT:
-        raise GuardError(f"the message has no {key!r}, or more than {_LIMIT:,} bytes of it")
+    if not isinstance(text, str) or len(text) > limit:
+        raise GuardError(f"the message has no {key!r}, or more than {limit:,} bytes of it")
     try:
-        return parse_json(text.encode(errors="surrogatepass"), _LIMIT)
+        return parse_json(text.encode(errors="surrogatepass"), limit)
     except TrustError as error:
         raise GuardError(f"{key!r}: {error}") from error
 

@@ -93,6 +93,7 @@ class LiveEngine(ABC):
     template: State  # names, shapes and dtypes of every state
     home: str = ""  # identity of the server's home, for clients
     request: str = ""  # the request that tasks are for, as it was signed
+    plan: str = ""  # that a local step is of
     config: Mapping[str, object] = field(default_factory=dict)  # for the user's own training
     own: dict[int, RecordedUpdate] = field(default_factory=dict)
     records_rounds: bool = True  # False: rounds leave `own` as it is
@@ -246,7 +247,8 @@ class LiveEngine(ABC):
             home=self.home,
             request=self.request,
         )
-        return messages.task_message(node, asked, request.state, ttl=ttl)
+        plan = self.plan if form.name == client_tasks.LOCAL_STEP else ""
+        return messages.task_message(node, asked, request.state, plan=plan, ttl=ttl)
 
     def _given(self, number: int) -> tuple[int, Mapping[str, object]]:
         """Return the number and the config that the strategy is given for a round."""

@@ -38,7 +38,7 @@ from secede.erasure import (
     unverified_request,
 )
 from secede.erasure.documents.plan import Margins, Step
-from secede.erasure.planning.planner import parameters
+from secede.erasure.planning.options import parameters
 from secede.errors import SecedeError
 from secede.federation.engine import LocalTraining, OwnState
 from secede.federation.training import orders, train

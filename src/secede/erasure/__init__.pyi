@@ -49,10 +49,10 @@ from .documents.request import verify_acknowledgement as verify_acknowledgement
 from .documents.request import verify_request as verify_request
 from .planning.options import EraseOptions as EraseOptions
 from .planning.options import check_options as check_options
+from .planning.options import method_of as method_of
 from .planning.options import options_from_json as options_from_json
 from .planning.options import options_to_json as options_to_json
 from .planning.plan_table import plan_table as plan_table
-from .planning.planner import method_of as method_of
 from .receipts.page import describe_duration as describe_duration
 from .receipts.page import write_page as write_page
 from .receipts.verify import Verified as Verified

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from secede.cli.options import Json
-from secede.cli.output import print_json
+from secede.cli.shared import Json, print_json
 from secede.errors import ConfigError
 from secede.text import plural, short_digest
 

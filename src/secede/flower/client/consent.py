@@ -31,7 +31,7 @@ from secede.erasure import (
 )
 from secede.errors import ConfigError, RequestError, TrustError
 from secede.text import short_digest
-from secede.unlearning.method import Method, TakeStep, settings_of
+from secede.unlearning import Method, TakeStep, settings_of
 
 _FILE = "released.json"
 _MAX_BYTES = 1 << 20

@@ -20,7 +20,7 @@ from secede.errors import ConfigError
 from secede.federation.engine import LocalTraining, OwnState
 from secede.seeding import generator
 from secede.state import State
-from secede.unlearning.method import LocalResult, Method, Reply, TakeStep, settings_of
+from secede.unlearning import LocalResult, Method, Reply, TakeStep, settings_of
 
 KnownUpdate = tuple[State, Mapping[str, float]]  # an update, and how far a round moved each array
 _FLOOR = 0.1  # of an array's norm: so far a model may be from an update that hardly moved it

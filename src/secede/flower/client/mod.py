@@ -55,8 +55,7 @@ from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.messages import TaskHeader
 from secede.state import State
 from secede.text import printable, short_digest, shorten
-from secede.unlearning import LocalResult, Reply, TakeStep, client_tasks
-from secede.unlearning.client_tasks import Task
+from secede.unlearning import LocalResult, Reply, TakeStep, Task, client_tasks
 
 FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
 OWNER = "secede-owner"  # and the public key whose requests it takes steps for
@@ -336,7 +335,7 @@ class ClientErasure(LeavingClient[Context]):
         reply = call_next(message, context)
         if not reply.has_content():
             return reply
-        if samples and home and not _is_hidden(message):
+        if samples and home and not secagg_checks.is_hidden(message):
             messages.add_samples(reply, samples)
         kept = self._keep(
             reply, message, context, home=home, serving=serving, client=client, start=start

@@ -78,7 +78,7 @@ $(LIBRARY): pyproject.toml constraints.txt constraints-torch.txt constraints-tor
 	@touch $@
 
 $(INSTALLED): pyproject.toml constraints-dev.txt | $(LIBRARY)
-	@echo "adding what the tests need to $(VENV), Flower and NVFlare among it (1.6 GB more); some minutes"
+	@echo "adding what the tests need to $(VENV), Flower and NVFlare among it (0.8 GB more); some minutes"
 	$(PINNED) -r constraints-dev.txt
 	$(BIN)/pip check --disable-pip-version-check
 	@touch $@

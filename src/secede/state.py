@@ -95,6 +95,11 @@ def copy(source: State, target: State) -> None:
 
 def check_schema(state: State, template: State) -> None:
     """Raise unless `state` has the schema of `template`: its names, shapes and dtypes."""
+    for given in (state, template):
+        if not isinstance(given, Mapping):
+            raise StateError(
+                f"a {type(given).__name__} is no state, expected what model.state_dict() returns"
+            )
     missing, extra = sorted(template.keys() - state.keys()), sorted(state.keys() - template.keys())
     if missing or extra:
         raise StateError(f"names differ: missing {missing or 'none'}, unexpected {extra or 'none'}")

@@ -176,3 +176,10 @@ def test_mistakes_are_one_line_and_an_exit_code(
     assert words in ended.stderr
     assert "Traceback" not in ended.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["runn"], ["flower", "upp"]])
+def test_a_mistyped_command_gets_one_suggestion(words: list[str]) -> None:
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 2
+    assert shown.stderr.count("Did you mean") == 1

@@ -261,3 +261,13 @@ def test_batches_that_cannot_be_meant_are_refused(
     state = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(DataError, match=told):
         secede.unlearn(model, [batch], reference=state, own_state=state)
+
+
+def test_what_is_no_model_or_no_state_is_named() -> None:
+    model = nn.Linear(2, 2)
+    own = model.state_dict()
+    reference = {name: value + 1 for name, value in own.items()}
+    with pytest.raises(ConfigError, match=r"model is a OrderedDict, expected a torch\.nn\.Module"):
+        secede.unlearn(own, [], reference=reference, own_state=own)  # type: ignore[arg-type]
+    with pytest.raises(StateError, match=r"a Linear is no state, expected what model\.state_dict"):
+        secede.reference(model, own, weight=0.2)  # type: ignore[arg-type]

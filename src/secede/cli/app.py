@@ -100,6 +100,7 @@ class _Panels(core.TyperGroup):
 
 
 app = typer.Typer(
+    suggest_commands=False,  # click does it too
     name="secede",
     cls=_Panels,
     help="Erase one client from a trained federated model, and see how close it comes to "

@@ -51,6 +51,8 @@ def unlearn(
         isinstance(step, type) or not callable(getattr(step, "unlearn", None))
     ):
         raise ConfigError(f"step is {step!r}, expected a local step, such as secede.SecondChoice()")
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model is a {type(model).__name__}, expected a torch.nn.Module")
     device = _device(model)
     batches = list(batches) if isinstance(batches, Iterator) else batches
     last_batch = list[Batch]()  # an error is explained with it

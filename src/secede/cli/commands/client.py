@@ -13,7 +13,10 @@ from secede.errors import ConfigError
 from secede.text import plural, short_digest
 
 group = typer.Typer(
-    name="client", help="Release a client's local step, and read its log.", no_args_is_help=True
+    suggest_commands=False,  # click does it too
+    name="client",
+    help="Release a client's local step, and read its log.",
+    no_args_is_help=True,
 )
 
 Folder = Annotated[

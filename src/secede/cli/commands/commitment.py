@@ -26,6 +26,7 @@ HomeArgument = Annotated[Path, typer.Argument(metavar="HOME", help="Home folder.
 Client = Annotated[str, typer.Argument(help="Name of the client.")]
 
 group = typer.Typer(
+    suggest_commands=False,  # click does it too
     name="commitment",
     cls=group_with_default("verify"),
     help="Verify a client's data commitment, and prove single samples.",

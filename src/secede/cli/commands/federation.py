@@ -15,7 +15,10 @@ from secede.cli.shared import Device, Json, Limit, Rounds, print_json
 from secede.errors import StoppedError
 
 group = typer.Typer(
-    name="federation", help="Set up a simulated federation to erase from.", no_args_is_help=True
+    suggest_commands=False,  # click does it too
+    name="federation",
+    help="Set up a simulated federation to erase from.",
+    no_args_is_help=True,
 )
 group.callback()(lambda: None)  # a group, though it has one command
 

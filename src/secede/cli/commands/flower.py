@@ -34,7 +34,10 @@ _STATUS_SECONDS = 15.0  # to ask a SuperLink that is about to stop for its runs
 _AGAIN = "repeat the command that began it to continue"
 
 group = typer.Typer(
-    name="flower", help="Set up a Flower federation to erase from.", no_args_is_help=True
+    suggest_commands=False,  # click does it too
+    name="flower",
+    help="Set up a Flower federation to erase from.",
+    no_args_is_help=True,
 )
 group.callback()(lambda: None)
 

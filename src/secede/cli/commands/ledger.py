@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from secede.erasure import Head
 
 group = typer.Typer(
-    name="ledger", help="Verify or export the ledger of erasures.", no_args_is_help=True
+    suggest_commands=False,  # click does it too
+    name="ledger",
+    help="Verify or export the ledger of erasures.",
+    no_args_is_help=True,
 )
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Number = Annotated[int, typer.Argument(help="Number of the request, from `secede requests`.")]
 
 group = typer.Typer(
+    suggest_commands=False,  # click does it too
     name="requests",
     cls=group_with_default("list"),
     help="List requests for erasure and the days left, or manage one.",

@@ -73,6 +73,12 @@ class RolledBackError(SecedeError):
     exit_code = 11
 
 
+class LossError(SecedeError):
+    """A retrained model that lost accuracy: a person must accept that before it may serve."""
+
+    exit_code = 12
+
+
 class StoppedError(SecedeError):
     """The user stopped a run; its records let it go on."""
 

@@ -11,6 +11,7 @@ import torch
 from flwr.app import ArrayRecord, Message
 
 from harness.flower.small import OPTIONS, Federation, initial
+from secede.errors import LossError
 from secede.flower.client.kept_updates import KeptUpdates
 from secede.flower.protocol.arrays import pack
 
@@ -177,7 +178,8 @@ def test_rounds_that_led_nowhere_do_not_cost_a_client_its_update(federation: Fed
     told = {each.client: str(each.digest) for each in last.clients}
     serving = {n: told[f"site-{n}"] for n in kept}
     strict = replace(OPTIONS, margins=OPTIONS.margins.model_copy(update={"min_samples": 10**6}))
-    assert federation.erase("name:site-1", options=strict).state == "rolled-back"
+    with pytest.raises(LossError, match="samples were counted, expected 1000000 or more"):
+        federation.erase("name:site-1", options=strict)
     for n, updates in kept.items():
         assert updates.get(serving[n]) is not None
     outcome = federation.erase("name:site-2")

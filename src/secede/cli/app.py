@@ -36,7 +36,8 @@ EXIT_CODES = """
 Exit codes: 0 done; 1 other error; 2 bad config or arguments; 3 data missing or corrupt; 4 model
 state corrupt or not finite; 5 run records damaged or in use; 6 disk full or not writable; 7 request
 refused; 8 signature, ledger or receipt not valid; 9 returned state refused; 10 client silent;
-11 erasure rolled back, the old model stays; 130 interrupted (the same command continues).
+11 erasure rolled back, the old model stays; 12 retraining lost accuracy, decide with --accept-loss;
+130 interrupted (the same command continues).
 """
 
 

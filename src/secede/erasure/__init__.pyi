@@ -83,9 +83,11 @@ from .storage.locks import lock_home as lock_home
 from .storage.model_registry import Candidate as Candidate
 from .storage.model_registry import Model as Model
 from .storage.model_registry import ModelRegistry as ModelRegistry
+from .storage.progress import Progress as Progress
 from .storage.transition_details import PLANNED as PLANNED
 from .storage.transition_details import PROMOTED as PROMOTED
 from .storage.transition_details import RECEIVED as RECEIVED
+from .storage.transition_details import UNDECIDED as UNDECIDED
 from .types import Count as Count
 from .types import Digest as Digest
 from .types import Document as Document

@@ -22,11 +22,13 @@ from secede.cli.commands import erase as module
 from secede.cli.commands.erase import EraseArguments
 from secede.cli.commands.federation import init
 from secede.cli.commands.requests import close
+from secede.erasure.defences import gate
 from secede.erasure.documents.request import sign_request, unverified_request
 from secede.erasure.signing.keys import load_private_key
 from secede.erasure.storage.home import Home
 from secede.errors import (
     ConfigError,
+    LossError,
     RequestError,
     RolledBackError,
     SilentError,
@@ -167,6 +169,24 @@ def test_refused_and_rolled_back_have_their_own_exit_codes(
     told = capsys.readouterr()
     assert json.loads(told.out)["state"] == "refused"
     assert "abab" not in told.err  # the command's own last line says why, once
+
+
+def test_a_loss_by_retraining_has_an_exit_code_and_names_the_option_that_accepts_it(
+    home_and_request: tuple[Home, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    home, path = home_and_request
+    monkeypatch.setattr(gate, "find_loss", lambda *_, **__: "all samples: accuracy fell")
+    with pytest.raises(LossError, match=r"`secede erase`.* with --accept-loss REASON") as waits:
+        erase(home, path, untrusted_leaver=True, max_rounds=0)
+    assert waits.value.exit_code == 12
+    capsys.readouterr()
+    erase(home, path, accept_loss="objection upheld")
+    told = capsys.readouterr()
+    assert json.loads(told.out)["state"] == "promoted"
+    assert "other options" not in told.err
+    assert "objection upheld" in str(small.told(home)["limits"])
 
 
 def test_what_a_request_was_not_planned_with_is_not_ignored_in_silence(

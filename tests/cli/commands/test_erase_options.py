@@ -26,6 +26,7 @@ from secede.errors import ConfigError
         ({"set_": ["second-choice.epoch=3"]}, "did you mean 'epochs'"),
         ({"set_": ["a.b=3"]}, "unknown method 'a'"),
         ({"backups_until": datetime(2020, 1, 1)}, "2020-01-01 is past"),
+        ({"accept_loss": "two\nlines"}, "--accept-loss needs a reason of 1 to 250"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(changes: dict[str, Any], words: str) -> None:
@@ -59,6 +60,7 @@ def test_every_option_reaches_the_library() -> None:
         keep_unused_weights=True,
         measure_at_leaver=True,
         backups_until=datetime(2999, 1, 31),
+        accept_loss="consent withdrawn",
     ).options()
     assert (options.min_rounds, options.max_rounds, options.max_server_rounds) == (0, 7, 7)
     assert (options.mean, options.untrusted_leaver) == ("median", True)
@@ -66,6 +68,7 @@ def test_every_option_reaches_the_library() -> None:
     assert (options.wait.total_seconds(), options.quorum) == (3600.0, 0.9)
     assert options.guard.min_distance == 0.5
     assert (options.keep_unused_weights, options.measure_at_leaver) == (True, True)
+    assert options.accept_loss == "consent withdrawn"
     assert options.backups_until is not None
     assert f"{options.backups_until:%Y-%m-%d %z}" == "2999-01-31 +0000"
 

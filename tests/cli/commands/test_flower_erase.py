@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from secede.cli.app import app
-from secede.errors import ConfigError, RolledBackError, SecedeError
+from secede.errors import ConfigError, LossError, RolledBackError, SecedeError
 
 
 def test_a_run_that_failed_by_a_roll_back_says_so(
@@ -41,6 +41,28 @@ def test_a_run_that_failed_by_a_roll_back_says_so(
     failed = CliRunner().invoke(app, command)  # before anything was asked
     assert not isinstance(failed.exception, RolledBackError)
     assert "run 7 ended" in str(failed.exception)
+
+
+def test_a_run_that_ended_without_a_decision_says_so(
+    recorded_runs: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from secede.flower.deploy import runs, server_home
+
+    def fails(*_: object, **__: object) -> str:
+        raise SecedeError("run 7 ended as finished:failed")
+
+    def undecided(*_: object) -> None:
+        raise LossError("retraining without a lost accuracy")
+
+    monkeypatch.setattr(runs, "run", fails)
+    waits = SimpleNamespace(open=True, state="undecided")
+    monkeypatch.setattr(server_home, "last_request", lambda *_: waits)
+    monkeypatch.setattr(server_home, "verified_result", undecided)
+    command = ["flower", "erase", recorded_runs[0], "name:a", "--trigger", "other"]
+    ended = CliRunner().invoke(app, command)
+    assert isinstance(ended.exception, LossError)
+    failed = CliRunner().invoke(app, [*command, "--accept-loss", "objection upheld"])
+    assert "run 7 ended" in str(failed.exception)  # it failed for another reason
 
 
 def test_options_of_an_erasure_reach_the_run(

@@ -131,8 +131,8 @@ def test_retraining_forgets_by_definition_and_nothing_is_compared_with_itself(ho
 
 
 def test_an_exhausted_ladder_leaves_the_old_model_serving(home: Home) -> None:
-    before, ground = small.serving(home), SimulatedBackend(home)
-    ground.training_rounds = 0
+    before = small.serving(home)
+    ground = Hostile(home, retained=small.broken, malicious=3)
     how = small.options(max_rounds=0, max_server_rounds=0)
     outcome = small.erase(home, small.receive(home).id, ground=ground, how=how)
     assert outcome.state == "rolled-back"

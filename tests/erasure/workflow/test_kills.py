@@ -67,7 +67,12 @@ def test_kills_at_random_times_change_nothing(interrupted: Interrupted, count: i
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("kind", "beyond", "least"),
-    [("honest", "-", 7), ("lazy", "honest", 8), ("hopeless", "honest", 8)],
+    [
+        ("honest", "-", 7),
+        ("lazy", "honest", 8),
+        ("hopeless", "honest", 8),
+        ("accepted", "honest", 8),
+    ],
 )
 def test_a_kill_at_each_kind_of_write_and_at_every_transition_changes_nothing(
     interrupted: Interrupted, kind: str, beyond: str, least: int

@@ -59,18 +59,30 @@ def lazy(home: Home) -> None:
 
 
 def hopeless(home: Home) -> None:
-    """No rung gets a round: the gate fails on each of them, and the old model stays."""
+    """The gate fails on each rung, and retraining for want of updates: the old model stays."""
+    ground = Hostile(home, retained=small.broken, malicious=3)
+    small.erase(home, 1, ground=ground, how=small.options(max_rounds=0, max_server_rounds=0))
+
+
+def accepted(home: Home) -> None:
+    """No rung gets a round, and what that loses is accepted."""
     ground = SimulatedBackend(home)
     ground.training_rounds = 0
-    small.erase(home, 1, ground=ground, how=small.options(max_rounds=0, max_server_rounds=0))
+    how = small.options(max_rounds=0, max_server_rounds=0, accept_loss="objection upheld")
+    small.erase(home, 1, ground=ground, how=how)
 
 
 def _model(home: Home) -> dict[str, torch.Tensor]:
     return states.load(home.model_path(small.serving(home)))[0]
 
 
-WORK: dict[str, Callable[[Home], None]] = {"honest": honest, "lazy": lazy, "hopeless": hopeless}
-ENDS = {"honest": "promoted", "lazy": "promoted", "hopeless": "rolled-back"}
+WORK: dict[str, Callable[[Home], None]] = {
+    "honest": honest,
+    "lazy": lazy,
+    "hopeless": hopeless,
+    "accepted": accepted,
+}
+ENDS = dict.fromkeys(WORK, "promoted") | {"hopeless": "rolled-back"}
 
 
 class Deadly:

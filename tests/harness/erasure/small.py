@@ -280,6 +280,11 @@ class _Wire:
         return reply, cost
 
 
+def broken(update: Update, start: State) -> State:
+    """Send what is no update."""
+    return states.scaled(update.state, float("nan"))
+
+
 def later(**parts: float) -> datetime:
     return NOW + timedelta(**parts)
 

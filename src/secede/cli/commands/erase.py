@@ -132,6 +132,16 @@ class EraseArguments:
         ),
     ] = None
 
+    accept_loss: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REASON",
+            help="Put a retrained model into service even if it lost more accuracy than the "
+            'margin, with this reason in the receipt, as in --accept-loss "consent withdrawn". '
+            "Can be given when the command is repeated.",
+        ),
+    ] = None
+
     def options(self) -> EraseOptions:
         """Return what the erasure is to do; check it before any work is done."""
         from secede.erasure import EraseOptions, check_options
@@ -161,6 +171,7 @@ class EraseArguments:
             measure_at_leaver=self.measure_at_leaver,
             keep_unused_weights=self.keep_unused_weights,
             backups_until=until,
+            accept_loss=self.accept_loss or "",
         )
         check_options(options)
         return options

@@ -258,7 +258,7 @@ def erase(
 
     Another: secede flower erase north name:site-3 --dry-run --leaver-gone
     """
-    from secede.erasure import TRIGGERS, EraseOptions, check_trigger
+    from secede.erasure import TRIGGERS, UNDECIDED, EraseOptions, check_trigger
     from secede.erasure import options_to_json as as_json
     from secede.flower.deploy import runs, server_home
     from secede.flower.deploy.project import Project
@@ -313,7 +313,10 @@ def erase(
         number = runs.run(project, config, timeout=timeout, show=logger.info)
     except SecedeError:
         after = server_home.last_request(home, leaver)
-        if after != before and after is not None and not after.open:
+        if after is not None and after.open and after.state == UNDECIDED:
+            if not options.accept_loss:
+                server_home.verified_result(home, leaver)  # raises: a person must decide
+        elif after != before and after is not None and not after.open:
             server_home.verified_result(home, leaver)  # raises if the erasure was rolled back
         raise
     result = server_home.earlier_result(home, leaver) or server_home.verified_result(home, leaver)

@@ -114,14 +114,16 @@ class Loss:
     high: float
 
 
-def find_loss(margins: Margins, before: Counts, after: Counts) -> str | None:
+def find_loss(
+    margins: Margins, before: Counts, after: Counts, *, by_class: bool = True
+) -> str | None:
     """Compare the counts before the erasure with those after post-training; None: the gate passes.
 
     Otherwise return the reason: the lower end of a loss's interval is above its margin, or there
     are too few samples to tell. From round to round a class's accuracy swings by more than an
     erasure costs, so a loss that may be chance rolls nothing back (docs/threats.md has what honest
     erasures measure). Classes of few samples do not decide; those that only the leaver held have
-    none.
+    none. After retraining none does (`by_class`): a class is as good as the others make it.
     """
     if before.samples != after.samples:
         raise GuardError("the counts before and after are not of the same samples")
@@ -132,7 +134,7 @@ def find_loss(margins: Margins, before: Counts, after: Counts) -> str | None:
     if loss.low > margins.overall:
         return _reason("all samples", was, now, loss, margins.overall)
     for label, samples in enumerate(before.samples):
-        if samples < margins.min_samples:
+        if not by_class or samples < margins.min_samples:
             continue
         was, now = before.of_class(label), after.of_class(label)
         loss = accuracy_loss(was, now, margins.level)

@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from secede.erasure.canonical_json import to_canonical
 from secede.erasure.documents import GuardLimits, Margins, Mean, Step
 from secede.erasure.storage import Progress
-from secede.erasure.types import Setting, describe_errors
+from secede.erasure.types import Setting, Text, describe_errors
 from secede.errors import ConfigError, RecordError
 from secede.unlearning import METHODS, Method, base_name, create, settings_of
 
@@ -44,9 +44,14 @@ class EraseOptions:
     measure_at_leaver: bool = False
     backups_until: datetime | None = None
     keep_unused_weights: bool = False  # that the retained clients' training does not use
+    accept_loss: str = ""  # why a retrained model may serve that lost more than the margin
 
 
 _OPTIONS = TypeAdapter(EraseOptions)
+_MAX_ACCEPTED = 250  # characters: the receipt states it within a sentence
+_REASON: TypeAdapter[str] = TypeAdapter(
+    Annotated[Text, StringConstraints(max_length=_MAX_ACCEPTED, pattern=r"\S")]
+)
 
 
 def options_to_json(options: EraseOptions) -> dict[str, Any]:
@@ -73,6 +78,17 @@ def check_options(options: EraseOptions) -> None:
             "step: raise the maximum or lower the minimum (with a minimum of 0, the state that the "
             "leaver returned may go into service)"
         )
+    _check_accepted(options.accept_loss)
+
+
+def _check_accepted(reason: str) -> str:
+    """Return a reason to accept a loss that a receipt can state, or none."""
+    try:
+        return reason and _REASON.validate_python(reason)
+    except ValidationError as error:
+        raise ConfigError(
+            f"--accept-loss needs a reason of 1 to {_MAX_ACCEPTED} visible characters in one line"
+        ) from error
 
 
 def options_from_json(values: Mapping[str, Any]) -> EraseOptions:
@@ -103,8 +119,14 @@ def original_options(progress: Progress, otherwise: EraseOptions) -> EraseOption
 
 def differ_from_plan(progress: Progress, options: EraseOptions) -> bool:
     """Return whether a request was planned already, with other options than these."""
-    original = options_to_json(original_options(progress, options))
-    return options != EraseOptions() and options_to_json(options) != original
+    original = replace(original_options(progress, options), accept_loss="")
+    options = replace(options, accept_loss="")  # counts whenever it is given
+    return options != EraseOptions() and options_to_json(options) != options_to_json(original)
+
+
+def accepted_loss(progress: Progress, options: EraseOptions) -> str:
+    """Return why retraining may lose accuracy, as given now or before the plan; "": it may not."""
+    return _check_accepted(options.accept_loss) or original_options(progress, options).accept_loss
 
 
 def parameters(method: Method) -> dict[str, Setting]:

@@ -100,6 +100,11 @@ def _notes(plan: Plan) -> Iterator[str]:
         f"The next rung is taken if {'the leaver is silent, its state is refused or ' * is_local}"
         "the gate fails; after the last one the old model stays."
     )
+    if plan.ladder[-1].rung == "retraining":
+        yield (
+            "After retraining no class is judged. If it loses more over all samples, a person "
+            "decides: --accept-loss REASON puts it into service."
+        )
     if not plan.single_updates:
         yield _SECURE_AGGREGATION
     if is_local:

@@ -30,6 +30,7 @@ from .transition_details import PROMOTED as PROMOTED
 from .transition_details import RECEIVED as RECEIVED
 from .transition_details import RETAINED as RETAINED
 from .transition_details import SERVER_STEP as SERVER_STEP
+from .transition_details import UNDECIDED as UNDECIDED
 from .transition_details import VERIFIED as VERIFIED
 from .transition_details import BaselineCounts as BaselineCounts
 from .transition_details import ClassCounts as ClassCounts
@@ -50,6 +51,7 @@ from .transition_details import ServerStepDetails as ServerStepDetails
 from .transition_details import StartDetails as StartDetails
 from .transition_details import Transition as Transition
 from .transition_details import TransitionDetails as TransitionDetails
+from .transition_details import UndecidedDetails as UndecidedDetails
 from .transition_details import UnusedWeights as UnusedWeights
 from .transition_details import VerificationDetails as VerificationDetails
 from .transition_details import read_transition as read_transition

@@ -3,6 +3,7 @@
     received → planned → local step → guarded → post-training, round by round → verified → promoted
                        ↘ server step (a rung without the leaver) ↗
     a rung that fails → escalated → the next rung, or rolled back if there is none
+    retraining that lost accuracy → undecided → verified, once a person accepts that
 
 Everything is read from the journal alone: a process that resumes after a kill sees the same.
 """
@@ -28,6 +29,7 @@ from secede.erasure.storage.transition_details import (
     REFUSED,
     ROLLED_BACK,
     SERVER_STEP,
+    UNDECIDED,
     VERIFIED,
     BaselineCounts,
     ComputedDetails,
@@ -39,11 +41,12 @@ from secede.erasure.storage.transition_details import (
     StartDetails,
     Transition,
     TransitionDetails,
+    UndecidedDetails,
     VerificationDetails,
     read_transition,
 )
 from secede.erasure.types import MAX_SAFE_INTEGER
-from secede.errors import RecordError
+from secede.errors import LossError, RecordError
 from secede.federation.cost import Cost
 
 # Planned again: the serving model changed meanwhile, or a kept state is damaged.
@@ -53,7 +56,8 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     LOCAL_STEP: (GUARDED, ESCALATED, PLANNED, REFUSED),
     SERVER_STEP: (POST_TRAINING, ESCALATED, PLANNED, REFUSED),
     GUARDED: (POST_TRAINING, ESCALATED, PLANNED, REFUSED),
-    POST_TRAINING: (POST_TRAINING, VERIFIED, ESCALATED, PLANNED, REFUSED),
+    POST_TRAINING: (POST_TRAINING, VERIFIED, UNDECIDED, ESCALATED, PLANNED, REFUSED),
+    UNDECIDED: (VERIFIED, PLANNED, REFUSED),
     ESCALATED: (LOCAL_STEP, SERVER_STEP, ESCALATED, ROLLED_BACK, PLANNED, REFUSED),
     VERIFIED: (PROMOTED, PLANNED, REFUSED, ROLLED_BACK),
     PROMOTED: (),
@@ -157,6 +161,16 @@ class Progress:
     def verification(self) -> VerificationDetails:
         """What was measured at the end of this rung."""
         return self._last_of(VerificationDetails, "verification")
+
+    def check_decided(self) -> None:
+        """Raise LossError if a person must accept first what retraining lost."""
+        details = self.last.details
+        if isinstance(details, UndecidedDetails):
+            raise LossError(
+                f"retraining without {self.entry.client} lost accuracy: {details.reason}; the old "
+                "model stays until a person accepts that: run the same command (`secede erase`, "
+                "`secede flower erase`) with --accept-loss REASON, which the receipt states"
+            )
 
     @property
     def baseline(self) -> BaselineCounts | None:

@@ -31,7 +31,7 @@ from secede.federation.cost import Cost
 RECEIVED, PLANNED, REFUSED = "received", "planned", "refused"
 LOCAL_STEP, SERVER_STEP, GUARDED = "local-step", "server-step", "guarded"
 POST_TRAINING, ESCALATED, VERIFIED = "post-training", "escalated", "verified"
-PROMOTED, ROLLED_BACK = "promoted", "rolled-back"
+UNDECIDED, PROMOTED, ROLLED_BACK = "undecided", "promoted", "rolled-back"
 
 LEAVER: Literal["leaver"] = "leaver"
 RETAINED: Literal["retained"] = "retained"
@@ -273,6 +273,15 @@ class EscalationDetails(TransitionDetails):
         return super().scalars() | (self.exchange.scalars() if self.exchange else {})
 
 
+class UndecidedDetails(TransitionDetails):
+    """Retraining lost more accuracy than the margin: a person decides whether it may serve."""
+
+    state: ClassVar[str] = UNDECIDED
+    ledger_fields = frozenset({"plan"})
+    plan: Digest
+    reason: str  # what the gate says
+
+
 class VerificationDetails(ComputedDetails):
     """The last round's model was measured: all that the receipt says of it."""
 
@@ -338,6 +347,7 @@ _MODELS: dict[str, type[TransitionDetails]] = {
         GuardDetails,
         RoundDetails,
         EscalationDetails,
+        UndecidedDetails,
         VerificationDetails,
         PromotionDetails,
         RefusalDetails,

@@ -25,6 +25,7 @@ from secede.erasure.documents import (
 )
 from secede.erasure.planning.options import (
     EraseOptions,
+    accepted_loss,
     check_options,
     differ_from_plan,
     options_to_json,
@@ -44,6 +45,7 @@ from secede.erasure.storage import (
     QUOTA,
     RECEIVED,
     SERVER_STEP,
+    UNDECIDED,
     VERIFIED,
     ClosingDetails,
     Entry,
@@ -194,7 +196,8 @@ def erase(
     """Carry request `number` to its end and return how it ended.
 
     RecordError names the process that works in this home already; SilentError says that the leaver
-    may still answer. `options` count until there is a plan, which keeps them.
+    may still answer, LossError that a person must accept what retraining lost. `options` count
+    until there is a plan, which keeps them; `accept_loss` counts whenever it is given.
     """
     options = options or EraseOptions()
     with open_session(home, backend, number, key, clock, held=lock) as session:
@@ -208,6 +211,7 @@ def erase(
                 f"request {number} already has a plan ({progress.state}) with other options: the "
                 "ones given now are ignored"
             )
+        session.accepted_loss = accepted_loss(progress, options)
         while not session.progress.ended:
             _advance(session, options)
         _notify(session)
@@ -273,6 +277,7 @@ _STEPS: Mapping[str, Callable[[ErasureSession], None]] = {
     GUARDED: post_training.begin,
     SERVER_STEP: post_training.begin,
     POST_TRAINING: post_training.proceed,
+    UNDECIDED: post_training.decide,
     VERIFIED: promotion.promote,
 }
 

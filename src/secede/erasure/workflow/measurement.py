@@ -18,6 +18,7 @@ from secede.erasure.storage import (
     BaselineCounts,
     ClassCounts,
     RoundDetails,
+    UndecidedDetails,
     UnusedWeights,
     VerificationDetails,
 )
@@ -39,6 +40,8 @@ NOTHING = (
     "No model retrained without the client was there to compare with: whether this one forgot as "
     "retraining would stays undetermined."
 )
+LOST = "Retraining lost more accuracy than the margins allow: {reason}."
+ACCEPTED = "A person accepted this loss: {reason}"
 ABSENT = "The client was not there to measure on its own samples."
 RETURNED = (
     "No round of post-training was needed: the model in service is the state that the client "
@@ -146,6 +149,9 @@ def _limits(session: ErasureSession, baseline: BaselineCounts) -> list[str]:
     first, last = progress.rounds[0], progress.rounds[-1]
     is_local = step.rung == "local-step"
     limits = [ITSELF if step.rung == "retraining" else NOTHING]
+    if isinstance(progress.last.details, UndecidedDetails):
+        limits.append(LOST.format(reason=progress.last.details.reason))
+        limits.append(ACCEPTED.format(reason=session.accepted_loss))
     if is_local and not last.round:
         limits.append(RETURNED)
     if progress.guard is not None and progress.guard.report.centre == "global":

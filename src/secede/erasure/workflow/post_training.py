@@ -1,11 +1,14 @@
 """Post-training: rounds of the retained clients, each counted by them before the next one.
 
 It ends as soon as another round is not worth it and the gate is passed. A gate that is still shut
-after the last round gives the rung up. In the first round after a start that carries the leaver,
-weights that the retained clients' training does not use are taken out (`unused_weights.py`): they
-answer next to none of these clients' samples, and so can hold little but what the leaver put there.
-A second round follows, so that the model is a plain mean again, out of which the next leaver can be
-taken. Whoever trusts the leaver may keep unused weights.
+after the last round gives the rung up. Nobody stays in a model because it is better with them:
+what the last rung, retraining, loses is for a person to accept.
+
+In the first round after a start that carries the leaver, weights that the retained clients'
+training does not use are taken out (`unused_weights.py`): they answer next to none of these
+clients' samples, and so can hold little but what the leaver put there. A second round follows, so
+that the model is a plain mean again, out of which the next leaver can be taken. Whoever trusts the
+leaver may keep unused weights.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from secede.erasure.storage import (
     ClassCounts,
     GateResult,
     RoundDetails,
+    UndecidedDetails,
     UnusedWeights,
 )
 from secede.erasure.workflow.attempt import escalate, or_escalate, run_method
@@ -63,7 +67,8 @@ def check_gate(
         baseline = recounted = BaselineCounts(
             right=sums.right, samples=sums.samples, counted_by=digest(both)
         )
-    loss = gate.find_loss(plan.margins, read_counts(baseline), total)
+    by_class = participants.session.step.rung != "retraining"
+    loss = gate.find_loss(plan.margins, read_counts(baseline), total, by_class=by_class)
     veto = None if loss else _veto(participants, state, read_counts(baseline))
     result = GateResult(
         counts=ClassCounts(right=total.right, samples=total.samples),
@@ -140,9 +145,19 @@ def proceed(session: ErasureSession) -> None:
         escalate(session, "unchanged", "the model is one that served before: it is out of use")
     elif not last.passed:
         reason = "nobody counted" if last.gate is None else last.gate.reason
-        escalate(session, "gate-failed", reason + _removed(progress.rounds))
+        if session.step is plan.ladder[-1] and session.step.rung == "retraining":
+            session.advance(UndecidedDetails(plan=plan.digest(), reason=reason))
+        else:
+            escalate(session, "gate-failed", reason + _removed(progress.rounds))
     else:
         verify(session)
+
+
+def decide(session: ErasureSession) -> None:
+    """Go on with a retrained model that lost accuracy; LossError until a person accepts that."""
+    if not session.accepted_loss:
+        session.progress.check_decided()
+    verify(session)
 
 
 def _train_round(session: ErasureSession, last: RoundDetails) -> None:

@@ -81,6 +81,7 @@ class ErasureSession:
     holder: Holder
     clock: Callable[[], datetime]
     number: int
+    accepted_loss: str = ""  # why a person accepts that retraining loses accuracy
     _progress: Progress | None = field(default=None, init=False)
     _saved_head: Head | None = field(default=None, init=False)
     _plans: dict[str, Plan] = field(default_factory=dict, init=False)

@@ -17,6 +17,7 @@ from secede.erasure import (
     Home,
     Journal,
     ModelRegistry,
+    Progress,
     lock_home,
     read_bounded,
     verify_receipt,
@@ -112,11 +113,16 @@ def last_request(folder: Path, leaver: str) -> Entry | None:
 
 
 def verified_result(folder: Path, leaver: str) -> ErasureResult:
-    """Return the result of erasing `leaver`, with its receipt verified against the ledger."""
+    """Return the result of erasing `leaver`, with its receipt verified against the ledger.
+
+    LossError if a person must accept first what retraining lost.
+    """
     entry = last_request(folder, leaver)
     if entry is None:
         raise RecordError(f"{folder} has no request to erase {leaver}")
     if entry.state != PROMOTED:
+        with Journal(Home(folder).journal, read_only=True) as journal:
+            Progress.read(journal, entry).check_decided()
         raise RolledBackError(f"{entry.client} was not erased: {entry.state}")
     return _verified(Home(folder), entry)
 

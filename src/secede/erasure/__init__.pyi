@@ -25,6 +25,7 @@ from .documents.data_commitment import prove_sample as prove_sample
 from .documents.ledger_rows import Head as Head
 from .documents.ledger_rows import ModelBody as ModelBody
 from .documents.plan import GuardLimits as GuardLimits
+from .documents.plan import Margins as Margins
 from .documents.plan import Plan as Plan
 from .documents.receipt import BY_OPERATOR as BY_OPERATOR
 from .documents.receipt import MAX_RECEIPT_BYTES as MAX_RECEIPT_BYTES

@@ -228,6 +228,19 @@ def test_a_plan_without_the_leaver_does_not_speak_of_its_step(
     assert "The next rung is taken if the gate fails; after the last one" in shown
 
 
+def test_margins_are_in_plan_and_receipt(
+    home_and_request: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, path = home_and_request
+    how: dict[str, Any] = {"margin": 2.5, "class_margin": 20.0}
+    erase(home, path, dry_run=True, json=False, **how)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Gate: a loss of at most 2.5 points over all samples, 20 of a class" in shown
+    erase(home, path, **SMALL, **how)
+    settings = small.told(home)["method"]["settings"]
+    assert (settings["margins.overall"], settings["margins.per_class"]) == (0.025, 0.2)
+
+
 def test_rounds_of_retraining_are_called_so(
     home_and_request: tuple[Home, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

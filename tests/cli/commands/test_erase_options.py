@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from secede.cli.commands.erase import EraseArguments, with_erase_options
+from secede.erasure.documents.plan import Margins
 from secede.erasure.planning.options import EraseOptions
 from secede.errors import ConfigError
 
@@ -26,6 +27,8 @@ from secede.errors import ConfigError
         ({"set_": ["second-choice.epoch=3"]}, "did you mean 'epochs'"),
         ({"set_": ["a.b=3"]}, "unknown method 'a'"),
         ({"backups_until": datetime(2020, 1, 1)}, "2020-01-01 is past"),
+        ({"margin": float("nan")}, "--margin nan with --class-margin 10.0 cannot be used"),
+        ({"class_margin": 101.0}, "per_class"),
         ({"accept_loss": "two\nlines"}, "--accept-loss needs a reason of 1 to 250"),
     ],
 )
@@ -60,6 +63,8 @@ def test_every_option_reaches_the_library() -> None:
         keep_unused_weights=True,
         measure_at_leaver=True,
         backups_until=datetime(2999, 1, 31),
+        margin=2.5,
+        class_margin=20.0,
         accept_loss="consent withdrawn",
     ).options()
     assert (options.min_rounds, options.max_rounds, options.max_server_rounds) == (0, 7, 7)
@@ -68,6 +73,7 @@ def test_every_option_reaches_the_library() -> None:
     assert (options.wait.total_seconds(), options.quorum) == (3600.0, 0.9)
     assert options.guard.min_distance == 0.5
     assert (options.keep_unused_weights, options.measure_at_leaver) == (True, True)
+    assert options.margins == Margins(overall=0.025, per_class=0.2)
     assert options.accept_loss == "consent withdrawn"
     assert options.backups_until is not None
     assert f"{options.backups_until:%Y-%m-%d %z}" == "2999-01-31 +0000"
@@ -87,5 +93,10 @@ def test_a_command_takes_the_options_in_the_place_of_its_parameter() -> None:
     ended = CliRunner().invoke(app, ["a", "--quorum", "0.75", "--method", "retrain", "--last"])
     assert ended.exit_code == 0, ended.output
     assert taken == [("a", EraseArguments(quorum=0.75, method=["retrain"]), True)]
-    for wrong in (["--aggregation", "middle"], ["--min-distance", "-1"], ["--quorum", "2"]):
+    for wrong in (
+        ["--aggregation", "middle"],
+        ["--min-distance", "-1"],
+        ["--quorum", "2"],
+        ["--margin", "101"],
+    ):
         assert CliRunner().invoke(app, ["a", *wrong]).exit_code == 2

@@ -157,6 +157,22 @@ def test_a_large_loss_in_one_class_fails() -> None:
     assert reason.startswith("class 1: accuracy fell from 95.0% to 75.0% of 1,000")
 
 
+def test_a_class_may_fall_where_all_samples_together_surely_rise() -> None:
+    # Class 1 was inflated; class 0 rises by 30 points, or by a fifth of a point.
+    before, after = counts((600, 1000), (290, 300)), counts((900, 1000), (200, 300))
+    assert find_loss(MARGINS, before, after) is None
+    reason = find_loss(MARGINS, before, counts((692, 1000), (200, 300)))
+    assert reason is not None
+    assert reason.startswith("class 1: accuracy fell from 96.7% to 66.7%")
+
+
+def test_no_class_is_judged_after_retraining() -> None:
+    before, after = counts((950, 1000), (100, 100)), counts((950, 1000), (0, 100))
+    assert find_loss(Margins(overall=0.1), before, after) is not None
+    assert find_loss(Margins(overall=0.1), before, after, by_class=False) is None
+    assert find_loss(MARGINS, before, counts((0, 1000), (0, 100)), by_class=False) is not None
+
+
 def test_a_loss_that_may_be_chance_passes() -> None:
     # 6 points are more than the margin of 5, but with 300 samples the interval reaches below it.
     assert find_loss(MARGINS, counts((285, 300)), counts((267, 300))) is None

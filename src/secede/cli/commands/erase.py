@@ -25,7 +25,7 @@ from secede.cli.shared import HomeFolder, Json, naming, print_json
 from secede.errors import ConfigError, RequestError, RolledBackError, StoppedError, TrustError
 
 if TYPE_CHECKING:
-    from secede.erasure import EraseOptions, GuardLimits, Outcome
+    from secede.erasure import EraseOptions, GuardLimits, Margins, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +132,25 @@ class EraseArguments:
         ),
     ] = None
 
+    margin: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=100,
+            metavar="POINTS",
+            help="Loss of accuracy over all samples that the gate allows, as in --margin 2.5.",
+        ),
+    ] = 5.0
+    class_margin: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=100,
+            metavar="POINTS",
+            help="The same for a class, as in --class-margin 20. A class may fall further where "
+            "all samples together rise, and after retraining.",
+        ),
+    ] = 10.0
     accept_loss: Annotated[
         str | None,
         typer.Option(
@@ -163,6 +182,7 @@ class EraseArguments:
             max_server_rounds=default.max_server_rounds if limit is None else limit,
             min_rounds=self.min_rounds,
             mean=self.aggregation,
+            margins=_margins(self.margin, self.class_margin),
             leaver_timeout=self.leaver_timeout,
             wait=timedelta(hours=self.wait_hours),
             guard=_limits(self.min_distance),
@@ -238,6 +258,20 @@ def _limits(min_distance: float) -> GuardLimits:
     except ValidationError as error:
         reason = describe_errors(error)
         raise ConfigError(f"--min-distance {min_distance} cannot be used: {reason}") from error
+
+
+def _margins(overall: float, per_class: float) -> Margins:
+    from pydantic import ValidationError
+
+    from secede.erasure import Margins, describe_errors
+
+    try:
+        return Margins(overall=overall / 100, per_class=per_class / 100)
+    except ValidationError as error:
+        reason = describe_errors(error)
+        raise ConfigError(
+            f"--margin {overall} with --class-margin {per_class} cannot be used: {reason}"
+        ) from error
 
 
 def _settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:

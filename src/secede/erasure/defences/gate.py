@@ -122,8 +122,10 @@ def find_loss(
     Otherwise return the reason: the lower end of a loss's interval is above its margin, or there
     are too few samples to tell. From round to round a class's accuracy swings by more than an
     erasure costs, so a loss that may be chance rolls nothing back (docs/threats.md has what honest
-    erasures measure). Classes of few samples do not decide; those that only the leaver held have
-    none. After retraining none does (`by_class`): a class is as good as the others make it.
+    erasures measure). A class may fall where all samples together surely rise: the leaver may have
+    inflated it, at the others' cost. Classes of few samples do not decide; those that only the
+    leaver held have none. After retraining no class does (`by_class`): each is as good as the
+    others make it.
     """
     if before.samples != after.samples:
         raise GuardError("the counts before and after are not of the same samples")
@@ -133,8 +135,10 @@ def find_loss(
     loss = accuracy_loss(was, now, margins.level)
     if loss.low > margins.overall:
         return _reason("all samples", was, now, loss, margins.overall)
+    if not by_class or loss.high < 0:
+        return None
     for label, samples in enumerate(before.samples):
-        if not by_class or samples < margins.min_samples:
+        if samples < margins.min_samples:
             continue
         was, now = before.of_class(label), after.of_class(label)
         loss = accuracy_loss(was, now, margins.level)

@@ -88,7 +88,8 @@ def _notes(plan: Plan) -> Iterator[str]:
     yield f"Who takes part: {names} ({len(plan.retained)}){leaver}"
     yield (
         f"Gate: a loss of at most {100 * margins.overall:g} points over all samples, "
-        f"{100 * margins.per_class:g} of a class with {margins.min_samples} or more."
+        f"{100 * margins.per_class:g} of a class with {margins.min_samples} or more, unless all "
+        "samples together surely rise."
     )
     yield f"Updates are joined by {MEANS[plan.mean]} ({'; '.join(MEAN_LIMITS[plan.mean])})."
     yield (

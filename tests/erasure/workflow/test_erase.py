@@ -299,6 +299,30 @@ def test_backups_and_margins_are_stated(home: Home) -> None:
     assert told["verification"]["margin_points"] == 3.0
 
 
+@pytest.mark.parametrize("withdrawn", [False, True])
+def test_what_the_server_ended_does_not_lock_a_client_out(home: Home, withdrawn: bool) -> None:
+    # Three of them kept a client from asking for 30 days, the law's whole term.
+    for _ in range(3):
+        erase.close_request(
+            home,
+            SimulatedBackend(home),
+            erase.receive(home, small.ask(home), NOW).id,
+            "not now",
+            key=home.server_key(),
+            clock=lambda: NOW,
+            withdrawn=withdrawn,
+        )
+    if withdrawn:
+        with pytest.raises(RequestError, match="made 3 requests within 30 days, the limit is 3"):
+            erase.receive(home, small.ask(home), NOW)
+    else:
+        ground = Hostile(home, retained=small.broken, malicious=3)
+        entry = erase.receive(home, small.ask(home), NOW)
+        how = small.options(max_rounds=0, max_server_rounds=0)
+        assert small.erase(home, entry.id, ground=ground, how=how).state == "rolled-back"
+        assert erase.receive(home, small.ask(home), NOW).open
+
+
 def test_a_request_of_another_federation_is_refused_at_the_door(home: Home) -> None:
     asked = unverified_request(small.ask(home))
     from secede.erasure.signing.keys import load_private_key

@@ -94,13 +94,19 @@ def close(
     number: Number,
     folder: HomeFolder,
     reason: Annotated[str, typer.Option(help="Reason, in one line, for journal and client.")],
+    withdrawn: Annotated[
+        bool,
+        typer.Option(
+            "--withdrawn", help="The client withdrew the request: it counts against its quota."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """End an open request without erasing.
 
     The request ends as refused. Candidate models are destroyed, and the serving model stays.
 
-    Example: secede requests close 3 --home home --reason "withdrawn by the client"
+    Example: secede requests close 3 --home home --reason "stays after all" --withdrawn
     """
     from secede.erasure import Home, close_request
     from secede.simulation.backend import SimulatedBackend
@@ -114,6 +120,7 @@ def close(
         reason,
         key=home.server_key(),
         clock=lambda: datetime.now(UTC),
+        withdrawn=withdrawn,
     )
     if json:
         row = {"request": number, "client": outcome.client, "state": outcome.state}
@@ -130,6 +137,8 @@ def quota(
     json: Json = False,
 ) -> None:
     """Set how many requests a client may make in 30 days.
+
+    Requests that the server refused, closed or rolled back do not count.
 
     Example: secede requests quota site-3 10 --home home
     """

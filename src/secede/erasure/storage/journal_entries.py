@@ -20,9 +20,12 @@ DETAILS_BYTES = 8 << 20  # four counts for each of 100,000 classes are the most 
 ENTRY_COLUMNS = """id, client, digest, received, acknowledged, due, extended, reason, status,
     (SELECT state FROM transitions WHERE request = id ORDER BY number DESC LIMIT 1)"""
 
-QUOTA = 3  # requests of a client within QUOTA_PERIOD
+QUOTA = 3  # requests of a client within QUOTA_PERIOD, those that the server ended not counted
 QUOTA_PERIOD = timedelta(days=30)
 _REASON_LENGTH = 300
+# Ended by the server without an erasure: that must not keep a client from asking again.
+_BY_SERVER = """EXISTS (SELECT 1 FROM transitions WHERE request = id
+    AND state IN ('refused', 'rolled-back') AND json_extract(details, '$.withdrawn') IS NOT 1)"""
 
 # For each state those that may follow it; a request is closed where none can.
 Allowed = Mapping[str, Collection[str]]
@@ -268,7 +271,8 @@ def _check_quota(connection: sqlite3.Connection, client: str, now: datetime, quo
     own = connection.execute("SELECT most FROM quotas WHERE client = ?", (client,)).fetchone()
     limit = own[0] if own else quota
     recent = connection.execute(
-        "SELECT received FROM requests WHERE client = ? AND received > ? ORDER BY received",
+        f"SELECT received FROM requests WHERE client = ? AND received > ? AND NOT {_BY_SERVER} "
+        "ORDER BY received",
         (client, format_time(now - QUOTA_PERIOD)),
     ).fetchall()
     if len(recent) < limit:

@@ -329,6 +329,7 @@ class RefusalDetails(ClosingDetails):
     """The request could not be done for, or was closed."""
 
     state: ClassVar[str] = REFUSED
+    withdrawn: bool = False  # by the client: it counts against its quota
 
 
 class RollbackDetails(ClosingDetails):

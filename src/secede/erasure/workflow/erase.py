@@ -226,10 +226,12 @@ def close_request(
     *,
     key: PrivateKey,
     clock: Callable[[], datetime],
+    withdrawn: bool = False,
 ) -> Outcome:
     """End an open request without erasing, for a reason; what was tried for it is destroyed.
 
-    The client gets a signed notice of it.
+    The client gets a signed notice of it. One that the client has `withdrawn` counts against its
+    quota.
     """
     check_reason(reason, "closing a request")
     with open_session(home, backend, number, key, clock) as session:
@@ -239,7 +241,7 @@ def close_request(
             raise RequestError(
                 f"request {number} cannot be closed: its model serves already; let it end"
             )
-        promotion.refuse(session, reason)
+        promotion.refuse(session, reason, withdrawn=withdrawn)
         _notify(session)
         return outcome(home, session.progress)
 

@@ -67,22 +67,24 @@ def is_promoted(session: ErasureSession) -> bool:
 def roll_back(session: ErasureSession, reason: str | None = None) -> None:
     """End without a new model: the one from before stays, what was tried is destroyed."""
     usual = "no rung is left; the model from before stays in service"
-    _close(session, RollbackDetails, reason or usual)
+    failed = len(session.progress.failures)
+    _close(session, RollbackDetails(reason=reason or usual, failed_rungs=failed))
 
 
-def refuse(session: ErasureSession, reason: str) -> None:
-    """End because the request cannot be carried out."""
-    _close(session, RefusalDetails, reason)
+def refuse(session: ErasureSession, reason: str, *, withdrawn: bool = False) -> None:
+    """End because the request cannot be carried out, or its client has withdrawn it."""
+    failed = len(session.progress.failures)
+    _close(session, RefusalDetails(reason=reason, failed_rungs=failed, withdrawn=withdrawn))
 
 
-def _close(session: ErasureSession, kind: type[ClosingDetails], reason: str) -> None:
+def _close(session: ErasureSession, details: ClosingDetails) -> None:
     progress = session.progress
     session.renew_lease()
     session.state_files.destroy()
     session.backend.roll_back()
     for what, digest in progress.models:
         session.append_row(DestroyedBody(request=progress.entry.digest, what=what, digest=digest))
-    session.advance(kind(reason=reason, failed_rungs=len(progress.failures)))
+    session.advance(details)
 
 
 def _rehearse(session: ErasureSession, verified: VerificationDetails) -> None:

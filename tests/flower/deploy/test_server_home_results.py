@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.flower.small import NOW, Federation
+from harness.flower.small import NOW, OPTIONS, Federation
 from secede.erasure.documents.request import new_request, sign_request
 from secede.erasure.receipts.verify import countersign_receipt
 from secede.erasure.signing.keys import generate_key_pair, load_private_key
 from secede.erasure.storage.home import Home
-from secede.errors import ConfigError, RecordError, RolledBackError
+from secede.errors import ConfigError, LossError, RecordError, RolledBackError
 from secede.flower.deploy import server_home
 
 
@@ -48,6 +49,20 @@ def test_what_an_auditor_signed_too_still_holds(tmp_path: Path) -> None:
     path.write_bytes(countersign_receipt(path.read_bytes(), load_private_key(key)))
     assert server_home.earlier_result(home.path, "name:site-1") == before
     assert server_home.verified_result(home.path, "name:site-1") == before
+
+
+def test_a_loss_by_retraining_waits_for_a_decision_in_a_later_run(tmp_path: Path) -> None:
+    federation = Federation(tmp_path)
+    federation.train(2)
+    home = federation.store.path
+    strict = replace(OPTIONS, margins=OPTIONS.margins.model_copy(update={"min_samples": 10**6}))
+    with pytest.raises(LossError, match=r"`secede flower erase`.* with --accept-loss REASON"):
+        federation.erase("name:site-1", options=strict)
+    with pytest.raises(LossError, match="retraining without site-1 lost accuracy"):
+        server_home.verified_result(home, "name:site-1")
+    accepting = replace(OPTIONS, accept_loss="objection upheld")
+    assert federation.erase("name:site-1", options=accepting).rung == "retraining"
+    assert server_home.verified_result(home, "name:site-1").client == "site-1"
 
 
 def test_a_request_that_was_refused_later_hides_no_erasure(tmp_path: Path) -> None:

@@ -313,11 +313,11 @@ def erase(
         number = runs.run(project, config, timeout=timeout, show=logger.info)
     except SecedeError:
         after = server_home.last_request(home, leaver)
-        if after is not None and after.open and after.state == UNDECIDED:
-            if not options.accept_loss:
-                server_home.verified_result(home, leaver)  # raises: a person must decide
-        elif after != before and after is not None and not after.open:
-            server_home.verified_result(home, leaver)  # raises if the erasure was rolled back
+        if after is not None and (
+            (after != before and not after.open)
+            or (after.state == UNDECIDED and not options.accept_loss)
+        ):  # raises if the erasure was rolled back, or if a person must decide
+            server_home.verified_result(home, leaver)
         raise
     result = server_home.earlier_result(home, leaver) or server_home.verified_result(home, leaver)
     _print_result(result, number, again=result == earlier, as_json=json)

@@ -4,11 +4,13 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -206,3 +208,34 @@ def test_the_two_keys_of_a_pair_may_lie_in_different_folders(tmp_path: Path) -> 
     assert load_private_key(private).public_key.keyid == load_public_key(public).keyid
     with pytest.raises(ConfigError, match="exists and is not replaced"):
         generate_key_pair(tmp_path / "other", "north", public_folder=tmp_path / "all")
+
+
+PRIME = 2**255 - 19
+OF_ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+WEAK = [
+    (y + turns * PRIME) | sign << 255
+    for y in (0, 1, PRIME - 1, OF_ORDER_8, PRIME - OF_ORDER_8)
+    for turns in (0, 1)
+    for sign in (0, 1)
+    if y + turns * PRIME < 2**255
+]
+
+
+@pytest.mark.parametrize("point", [*WEAK, PRIME + 3], ids=lambda point: f"{point:064x}"[-8:])
+def test_a_key_for_which_anybody_can_sign_is_refused(tmp_path: Path, point: int) -> None:
+    key = Ed25519PublicKey.from_public_bytes(point.to_bytes(32, "little"))
+    path = tmp_path / "auditor.pub"
+    path.write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    with pytest.raises(ConfigError, match="small order or not in its one encoding"):
+        load_public_key(path)
+
+
+@pytest.mark.parametrize("point", WEAK, ids=lambda point: f"{point:064x}"[-8:])
+def test_the_refused_keys_need_no_private_one(point: int) -> None:
+    key = Ed25519PublicKey.from_public_bytes(point.to_bytes(32, "little"))
+    constant, held = (1).to_bytes(32, "little") + bytes(32), 0
+    for number in range(400):
+        with suppress(InvalidSignature):
+            key.verify(constant, str(number).encode())
+            held += 1
+    assert held

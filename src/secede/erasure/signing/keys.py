@@ -38,6 +38,10 @@ AUDITORS = "auditors"  # the folder of auditors' public keys, among those of ser
 _MAX_KEY_BYTES = 4096  # of a file; an Ed25519 key takes about 120
 _MAX_KEYS = 100_000  # of a keyring
 _PUBLIC_PEM = b"-----BEGIN PUBLIC KEY-----"
+# The y of the points whose order divides 8. A signature without a private key holds for such keys.
+_PRIME = 2**255 - 19
+_SMALL_ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+_SMALL_ORDER = {0, 1, _PRIME - 1, _SMALL_ORDER_8, _PRIME - _SMALL_ORDER_8}
 
 
 class Keyring(dict[str, PublicKey]):
@@ -147,6 +151,12 @@ def parse_public_key(pem: bytes, source: str) -> PublicKey:
         key = None
     if not isinstance(key, Ed25519PublicKey):
         raise ConfigError(f"{source} is not an Ed25519 public key in PEM: expected a file NAME.pub")
+    y = int.from_bytes(key.public_bytes_raw(), "little") % 2**255  # the last bit is x's sign
+    if y >= _PRIME or y in _SMALL_ORDER:
+        raise ConfigError(
+            f"{source} is a point of small order or not in its one encoding: anybody could sign for "
+            "such a key; make a pair with secede keygen"
+        )
     return SSlibKey.from_crypto(key)
 
 

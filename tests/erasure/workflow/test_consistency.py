@@ -10,12 +10,14 @@ import pytest
 
 from harness.erasure import small
 from harness.erasure.tampering import tamper
+from secede import state as states
 from secede.cli.commands import ledger as commands
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import ModelRegistry
-from secede.errors import RecordError, TrustError
+from secede.erasure.workflow import erase as workflow
+from secede.errors import RecordError, SecedeError, TrustError
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +177,144 @@ def test_the_registry_tells_its_erasures(home: Home) -> None:
         ((client, model, request),) = registry.erasures()
     assert (client, model) == ("site-0", small.serving(home))
     assert request == small.course(home).entry.digest
+
+
+@pytest.fixture(scope="module")
+def erased_twice(
+    homes: tuple[Home, Home], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Home, Home]:
+    """A home after its second erasure, and the one before it."""
+    after = small.copy(homes[1], tmp_path_factory.mktemp("twice") / "home")
+    small.erase(after, small.receive(after, "site-1").id)
+    return after, homes[1]
+
+
+def in_journal(statement: str) -> Callable[[Home], None]:
+    return lambda home: tamper(home.journal, statement)
+
+
+def in_registry(statement: str) -> Callable[[Home], None]:
+    return lambda home: tamper(home.registry, statement)
+
+
+def cut(home: Home, rows: int) -> None:
+    """Cut the ledger's last rows, and set the journal's head back with it."""
+    tamper(home.ledger, f"DELETE FROM rows WHERE number > (SELECT max(number) - {rows} FROM rows)")
+    with Journal(home.journal) as journal, Ledger(home.ledger) as ledger:
+        journal.save_ledger_head(ledger.head())
+
+
+def swap_receipts(home: Home) -> None:
+    one, two = (home.receipt_path(small.course(home, n).entry.digest) for n in (1, 2))
+    one.write_bytes(two.read_bytes())
+
+
+def alter_model(home: Home) -> None:
+    state = small.model(home)
+    name = next(iter(state))
+    states.save({**state, name: state[name] + 1}, home.model_path(small.serving(home)))
+
+
+def replace_first(pattern: str, content: bytes | None) -> Callable[[Home], None]:
+    def change(home: Home) -> None:
+        path = sorted(home.path.glob(pattern))[0]
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+
+    return change
+
+
+ALTERED: dict[str, tuple[str, Callable[[Home], None]]] = {
+    "ledger's last two rows cut": ("does not name", lambda home: cut(home, 2)),
+    "receipt of another client": ("not the receipt|does not name", swap_receipts),
+    "journal: client": (
+        "the client of request 1",
+        in_journal("UPDATE requests SET client = 'site-3' WHERE id = 1"),
+    ),
+    "journal: due": (
+        "the due date of request 1",
+        in_journal("UPDATE requests SET due = '2030-01-01T00:00:00Z' WHERE id = 1"),
+    ),
+    "journal: received": (
+        "the journal on request 1",
+        in_journal("UPDATE requests SET received = '2026-11-01T00:00:00Z' WHERE id = 1"),
+    ),
+    "journal: acknowledged": (
+        "the journal on request 1",
+        in_journal("UPDATE requests SET acknowledged = '2030-01-01T00:00:00Z' WHERE id = 1"),
+    ),
+    "journal: acknowledged by nobody": (
+        "the journal on request 1",
+        in_journal("UPDATE requests SET acknowledged = NULL WHERE id = 1"),
+    ),
+    "journal: status": (
+        "the status of request 1",
+        in_journal("UPDATE requests SET status = 'open' WHERE id = 1"),
+    ),
+    "journal: head": ("does not name the end", in_journal("DELETE FROM ledger")),
+    "serving model superseded": (
+        "serves by the ledger, none",
+        in_registry("UPDATE models SET status = 'superseded' WHERE status = 'serving'"),
+    ),
+    "serving model retired": (
+        "serves by the ledger, none",
+        in_registry("UPDATE models SET status = 'retired' WHERE status = 'serving'"),
+    ),
+    "ghost among the carriers": (
+        "'ghost', who had no part",
+        in_registry("INSERT INTO contributions SELECT digest, 'ghost' FROM models"),
+    ),
+    "ghost in the serving model": (
+        "'ghost', who had no part",
+        in_registry(
+            "INSERT INTO contributions SELECT digest, 'ghost' FROM models WHERE status = 'serving'"
+        ),
+    ),
+    "runs renamed": ("another parent, run", in_registry("UPDATE models SET run = 'south'")),
+    "rounds renumbered": ("or round", in_registry("UPDATE models SET round = 99")),
+    "sketch deleted": ("fingerprint of", replace_first("sketches/*.json", None)),
+    "sketch replaced": ("fingerprint of", replace_first("sketches/*.json", b"[]")),
+    "sketch of an update replaced": (
+        "fingerprint of update",
+        replace_first("sketches/updates/*.json", b"[]"),
+    ),
+    "seed deleted": ("fingerprint of model", replace_first("sketches/seed", None)),
+    "seed replaced": ("fingerprint of model", replace_first("sketches/seed", bytes(32))),
+    "plan deleted": ("plans/.* missing", replace_first("plans/*.json", None)),
+    "recipe altered": ("recipe.json", replace_first("recipe.json", b"{}")),
+    "model's file altered": ("not the model that was registered", alter_model),
+}
+
+
+@pytest.mark.parametrize("alteration", ALTERED)
+def test_what_is_altered_anywhere_is_found_before_any_work(
+    erased_twice: tuple[Home, Home], tmp_path: Path, alteration: str
+) -> None:
+    told, change = ALTERED[alteration]
+    home = small.copy(erased_twice[0], tmp_path / "home")
+    commands.verify(home.path, json=True)
+    asked = small.ask(home, "site-2")
+    change(home)
+    with pytest.raises(SecedeError, match=told):
+        commands.verify(home.path, json=True)
+    with pytest.raises(SecedeError, match=told):
+        workflow.receive(home, asked, small.NOW)
+    with Journal(home.journal) as journal:
+        number = journal.entries()[-1].id
+    with pytest.raises(SecedeError, match=told):
+        small.erase(home, number)
+    assert small.way(home, number) == ["received"]
+
+
+def test_a_closed_request_gets_the_row_that_a_kill_left_out(
+    erased_twice: tuple[Home, Home], tmp_path: Path
+) -> None:
+    home = small.copy(erased_twice[0], tmp_path / "home")
+    with Ledger(home.ledger) as ledger:
+        before = [row.body for row in ledger.rows()]
+    cut(home, 1)
+    commands.verify(home.path, json=True)
+    small.receive(home, "site-2")
+    with Ledger(home.ledger) as ledger:
+        assert [row.body for row in ledger.rows()][: len(before)] == before

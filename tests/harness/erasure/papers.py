@@ -11,6 +11,7 @@ from typing import Any
 from secede.erasure.documents.data_commitment import commit_to_samples
 from secede.erasure.documents.ledger_rows import (
     START,
+    AcknowledgedBody,
     DeliveredBody,
     DestroyedBody,
     Head,
@@ -18,6 +19,7 @@ from secede.erasure.documents.ledger_rows import (
     PlanBody,
     ReceiptBody,
     RequestBody,
+    SketchBody,
     TransitionBody,
 )
 from secede.erasure.documents.receipt import (
@@ -81,6 +83,7 @@ def fill(ledger: Ledger, *, receipts: bool = True, after: str = AFTER) -> Head:
             expires="2026-11-10T09:30:00Z",
             due="2026-12-03T10:00:00Z",
         ),
+        AcknowledgedBody(request=REQUEST, acknowledged="2026-11-03T10:00:01Z"),
         PlanBody(
             request=REQUEST,
             plan=PLAN,
@@ -105,6 +108,7 @@ def fill(ledger: Ledger, *, receipts: bool = True, after: str = AFTER) -> Head:
         ModelBody(model=after, parent=BEFORE, run="cardio", round=2, status="serving"),
         ModelBody(model=BEFORE, parent=None, run="cardio", round=0, status="retired"),
         DeliveredBody(model=after, clients=OTHERS),
+        SketchBody(what="model", of=BEFORE, sketch="55" * 32, seed="66" * 32),
         DestroyedBody(
             request=REQUEST, what="leaver-state", digest=WITHOUT, backups_until=REMAINING[0].until
         ),

@@ -193,6 +193,8 @@ def timeless(home: Home, number: int = 1) -> dict[str, Any]:
     rows = [(kind, {k: v for k, v in body.items() if k != "receipt"}) for kind, body in rows]
     for _, body in rows:
         body.get("scalars", {}).pop("receipt", None)
+        for key in ("sketch", "seed", "acknowledged"):  # the seed is drawn; a time
+            body.pop(key, None)
     return {
         "serving": serving(home),
         "predicate": predicate,

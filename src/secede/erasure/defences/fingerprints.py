@@ -17,12 +17,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from secede import files
 from secede import state as states
+from secede.erasure.documents import SketchBody
+from secede.erasure.storage import Home
 from secede.errors import RecordError, StorageError
 from secede.federation.engine import OwnState, Update
 from secede.state import State
@@ -50,6 +53,16 @@ class Fingerprints:
     def digests(self) -> list[str]:
         """Return the digests of all models whose fingerprint is there."""
         return sorted(path.stem for path in self._folder.glob("*.json"))
+
+    def row(self, what: Literal["model", "update"], digest: str) -> SketchBody:
+        """Return the ledger's row of a fingerprint, as its files are now."""
+        seed = self._folder / "seed"
+        return SketchBody(
+            what=what,
+            of=digest,
+            sketch=files.digest(self._path(digest)),
+            seed=files.digest(seed) if seed.exists() else None,
+        )
 
     def save(self, digest: str, state: State, trainable: Collection[str]) -> None:
         """Write the sketch of a model's trainable values."""
@@ -117,16 +130,22 @@ class ReplayDetector:
     def __init__(
         self, home: Path, trainable: Collection[str], last: OwnState | None, older: Sequence[str]
     ) -> None:
-        self._fingerprints = Fingerprints(home / "sketches" / "updates")
+        self._fingerprints = Fingerprints(Home(home).sketches("update"))
         self._trainable, self._last, self._older = trainable, last, older
 
-    def save(self) -> None:
-        """Write the fingerprints of the leaver's updates, before these are destroyed."""
+    def save(self) -> list[SketchBody]:
+        """Write the fingerprints of the leaver's updates, before these are destroyed.
+
+        Returns the ledger's rows of them.
+        """
+        saved = list(self._older[-_MAX_DIGESTS:])
         if self._last is not None:
             names = set(self._trainable) & self._last.state.keys()
-            self._fingerprints.save(states.digest(self._last.state), self._last.state, names)
-        for digest in self._older[-_MAX_DIGESTS:]:
+            saved.append(states.digest(self._last.state))
+            self._fingerprints.save(saved[-1], self._last.state, names)
+        for digest in saved:
             self._fingerprints.save_digest(digest)
+        return [self._fingerprints.row("update", digest) for digest in dict.fromkeys(saved)]
 
     def replays(self, updates: Mapping[int, Update], start: State) -> set[int]:
         """Return the clients whose updates, in a round that began at `start`, are replays."""

@@ -1,6 +1,7 @@
 from .ledger_rows import MAX_NAMES as MAX_NAMES
 from .ledger_rows import MAX_ROW_BYTES as MAX_ROW_BYTES
 from .ledger_rows import START as START
+from .ledger_rows import AcknowledgedBody as AcknowledgedBody
 from .ledger_rows import BodyOfRequest as BodyOfRequest
 from .ledger_rows import DeliveredBody as DeliveredBody
 from .ledger_rows import DestroyedBody as DestroyedBody
@@ -11,6 +12,7 @@ from .ledger_rows import PlanBody as PlanBody
 from .ledger_rows import ReceiptBody as ReceiptBody
 from .ledger_rows import RequestBody as RequestBody
 from .ledger_rows import Row as Row
+from .ledger_rows import SketchBody as SketchBody
 from .ledger_rows import TransitionBody as TransitionBody
 from .ledger_rows import checked_row as checked_row
 from .ledger_rows import kind_of as kind_of

@@ -52,6 +52,12 @@ class RequestBody(BodyOfRequest):
     due: Timestamp
 
 
+class AcknowledgedBody(BodyOfRequest):
+    """When the server first signed the acknowledgement of a request."""
+
+    acknowledged: Timestamp
+
+
 class ExtendedBody(BodyOfRequest):
     """An extension of a request's due date; the acknowledgement has the reason."""
 
@@ -101,6 +107,15 @@ class DeliveredBody(Document):
     clients: Names
 
 
+class SketchBody(Document):
+    """The fingerprint of a model, or of an erased client's update, by the digests of its files."""
+
+    what: Literal["model", "update"]
+    of: Digest
+    sketch: Digest
+    seed: Digest | None  # None: there is a digest alone, and no sums
+
+
 class DestroyedBody(BodyOfRequest):
     """Something that was deleted, and until when backups may hold it."""
 
@@ -122,15 +137,26 @@ class ReceiptBody(BodyOfRequest):
 
 
 Kind = Literal[
-    "request", "extended", "plan", "transition", "model", "delivered", "destroyed", "receipt"
+    "request",
+    "acknowledged",
+    "extended",
+    "plan",
+    "transition",
+    "model",
+    "delivered",
+    "sketch",
+    "destroyed",
+    "receipt",
 ]
 BODIES: dict[Kind, type[Document]] = {
     "request": RequestBody,
+    "acknowledged": AcknowledgedBody,
     "extended": ExtendedBody,
     "plan": PlanBody,
     "transition": TransitionBody,
     "model": ModelBody,
     "delivered": DeliveredBody,
+    "sketch": SketchBody,
     "destroyed": DestroyedBody,
     "receipt": ReceiptBody,
 }

@@ -19,6 +19,7 @@ from secede.erasure.documents import (
     MAX_RECEIPT_BYTES,
     RECEIPT_TYPE,
     START,
+    AcknowledgedBody,
     BodyOfRequest,
     DestroyedBody,
     DestroyedItem,
@@ -171,6 +172,8 @@ def _check_request(predicate: Predicate, rows: Sequence[Row]) -> None:
     _check_same("the request's trigger", request.trigger, accepted[0].trigger)
     _check_same("the request's issued", request.issued, accepted[0].issued)
     _check_same("the request's due", request.due, accepted[0].due)
+    acknowledged = {body.acknowledged for body in _bodies(rows, AcknowledgedBody)} or {None}
+    _check_same("the acknowledgement's date", {request.acknowledged}, acknowledged)
     extended = [body.extended_to for body in _bodies(rows, ExtendedBody)]
     _check_same("the extended date", request.extended_to, extended[-1] if extended else None)
 

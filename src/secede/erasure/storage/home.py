@@ -141,6 +141,10 @@ class Home:
         """Return the file of a model that was put into service."""
         return self.path / "models" / f"{digest}.safetensors"
 
+    def sketches(self, what: Literal["model", "update"]) -> Path:
+        """Return the folder with the fingerprints of models, or of erased clients' updates."""
+        return self.path / "sketches" / ("" if what == "model" else "updates")
+
     def work_folder(self, number: int) -> Path:
         """Return the folder for the states of request `number`, deleted when it ends."""
         return self.path / "work" / str(number)

@@ -179,12 +179,14 @@ def or_escalate(
 def record_fingerprints(session: ErasureSession) -> None:
     """Fingerprint the registered models while their files are there: an erasure destroys some."""
     for model in session.registry.models():
-        if model.run != session.run or session.fingerprints.has(model.digest):
+        if model.run != session.run:
             continue
-        if not session.home.model_path(model.digest).exists():
-            continue
-        state = session.load_model(model.digest)
-        session.fingerprints.save(model.digest, state, session.trainable & state.keys())
+        if not session.fingerprints.has(model.digest):
+            if not session.home.model_path(model.digest).exists():
+                continue
+            state = session.load_model(model.digest)
+            session.fingerprints.save(model.digest, state, session.trainable & state.keys())
+        session.append_row(session.fingerprints.row("model", model.digest))
 
 
 def guard(session: ErasureSession) -> None:

@@ -1,23 +1,24 @@
-"""Consistency of a home: journal, ledger, registry and receipts must agree before any work.
+"""Consistency of a home: journal, ledger, registry and files must agree before any work.
 
 Each may be sound by itself and still be older than the others: restored alone from a backup,
-replaced, or altered where no hash looks. A kill between two of them leaves the later one without
-its last part; that is completed later, and no contradiction.
+replaced, or altered where no hash looks. So what one of them says, the others must say too, in both
+directions. A kill between two of them leaves the later one without its last part; that is completed
+later, and no contradiction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from secede.erasure.canonical_json import read_bounded
 from secede.erasure.documents import (
     MAX_RECEIPT_BYTES,
-    DeliveredBody,
-    DestroyedBody,
+    START,
+    AcknowledgedBody,
+    BodyOfRequest,
     ExtendedBody,
     Head,
-    ModelBody,
     ReceiptBody,
     Request,
     RequestBody,
@@ -25,30 +26,40 @@ from secede.erasure.documents import (
     TransitionBody,
     due_date,
 )
-from secede.erasure.receipts.verify import verify_receipt
+from secede.erasure.receipts.verify import Verified, verify_receipt
 from secede.erasure.storage import (
     PROMOTED,
+    RECEIVED,
+    TERMINAL,
+    VERIFIED,
     Entry,
     Home,
     Journal,
     Ledger,
     ModelRegistry,
+    PlanDetails,
+    PromotionDetails,
     Transition,
     read_transition,
 )
 from secede.erasure.types import Document, format_time
+from secede.erasure.workflow.model_consistency import RESTORE, check_files, check_registry
 from secede.errors import ConfigError, TrustError
 from secede.text import short_digest
-
-RESTORE = "restore the whole home as it was at one time (docs/erasing.md)"
 
 
 def check_home(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry) -> Head:
     """Return the ledger's head; TrustError at the first contradiction."""
-    heads, broken = receipt_heads(home)
-    head = ledger.verify(journal.ledger_head(), *heads)
-    rows = list(ledger.rows())
-    entries = journal.entries()
+    receipts, broken = _read_receipts(home)
+    last = journal.ledger_head()
+    heads = [receipt.statement.predicate.ledger for receipt in receipts.values()]
+    head = ledger.verify(last, *heads)
+    rows, entries = list(ledger.rows()), journal.entries()
+    requests = {entry.digest: journal.request(entry.id) for entry in entries}
+    ways = {
+        entry.digest: [read_transition(row) for row in journal.transitions(entry.id)]
+        for entry in entries
+    }
     for entry in entries:
         path = home.receipt_path(entry.digest)
         if entry.state == PROMOTED and (path in broken or not path.is_file()):
@@ -56,29 +67,47 @@ def check_home(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegi
                 f"{path} is missing or does not verify, but its erasure was promoted: restore it; "
                 "the client and whoever countersigned it have copies"
             )
-    _check_journal(journal, entries, rows)
-    _check_erased(registry, rows)
-    _check_models(home, registry, rows)
+    _check_rows(entries, requests, ways, rows)
+    if last is None and head != START:
+        raise TrustError(
+            f"the journal does not name the end of the ledger, row {head.number}: it was altered; "
+            f"{RESTORE}"
+        )
+    _check_complete(entries, ways, rows)
+    for entry in entries:
+        _check_entry(entry, requests[entry.digest], ways[entry.digest])
+        for transition in ways[entry.digest]:
+            if isinstance(transition.details, PlanDetails):
+                home.load_plan(transition.details.plan)
+    _check_receipts(home, entries, ways, rows, receipts)
+    check_registry(home, registry, entries, rows)
+    check_files(home, registry, rows)
     return head
 
 
 def receipt_heads(home: Home) -> tuple[list[Head], list[Path]]:
     """Return the ledger's heads that a home's receipts name, and the receipts that are invalid."""
-    signers, heads, broken = home.signers(), list[Head](), list[Path]()
+    receipts, broken = _read_receipts(home)
+    return [receipt.statement.predicate.ledger for receipt in receipts.values()], broken
+
+
+def _read_receipts(home: Home) -> tuple[dict[Path, Verified], list[Path]]:
+    """Return a home's receipts by their files, and the files that are none or invalid."""
+    signers, receipts, broken = home.signers(), dict[Path, Verified](), list[Path]()
     for path in sorted(home.receipts.glob("*.json")):
         try:
             data = read_bounded(path, MAX_RECEIPT_BYTES)
-            verified = verify_receipt(data, signers.keys, auditors=signers.auditors)
+            receipts[path] = verify_receipt(data, signers.keys, auditors=signers.auditors)
         except (TrustError, ConfigError):
             broken.append(path)
-        else:
-            heads.append(verified.statement.predicate.ledger)
-    return heads, broken
+    return receipts, broken
 
 
 def accepted(entry: Entry, request: Request) -> Iterator[Document]:
     """Yield the ledger's rows of an accepted request, before anything is done for it."""
     yield request_body(entry, request)
+    if entry.acknowledged is not None:
+        yield AcknowledgedBody(request=entry.digest, acknowledged=format_time(entry.acknowledged))
     if entry.extended:
         yield ExtendedBody(request=entry.digest, extended_to=format_time(entry.due))
 
@@ -107,35 +136,97 @@ def transition_body(digest: str, transition: Transition) -> TransitionBody:
     )
 
 
-def _check_journal(journal: Journal, entries: Sequence[Entry], rows: Sequence[Row]) -> None:
+def complete_closed(journal: Journal, ledger: Ledger) -> None:
+    """Append the last row of requests that ended, where a kill left it out."""
+    written = _numbers(list(ledger.rows()))
+    for entry in journal.entries():
+        if entry.open:
+            continue
+        last = read_transition(journal.transitions(entry.id)[-1])
+        if (entry.digest, last.number) not in written:
+            ledger.append_once(transition_body(entry.digest, last), last.at)
+
+
+def _numbers(rows: Sequence[Row]) -> set[tuple[str, int]]:
+    """Return the transitions that the ledger has, by the request's digest and their number."""
+    bodies = [row.document for row in rows]
+    return {(body.request, body.number) for body in bodies if isinstance(body, TransitionBody)}
+
+
+def _check_rows(
+    entries: Sequence[Entry],
+    requests: Mapping[str, Request],
+    ways: Mapping[str, Sequence[Transition]],
+    rows: Sequence[Row],
+) -> None:
     """Raise unless each row about a request follows from the journal, and is there once."""
     by_digest = {entry.digest: entry for entry in entries}
-    expected = dict[tuple[str, int], Document]()
-    seen = set[tuple[str, int]]()
+    seen = set[tuple[type[Document], str, int]]()
     for row in rows:
         body = row.document
-        if not isinstance(body, RequestBody | ExtendedBody | TransitionBody):
+        if not isinstance(body, BodyOfRequest):
             continue
-        digest, number = body.request, body.number if isinstance(body, TransitionBody) else -1
-        entry = by_digest.get(digest)
+        entry = by_digest.get(body.request)
         if entry is None:
             raise TrustError(
-                f"row {row.number} of the ledger is about request {short_digest(digest)}, which is "
-                f"not in the journal: {RESTORE}"
+                f"row {row.number} of the ledger is about request {short_digest(body.request)}, "
+                f"which is not in the journal: {RESTORE}"
             )
         if isinstance(body, ExtendedBody):
             _check_extended(entry, row.number, body)
+        if not isinstance(body, RequestBody | AcknowledgedBody | TransitionBody):
             continue
-        if (digest, -1) not in expected:
-            expected[digest, -1] = request_body(entry, journal.request(entry.id))
-            for transition in map(read_transition, journal.transitions(entry.id)):
-                expected[digest, transition.number] = transition_body(digest, transition)
-        if (digest, number) in seen or body != expected.get((digest, number)):
+        expected, number = [*accepted(entry, requests[entry.digest])], -1
+        if isinstance(body, TransitionBody):
+            number = body.number
+            way = ways[entry.digest][number : number + 1]
+            expected = [transition_body(entry.digest, transition) for transition in way]
+        if (type(body), entry.digest, number) in seen or body not in expected:
             raise TrustError(
                 f"row {row.number} of the ledger contradicts the journal on request {entry.id}: "
                 f"one of them was altered; {RESTORE}"
             )
-        seen.add((digest, number))
+        seen.add((type(body), entry.digest, number))
+
+
+def _check_complete(
+    entries: Sequence[Entry], ways: Mapping[str, Sequence[Transition]], rows: Sequence[Row]
+) -> None:
+    """Raise unless the ledger has all that the journal has, but for the end of one request.
+
+    What is written last may be missing after a kill; a request that nobody worked on yet may have
+    no row at all.
+    """
+    accepted_rows = {r.document.request for r in rows if isinstance(r.document, RequestBody)}
+    written, unfinished = _numbers(rows), 0
+    for entry in entries:
+        if entry.state == RECEIVED:
+            continue
+        *before, last = (
+            (entry.digest, transition.number) in written for transition in ways[entry.digest]
+        )
+        unfinished += not last
+        if entry.digest not in accepted_rows or not all(before) or unfinished > 1:
+            raise TrustError(
+                f"the ledger lacks rows of request {entry.id}, which the journal has as "
+                f"{entry.state}: they were cut off; {RESTORE}"
+            )
+
+
+def _check_entry(entry: Entry, request: Request, way: Sequence[Transition]) -> None:
+    """Raise unless a request's line in the journal says what its parts say."""
+    expected = {
+        "client": (entry.client, request.client),
+        "date of receipt": (entry.received, way[0].at),
+        "due date": (entry.due, due_date(entry.received, entry.extended)),
+        "status": (entry.open, entry.state not in TERMINAL),
+    }
+    for name, (said, follows) in expected.items():
+        if said != follows:
+            raise TrustError(
+                f"the journal contradicts itself on the {name} of request {entry.id}: it was "
+                f"altered; {RESTORE}"
+            )
 
 
 def _check_extended(entry: Entry, number: int, body: ExtendedBody) -> None:
@@ -148,63 +239,45 @@ def _check_extended(entry: Entry, number: int, body: ExtendedBody) -> None:
         )
 
 
-def _check_erased(registry: ModelRegistry, rows: Sequence[Row]) -> None:
-    """Raise unless the registry holds every erasure that has a receipt, and none without a row."""
-    bodies = [row.document for row in rows]
-    clients = {body.request: body.client for body in bodies if isinstance(body, RequestBody)}
-    erasures = registry.erasures()
-    for body in bodies:
-        if isinstance(body, ReceiptBody):
-            client = clients.get(body.request)
-            if (client, body.after, body.request) not in erasures:
-                raise TrustError(
-                    f"the ledger says that {client!r} was erased, the registry of models does "
-                    f"not: one of them is outdated or altered; {RESTORE}"
-                )
-    for client, _, request in erasures:
-        if clients.get(request) != client:
-            raise TrustError(
-                f"the registry of models says that {client!r} was erased, the ledger has no "
-                f"request for it: it is outdated or another one; {RESTORE}"
-            )
-
-
-def _check_models(home: Home, registry: ModelRegistry, rows: Sequence[Row]) -> None:
-    """Raise unless models are registered, retired and carry whom the ledger says."""
-    models = {model.digest: model for model in registry.models()}
-    erasures = registry.erasures()
-    gone = {client for client, _, _ in erasures}
+def _check_receipts(
+    home: Home,
+    entries: Sequence[Entry],
+    ways: Mapping[str, Sequence[Transition]],
+    rows: Sequence[Row],
+    receipts: Mapping[Path, Verified],
+) -> None:
+    """Raise unless rows, files and journal name the same receipts, one for each erasure."""
+    issued = dict[str, ReceiptBody]()
+    states = {entry.digest: entry.state for entry in entries}
     for row in rows:
-        body = row.document
-        if isinstance(body, ModelBody):
-            model = models.get(body.model)
-            if model is None or (body.status == "retired" and model.status != "retired"):
-                status = "missing" if model is None else model.status
+        if isinstance(body := row.document, ReceiptBody):
+            if body.request in issued or states[body.request] not in (VERIFIED, PROMOTED):
                 raise TrustError(
-                    f"model {short_digest(body.model)} is {body.status} by the ledger and "
-                    f"{status} in the registry of models: one of them is outdated or altered; "
-                    f"{RESTORE}"
+                    f"row {row.number} of the ledger names a receipt that the journal does not "
+                    f"have: one of them was altered; {RESTORE}"
                 )
-        elif isinstance(body, DeliveredBody) and body.model in models:
-            lost = {*body.clients} - {*models[body.model].clients} - gone
-            _check_carried(body.model, lost)
-        elif isinstance(body, DestroyedBody) and body.what == "model-before" and body.digest:
-            path = home.model_path(body.digest)
-            if path.exists():
-                raise TrustError(
-                    f"{path} was destroyed by an erasure and is there again, as after a restore: "
-                    "delete it"
-                )
-    for model in models.values():
-        parent = models.get(model.parent or "")
-        without = {client for client, made, _ in erasures if made == model.digest}
-        lost = {*(parent.clients if parent else ())} - without - {*model.clients}
-        _check_carried(model.digest, lost)
-
-
-def _check_carried(model: str, lost: set[str]) -> None:
-    if lost:
-        raise TrustError(
-            f"model {short_digest(model)} carries {min(lost)!r}, the registry of models does not "
-            f"say so: it was altered; {RESTORE}"
-        )
+            issued[body.request] = body
+    for path, receipt in receipts.items():
+        if issued.get(receipt.statement.predicate.request.digest) != receipt.ledger_row():
+            raise TrustError(
+                f"{path} is a valid receipt that the ledger does not name: its rows were cut off "
+                f"or replaced, or the file is another federation's; {RESTORE}"
+            )
+    for entry in entries:
+        details = ways[entry.digest][-1].details
+        if not isinstance(details, PromotionDetails):
+            continue
+        row, path = issued.get(entry.digest), home.receipt_path(entry.digest)
+        receipt, stated = receipts[path], receipts[path].statement.predicate.request
+        if row is None or not row.receipt == receipt.digest == details.receipt:
+            raise TrustError(
+                f"{path} is not the receipt of request {entry.id} that journal and ledger name: "
+                f"one of them was altered; {RESTORE}"
+            )
+        dates = (entry.received, entry.acknowledged, entry.due if entry.extended else None)
+        said = tuple(None if date is None else format_time(date) for date in dates)
+        if said != (stated.received, stated.acknowledged, stated.extended_to):
+            raise TrustError(
+                f"the journal contradicts the receipt {path} on a date of request {entry.id}: it "
+                f"was altered; {RESTORE}"
+            )

@@ -64,7 +64,7 @@ from secede.erasure.storage import (
 )
 from secede.erasure.types import format_time
 from secede.erasure.workflow import attempt, post_training, promotion
-from secede.erasure.workflow.consistency import accepted, check_home
+from secede.erasure.workflow.consistency import accepted, check_home, complete_closed
 from secede.erasure.workflow.session import ErasureSession, open_session
 from secede.errors import RecordError, RequestError, RolledBackError, StateError
 from secede.text import printable, shorten
@@ -156,6 +156,7 @@ def enter_into_ledger(home: Home, journal: Journal, entry: Entry, now: datetime)
     """Write into the ledger that a request was accepted, and until when it was extended, once."""
     with Ledger(home.ledger) as ledger, ModelRegistry(home.registry) as registry:
         check_home(home, journal, ledger, registry)
+        complete_closed(journal, ledger)
         for body in accepted(entry, journal.request(entry.id)):
             ledger.append_once(body, now)
         journal.save_ledger_head(ledger.head())

@@ -164,7 +164,8 @@ def _destroy(
         session.renew_lease()
         files.delete(session.home.model_path(model.digest))
     session.renew_lease()
-    session.replay_detector().save()
+    for body in session.replay_detector().save():
+        session.append_row(body)
     session.backend.commit(plan.client, verified.trained_from)
     destroyed, head = list[DestroyedItem](), session.ledger.head()
     for what, digest in _items_to_destroy(session, verified, retired):

@@ -132,7 +132,7 @@ class ErasureSession:
     @cached_property
     def fingerprints(self) -> Fingerprints:
         """The fingerprints of registered models."""
-        return Fingerprints(self.home.path / "sketches")
+        return Fingerprints(self.home.sketches("model"))
 
     def load_model(self, digest: str) -> dict[str, Tensor]:
         """Return a model that was put into service, on the engine's device.
@@ -360,6 +360,7 @@ def open_session(
         ModelRegistry(home.registry) as registry,
     ):
         consistency.check_home(home, journal, ledger, registry)
+        consistency.complete_closed(journal, ledger)
         changed = (parse_time(model.changed) for model in registry.models())
         steady_clock.not_before(journal.last_time(number), ledger.last_time(), *changed)
         with lease_request(lock, journal, number, steady_clock) as holder:

@@ -21,6 +21,7 @@ from secede.erasure import (
     ModelBody,
     ModelRegistry,
     Scope,
+    check_home,
     delivered_rows,
     parse_time,
     to_canonical,
@@ -49,10 +50,12 @@ def register_federation(store: Store) -> Home:
     if len(clients) < 2:
         raise ConfigError(f"only {clients[0].name!r} ever contributed: no client would be left")
     home = store.home
-    if (home.path / "federation.json").exists() and home.federation.name != store.name:
-        raise RecordError(
-            f"{home.path} is the home of {home.federation.name!r}, not of {store.name!r}"
-        )
+    if (home.path / "federation.json").exists():
+        if home.federation.name != store.name:
+            raise RecordError(
+                f"{home.path} is the home of {home.federation.name!r}, not of {store.name!r}"
+            )
+        _check(home)
     home.make_server_key()
     recipe = {"engine": store.engine, "strategy": lineage[-1].strategy, "weights": "weighted mean"}
     files.write_bytes(home.path / "recipe.json", to_canonical(recipe) + b"\n")
@@ -103,6 +106,17 @@ def _clients(store: Store, lineage: Sequence[Round]) -> tuple[Client, ...]:
     )
 
 
+def _check(home: Home) -> None:
+    """Raise unless the home's records agree, before anything is added to them."""
+    home.check_journal()
+    with (
+        Journal(home.journal) as journal,
+        Ledger(home.ledger) as ledger,
+        ModelRegistry(home.registry) as registry,
+    ):
+        check_home(home, journal, ledger, registry)
+
+
 def _register(store: Store, lineage: Sequence[Round]) -> None:
     """Register the last model as the serving one, unless it is known; then append ledger rows.
 
@@ -122,7 +136,11 @@ def _register(store: Store, lineage: Sequence[Round]) -> None:
     # An erasure that was cut short has replaced it, or a completed one wrote its own rows.
     if model.status == "retired" or last.erased:
         return
-    with Ledger(home.ledger) as ledger:
+    with Ledger(home.ledger) as ledger, Journal(home.journal) as journal:
+        ledger.verify(journal.ledger_head())
+        at = parse_time(last.at)
+        for part in delivered_rows(last.model, model.clients):
+            ledger.append_once(part, at)
         body = ModelBody(
             model=model.digest,
             parent=model.parent,
@@ -130,10 +148,8 @@ def _register(store: Store, lineage: Sequence[Round]) -> None:
             round=model.round,
             status="serving",
         )
-        at = parse_time(last.at)
-        ledger.append_once(body, at)
-        for part in delivered_rows(last.model, model.clients):
-            ledger.append_once(part, at)
+        ledger.append_once(body, at)  # last: with it, the model's rows are complete
+        journal.save_ledger_head(ledger.head())
 
 
 def _promote(

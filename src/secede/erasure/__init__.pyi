@@ -109,6 +109,8 @@ from .workflow.erase import enter_into_ledger as enter_into_ledger
 from .workflow.erase import erase as erase
 from .workflow.erase import plan as plan
 from .workflow.erase import receive as receive
+from .workflow.erase import register_change as register_change
 from .workflow.erase import write_acknowledgement as write_acknowledgement
+from .workflow.federation_binding import bind_federation as bind_federation
 from .workflow.measurement import score_beside_reference as score_beside_reference
 from .workflow.session import delivered_rows as delivered_rows

@@ -19,6 +19,7 @@ from torch import nn
 
 from secede import __version__, files
 from secede import state as states
+from secede.data import Samples
 from secede.erasure import (
     Counts,
     FederationBackend,
@@ -30,10 +31,11 @@ from secede.erasure import (
     Software,
     score_beside_reference,
 )
-from secede.errors import ConfigError, RecordError, SilentError, StorageError
+from secede.errors import ConfigError, RecordError, SilentError, StorageError, TrustError
 from secede.experiments import Config, Federation, federate, load_dataset, make_deterministic
 from secede.federation.engine import ClientSide, Cost, OwnState, ReplyT, RoundReply
 from secede.federation.simulator import Simulator
+from secede.simulation.commitments import check_commitment
 from secede.state import State
 from secede.unlearning import Server, Situation, UpdateHistory
 from secede.verification.accuracy import evaluate
@@ -193,6 +195,11 @@ class HomeEngine:
         return reply
 
 
+def client_samples(home: Home, name: str) -> Samples:
+    """Return a client's samples, from the home's recipe."""
+    return Recipe.load(home).build().engine.clients[home.federation.client(name).number]
+
+
 class SimulatedBackend(FederationBackend):
     """The federation that a home's recipe describes; `gone` names clients that do not answer."""
 
@@ -211,6 +218,7 @@ class SimulatedBackend(FederationBackend):
             for client in self._record.clients
             if client.scope.commitment is not None
         }
+        self._check_samples()
         self._sites, self._gone = Sites(home.path / "sites"), frozenset(gone)
         self._simulator = simulator
         config = self._recipe.config
@@ -230,6 +238,19 @@ class SimulatedBackend(FederationBackend):
         outputs = simulator.model(simulator.initial_state("initial"))(self._federation.test.x[:1])
         self.classes = int(outputs.shape[1])
         self.scenario, self.training_rounds = config.scenario.name, config.training.rounds
+
+    def _check_samples(self) -> None:
+        """Raise if a client's number, samples or commitment are another's."""
+        for client in self._record.clients:
+            if client.scope.commitment is not None:
+                samples = self._federation.engine.clients[client.number]
+                try:
+                    check_commitment(self._home, client.name, samples, client.scope.commitment)
+                except TrustError as error:
+                    raise TrustError(
+                        f"client {client.name!r} has number {client.number} in federation.json, "
+                        f"whose samples are not those it committed to: {error}"
+                    ) from None
 
     def situation(self, client: str) -> Situation:
         """Return what there is to erase `client` with, by the config and who is gone."""

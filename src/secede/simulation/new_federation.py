@@ -5,10 +5,8 @@ Done again after a kill it gives the same home. `federation.json` is written las
 
 from __future__ import annotations
 
-import itertools
 import logging
 import shutil
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -24,8 +22,8 @@ from secede.erasure import (
     Ledger,
     ModelBody,
     ModelRegistry,
-    Proof,
     Scope,
+    bind_federation,
     check_name,
     commit_to_samples,
     delivered_rows,
@@ -33,13 +31,12 @@ from secede.erasure import (
     new_salt,
 )
 from secede.erasure import Federation as Record
-from secede.erasure import check_commitment as check_samples
-from secede.erasure import prove_sample as prove_row
 from secede.errors import ConfigError, StorageError
 from secede.experiments import TRAINING, Config, Federation, resolve_device
 from secede.experiments import config as configs
 from secede.federation.engine import aggregate
 from secede.simulation.backend import Recipe, Sites
+from secede.simulation.commitments import sample_rows
 from secede.state import State
 
 logger = logging.getLogger(__name__)
@@ -75,10 +72,10 @@ def create_federation(
     state = _train(home, recipe, federation)
     _make_keys(home, names)
     clients = _clients(home, federation, names, config.training.rounds)
-    _register(home, name, names, state, config.training.rounds, now)
-    home.save_federation(
-        Record(name=name, run=name, clients=clients, recipe=files.digest(path / "recipe.json"))
-    )
+    recipe_digest = files.digest(path / "recipe.json")
+    record = Record(name=name, run=name, clients=clients, recipe=recipe_digest)
+    _register(home, record, names, state, config.training.rounds, now)
+    home.save_federation(record)
     return home
 
 
@@ -139,44 +136,14 @@ def _commit(home: Home, name: str, samples: Samples) -> Commitment:
     path = home.path / "sites" / f"{name}.salt"
     if not path.exists():
         files.create(path, new_salt(), 0o600)
-    return commit_to_samples(_rows(samples), path.read_bytes())
-
-
-def check_commitment(home: Home, name: str, pinned: Commitment) -> None:
-    """Raise unless `pinned` was made from the client's samples with the salt at its site."""
-    samples, salt = _samples_and_salt(home, name)
-    check_samples(pinned, _rows(samples), salt)
-
-
-def prove_sample(home: Home, name: str, index: int) -> tuple[bytes, Proof]:
-    """Return the bytes of the client's sample number `index`, and what shows it to others."""
-    samples, salt = _samples_and_salt(home, name)
-    proof = prove_row(_rows(samples), salt, index)
-    return next(itertools.islice(_rows(samples), index, None)), proof
-
-
-def _samples_and_salt(home: Home, name: str) -> tuple[Samples, bytes]:
-    """Return a client's samples, and the salt of its commitment."""
-    path = home.path / "sites" / f"{name}.salt"
-    try:
-        salt = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the salt {path}: {error.strerror}") from error
-    engine = Recipe.load(home).build().engine
-    return engine.clients[home.federation.client(name).number], salt
-
-
-def _rows(samples: Samples) -> Iterator[bytes]:
-    """Yield each sample's bytes, as they are committed to."""
-    inputs, labels = samples.x.cpu().contiguous().numpy(), samples.y.cpu().numpy()
-    return (x.tobytes() + y.tobytes() for x, y in zip(inputs, labels, strict=True))
+    return commit_to_samples(sample_rows(samples), path.read_bytes())
 
 
 def _register(
-    home: Home, run: str, names: tuple[str, ...], state: State, rounds: int, now: datetime
+    home: Home, record: Record, names: tuple[str, ...], state: State, rounds: int, now: datetime
 ) -> None:
-    """Put the trained model into service, and into the ledger who received it."""
-    digest = states.digest(state)
+    """Put the trained model into service, and into the ledger who is there and received it."""
+    run, digest = record.run, states.digest(state)
     states.save(state, home.model_path(digest))
     with Journal(home.journal), ModelRegistry(home.registry) as registry:
         registry.promote(
@@ -187,4 +154,4 @@ def _register(
         ledger.append_once(body, now)
         for part in delivered_rows(digest, names):
             ledger.append_once(part, now)
-        journal.save_ledger_head(ledger.head())
+        bind_federation(home, journal, ledger, record, now)

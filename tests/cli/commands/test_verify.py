@@ -37,7 +37,7 @@ def test_a_receipt_is_told_in_plain_words(folder: Path, capsys: Capture) -> None
     assert re.search("^countersigned by +clinic-north$", said, re.MULTILINE)
     assert re.search("^key id +[0-9a-f]{64}$", said, re.MULTILINE)
     assert re.search("^model +matches$", said, re.MULTILINE)
-    assert re.search("^ledger +valid up to row 10; agrees with the receipt$", said, re.MULTILINE)
+    assert re.search("^ledger +valid up to row 14; agrees with the receipt$", said, re.MULTILINE)
     assert re.search("^forgotten +yes, within 3 points of retraining$", said, re.MULTILINE)
     assert "evidence, not proof" in said
     assert max(map(len, said.splitlines())) <= 200
@@ -57,7 +57,7 @@ def test_a_receipt_as_json_and_its_page(folder: Path, capsys: Capture) -> None:
     assert told["verified"] is True
     assert told["countersigned_by"] == [papers.LEAVER]
     assert told["model_checked"] is False
-    assert told["ledger"]["number"] == 10
+    assert told["ledger"]["number"] == 14
     assert told["statement"]["predicate"]["request"]["client"] == papers.LEAVER
     assert Path(told["page"]) == folder / "receipt.html"
     assert "Erasure of <b>clinic-north</b>" in (folder / "receipt.html").read_text()

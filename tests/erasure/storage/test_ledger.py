@@ -56,8 +56,9 @@ def test_rows_come_back_in_order_and_end_at_the_head(path: Path) -> None:
         kinds = [row.kind for row in ledger.rows()]
         head = ledger.verify()
         assert head == ledger.head()
-    made = ["request", "plan", "transition", "transition", "model", "model"]
-    assert kinds == [*made, "delivered", "destroyed", "destroyed", "receipt"]
+    made = ["federation", "keys", "request", "acknowledged", "plan", "transition", "transition"]
+    made += ["model", "model", "delivered", "sketch"]
+    assert kinds == [*made, "destroyed", "destroyed", "receipt"]
     assert ledgers.verify_ledger(path, head) == head
 
 
@@ -100,7 +101,7 @@ def test_the_file_refuses_to_change_delete_or_replace_rows(path: Path, statement
         connection.execute(statement)
 
 
-COPY = "INSERT INTO rows SELECT 11, at, kind, body, previous, hash FROM rows WHERE number = {0}"
+COPY = "INSERT INTO rows SELECT 15, at, kind, body, previous, hash FROM rows WHERE number = {0}"
 CHANGES = {
     "at": "UPDATE rows SET at = '2026-11-15T23:59:59Z' WHERE number = {0}",
     "kind": "UPDATE rows SET kind = 'destroyed' WHERE number = {0}",
@@ -146,7 +147,7 @@ def test_a_cut_tail_is_found_by_a_known_head_only(path: Path) -> None:
     head = ledgers.verify_ledger(path)
     tamper(path, "DELETE FROM rows WHERE number > 4")
     assert ledgers.verify_ledger(path).number == 4
-    with pytest.raises(TrustError, match="ends at row 4 but had 10: its tail is missing"):
+    with pytest.raises(TrustError, match="ends at row 4 but had 14: its tail is missing"):
         ledgers.verify_ledger(path, head)
 
 
@@ -182,8 +183,8 @@ def test_a_body_of_many_megabytes_is_not_read(path: Path) -> None:
 
 
 def test_nothing_is_appended_to_a_damaged_tail(path: Path) -> None:
-    tamper(path, "UPDATE rows SET hash = previous WHERE number = 10")
-    with Ledger(path) as ledger, pytest.raises(TrustError, match="row 10 was altered"):
+    tamper(path, "UPDATE rows SET hash = previous WHERE number = 14")
+    with Ledger(path) as ledger, pytest.raises(TrustError, match="row 14 was altered"):
         ledger.append(step(1), papers.NOW)
 
 

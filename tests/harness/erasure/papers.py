@@ -8,13 +8,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from secede.erasure.canonical_json import digest
 from secede.erasure.documents.data_commitment import commit_to_samples
 from secede.erasure.documents.ledger_rows import (
     START,
     AcknowledgedBody,
     DeliveredBody,
     DestroyedBody,
+    FederationBody,
     Head,
+    KeysBody,
     ModelBody,
     PlanBody,
     ReceiptBody,
@@ -28,6 +31,7 @@ from secede.erasure.documents.receipt import (
     Computed,
     Costs,
     Destroyed,
+    FederationPart,
     MethodPart,
     Models,
     Predicate,
@@ -54,6 +58,8 @@ COMPLETED = NOW + timedelta(hours=1)
 REQUEST, BEFORE, AFTER, WITHOUT = ("11" * 32, "ab" * 32, "cd" * 32, "ef" * 32)
 PLAN = "33" * 32
 LEAVER, OTHERS = "clinic-north", ("clinic-south", "clinic-west")
+KEYS = {"server": "77" * 32, LEAVER: "88" * 32}
+FEDERATION = FederationPart(digest="99" * 32, server=KEYS["server"], keys=digest(KEYS))
 
 
 @cache
@@ -74,9 +80,12 @@ def publics(*names: str) -> dict[str, PublicKey]:
 def fill(ledger: Ledger, *, receipts: bool = True, after: str = AFTER) -> Head:
     """Append one row at least of every kind but an extension, the receipt's last."""
     bodies = (
+        FederationBody(federation=FEDERATION.digest),
+        KeysBody(keys=KEYS),
         RequestBody(
             request=REQUEST,
             client=LEAVER,
+            key=KEYS[LEAVER],
             trigger="consent-withdrawn",
             model=BEFORE,
             issued="2026-11-03T09:30:00Z",
@@ -116,7 +125,7 @@ def fill(ledger: Ledger, *, receipts: bool = True, after: str = AFTER) -> Head:
             request=REQUEST, what="model-before", digest=BEFORE, backups_until=REMAINING[0].until
         ),
     )
-    for minutes, body in enumerate(bodies):
+    for minutes, body in enumerate(bodies, start=-4):
         ledger.append(body, NOW + timedelta(minutes=minutes))
     head = ledger.head()
     return issue(ledger, "22" * 32) if receipts else head
@@ -212,6 +221,7 @@ def statement(
     predicate = Predicate(
         request=RequestPart(
             digest=REQUEST,
+            key=KEYS[LEAVER],
             federation="heart-study",
             client=LEAVER,
             trigger="consent-withdrawn",
@@ -222,6 +232,7 @@ def statement(
             promoted="2026-11-15T12:00:00Z",
             completed="2026-11-15T13:00:00Z",
         ),
+        federation=FEDERATION,
         scope=SCOPE,
         method=method,
         software=(

@@ -51,7 +51,8 @@ def verify(
     Example: secede commitment verify home site-0 --receipt home/receipts
     """
     from secede.erasure import Home
-    from secede.simulation.new_federation import check_commitment
+    from secede.simulation.backend import client_samples
+    from secede.simulation.commitments import check_commitment
 
     home = Home(folder)
     commitment = home.federation.client(client).scope.commitment
@@ -59,7 +60,7 @@ def verify(
         commitment = _read_commitment(receipt, client, home.signers())
     if commitment is None:
         raise ConfigError(f"nothing was committed to for {client!r}")
-    check_commitment(home, client, commitment)
+    check_commitment(home, client, client_samples(home, client), commitment)
     if json:
         print_json({"valid": True, "client": client, **commitment.model_dump()})
         return
@@ -87,7 +88,8 @@ def prove(
     """
     from secede import files
     from secede.erasure import Home, SampleProof, check_sample
-    from secede.simulation.new_federation import prove_sample
+    from secede.simulation.backend import client_samples
+    from secede.simulation.commitments import prove_sample
 
     home = Home(folder)
     commitment = home.federation.client(client).scope.commitment
@@ -96,7 +98,7 @@ def prove(
     for path in (out, sample):
         if path.exists():
             raise ConfigError(f"{path} exists and is not replaced: name another file")
-    content, proof = prove_sample(home, client, index)
+    content, proof = prove_sample(home, client, client_samples(home, client), index)
     check_sample(commitment, content, proof)
     files.create(sample, content, 0o600)
     files.create(out, SampleProof(client=client, proof=proof).content(), 0o600)

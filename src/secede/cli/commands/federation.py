@@ -17,10 +17,9 @@ from secede.errors import StoppedError
 group = typer.Typer(
     suggest_commands=False,  # click does it too
     name="federation",
-    help="Set up a simulated federation to erase from.",
+    help="Set up a simulated federation to erase from, or register a change of a home.",
     no_args_is_help=True,
 )
-group.callback()(lambda: None)  # a group, though it has one command
 
 
 @group.command()
@@ -80,6 +79,28 @@ def init(
     print(f"{folder / 'sites'}  what would be at the clients, their private keys too")
     if config.settings:
         print("The config's settings of methods are for `secede run`; an erasure has --set.")
+
+
+@group.command()
+def register(
+    folder: Annotated[Path, typer.Argument(metavar="HOME", help="Home folder.")],
+    json: Json = False,
+) -> None:
+    """Enter your own change of federation.json, or of a public key, into the ledger.
+
+    Each start compares both with the ledger and refuses what it does not name. Everything else in
+    the home must agree. Run it after a client's key was replaced in HOME/keys.
+
+    Example: secede federation register home
+    """
+    from secede.erasure import Home, register_change
+
+    changed = register_change(Home(folder), datetime.now(UTC))
+    if json:
+        print_json({"home": str(folder), "changed": changed})
+        return
+    said = "entered into the ledger" if changed else "as the ledger has them: nothing is entered"
+    print(f"{folder}: federation.json and public keys {said}")
 
 
 def _clean_up(folder: Path, *, existed: bool) -> str:

@@ -6,7 +6,9 @@ from .ledger_rows import BodyOfRequest as BodyOfRequest
 from .ledger_rows import DeliveredBody as DeliveredBody
 from .ledger_rows import DestroyedBody as DestroyedBody
 from .ledger_rows import ExtendedBody as ExtendedBody
+from .ledger_rows import FederationBody as FederationBody
 from .ledger_rows import Head as Head
+from .ledger_rows import KeysBody as KeysBody
 from .ledger_rows import ModelBody as ModelBody
 from .ledger_rows import PlanBody as PlanBody
 from .ledger_rows import ReceiptBody as ReceiptBody
@@ -15,6 +17,7 @@ from .ledger_rows import Row as Row
 from .ledger_rows import SketchBody as SketchBody
 from .ledger_rows import TransitionBody as TransitionBody
 from .ledger_rows import checked_row as checked_row
+from .ledger_rows import key_ids as key_ids
 from .ledger_rows import kind_of as kind_of
 from .ledger_rows import link_row as link_row
 from .plan import GuardLimits as GuardLimits
@@ -33,6 +36,7 @@ from .receipt import Computed as Computed
 from .receipt import Costs as Costs
 from .receipt import Destroyed as Destroyed
 from .receipt import DestroyedItem as DestroyedItem
+from .receipt import FederationPart as FederationPart
 from .receipt import LeftOut as LeftOut
 from .receipt import MethodPart as MethodPart
 from .receipt import Models as Models
@@ -45,6 +49,7 @@ from .receipt import Score as Score
 from .receipt import Software as Software
 from .receipt import Statement as Statement
 from .receipt import Verification as Verification
+from .receipt import federation_part as federation_part
 from .receipt import summarise_destroyed as summarise_destroyed
 from .request import MAX_FURTHER_MONTHS as MAX_FURTHER_MONTHS
 from .request import Acknowledgement as Acknowledgement

@@ -6,6 +6,7 @@ unknown fields are refused, so that nobody's data gets in by mistake.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -41,10 +42,23 @@ class BodyOfRequest(Document):
     request: Digest
 
 
+class FederationBody(Document):
+    """What federation.json says from now on, by its digest."""
+
+    federation: Digest
+
+
+class KeysBody(Document):
+    """Ids of public keys of server and clients; several rows where they do not fit into one."""
+
+    keys: Annotated[dict[Name, Digest], Field(max_length=MAX_NAMES)]
+
+
 class RequestBody(BodyOfRequest):
-    """An accepted request, by the digest of its signed bytes."""
+    """An accepted request, by the digest of its signed bytes and the id of the key."""
 
     client: Name
+    key: Digest
     trigger: Trigger
     model: Digest
     issued: Timestamp
@@ -137,6 +151,8 @@ class ReceiptBody(BodyOfRequest):
 
 
 Kind = Literal[
+    "federation",
+    "keys",
     "request",
     "acknowledged",
     "extended",
@@ -149,6 +165,8 @@ Kind = Literal[
     "receipt",
 ]
 BODIES: dict[Kind, type[Document]] = {
+    "federation": FederationBody,
+    "keys": KeysBody,
     "request": RequestBody,
     "acknowledged": AcknowledgedBody,
     "extended": ExtendedBody,
@@ -168,6 +186,15 @@ def kind_of(body: Document) -> Kind:
     if type(body) not in _KINDS:
         raise RecordError(f"no row of the ledger can hold a {type(body).__name__}")
     return _KINDS[type(body)]
+
+
+def key_ids(bodies: Iterable[Document]) -> dict[str, str]:
+    """Return the key of each name by what the ledger says last."""
+    ids: dict[str, str] = {}
+    for body in bodies:
+        if isinstance(body, KeysBody):
+            ids |= body.keys
+    return ids
 
 
 class Head(Document):

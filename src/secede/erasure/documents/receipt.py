@@ -6,15 +6,16 @@ Parts that contradict each other are refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secede.erasure.canonical_json import to_canonical
+from secede.erasure.canonical_json import digest, to_canonical
 from secede.erasure.documents.data_commitment import Commitment
-from secede.erasure.documents.ledger_rows import Head
+from secede.erasure.documents.ledger_rows import FederationBody, Head, RequestBody, Row, key_ids
+from secede.erasure.signing.keys import SERVER
 from secede.erasure.types import (
     Count,
     Digest,
@@ -29,6 +30,7 @@ from secede.erasure.types import (
     Verdict,
     parse_time,
 )
+from secede.errors import TrustError
 
 RECEIPT_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE: Literal["https://in-toto.io/Statement/v1"] = "https://in-toto.io/Statement/v1"
@@ -56,6 +58,7 @@ class RequestPart(Document):
     """The request, and the dates that count for the deadline of the GDPR."""
 
     digest: Digest
+    key: Digest  # by its id, that the request was signed with
     federation: Name
     client: Name
     trigger: Trigger
@@ -82,6 +85,28 @@ class RequestPart(Document):
     def in_time(self) -> bool:
         """Whether the erasure was completed by the deadline."""
         return parse_time(self.completed) <= parse_time(self.deadline)
+
+
+class FederationPart(Document):
+    """Who was in the federation when the request came, as the ledger has it."""
+
+    digest: Digest  # of federation.json
+    server: Digest  # the id of the server's key
+    keys: Digest  # of the names of all, and the ids of their keys
+
+
+def federation_part(rows: Iterable[Row], request: str) -> FederationPart:
+    """Return what the ledger says of the federation before its row of a request."""
+    bodies = list[Document]()
+    for row in rows:
+        bodies.append(row.document)
+        if isinstance(row.document, RequestBody) and row.document.request == request:
+            break
+    digests = [body.federation for body in bodies if isinstance(body, FederationBody)]
+    keys = key_ids(bodies)
+    if not digests or SERVER not in keys:
+        raise TrustError("the ledger has no federation or no server's key before the request")
+    return FederationPart(digest=digests[-1], server=keys[SERVER], keys=digest(keys))
 
 
 class Scope(Document):
@@ -240,6 +265,7 @@ class Predicate(Document):
     """All that the receipt states about the erasure."""
 
     request: RequestPart
+    federation: FederationPart
     scope: Scope
     method: MethodPart
     software: Annotated[tuple[Computed, ...], Field(min_length=1, max_length=16)]

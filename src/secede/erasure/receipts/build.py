@@ -19,6 +19,7 @@ from secede.erasure.documents import (
     Computed,
     Costs,
     DestroyedItem,
+    FederationPart,
     Head,
     MethodPart,
     Models,
@@ -70,16 +71,20 @@ def build_statement(
     completed: str,
     destroyed: Sequence[DestroyedItem],
     head: Head,
+    federation: FederationPart,
+    key: str,
 ) -> Statement:
     """Return the statement of a verified erasure; TrustError if its parts contradict each other.
 
-    `head` is the ledger's before the receipt's own row.
+    `head` is the ledger's before the receipt's own row, `federation` what it says of that when the
+    request came, signed with `key`.
     """
     verified = progress.verification
     try:
         return Statement.about(
             Predicate(
-                request=_request(progress, request, promoted, completed),
+                request=_request(progress, request, key, promoted, completed),
+                federation=federation,
                 scope=verified.scope,
                 method=_method(progress, plan),
                 software=_software(progress),
@@ -96,10 +101,13 @@ def build_statement(
         raise TrustError(f"a receipt cannot be made of this: {describe_errors(error)}") from error
 
 
-def _request(progress: Progress, request: Request, promoted: str, completed: str) -> RequestPart:
+def _request(
+    progress: Progress, request: Request, key: str, promoted: str, completed: str
+) -> RequestPart:
     entry = progress.entry
     return RequestPart(
         digest=entry.digest,
+        key=key,
         federation=request.federation,
         client=request.client,
         trigger=request.trigger,

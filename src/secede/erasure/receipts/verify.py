@@ -24,7 +24,9 @@ from secede.erasure.documents import (
     DestroyedBody,
     DestroyedItem,
     ExtendedBody,
+    FederationBody,
     Head,
+    KeysBody,
     ModelBody,
     Models,
     PlanBody,
@@ -34,6 +36,7 @@ from secede.erasure.documents import (
     Row,
     Statement,
     TransitionBody,
+    federation_part,
     summarise_destroyed,
 )
 from secede.erasure.signing import dsse
@@ -154,7 +157,7 @@ def _check_ledger(predicate: Predicate, digest: str, path: Path) -> Head:
     for row in walk_chain(rows_of_export(path), predicate.ledger):
         head, body = row.head, row.document
         is_own = isinstance(body, BodyOfRequest) and body.request == predicate.request.digest
-        if is_own or isinstance(body, ModelBody):
+        if is_own or isinstance(body, ModelBody | FederationBody | KeysBody):
             related.append(row)
     before = [row for row in related if row.number <= predicate.ledger.number]
     _check_request(predicate, before)
@@ -169,6 +172,8 @@ def _check_request(predicate: Predicate, rows: Sequence[Row]) -> None:
     request, accepted = predicate.request, _bodies(rows, RequestBody)
     if not accepted or accepted[0].client != request.client:
         raise TrustError("the ledger is intact, but the receipt's request is not in it")
+    _check_same("the request's key", request.key, accepted[0].key)
+    _check_same("the federation", predicate.federation, federation_part(rows, request.digest))
     _check_same("the request's trigger", request.trigger, accepted[0].trigger)
     _check_same("the request's issued", request.issued, accepted[0].issued)
     _check_same("the request's due", request.due, accepted[0].due)

@@ -1,3 +1,4 @@
+from .home import Federation as Federation
 from .home import Home as Home
 from .journal import Journal as Journal
 from .journal_entries import QUOTA as QUOTA

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from secede import files
-from secede.erasure.canonical_json import load_document, save_document
+from secede.erasure.canonical_json import digest, load_document, save_document
 from secede.erasure.documents import Plan, Scope
 from secede.erasure.signing.keys import (
     SERVER,
@@ -62,6 +62,10 @@ class Federation(Document):
             if len({getattr(client, key) for client in self.clients}) < len(self.clients):
                 raise ValueError(f"two clients have the same {key}")
         return self
+
+    def digest(self) -> str:
+        """Return the digest of its canonical JSON."""
+        return digest(self.model_dump(mode="json"))
 
     def client(self, name: str) -> Client:
         """Return a client by its name."""
@@ -110,6 +114,10 @@ class Home:
         """Return the public keys of server and clients."""
         return Keyring.load(self.keys)
 
+    def key_ids(self) -> dict[str, str]:
+        """Return the ids of the public keys of server and clients."""
+        return {name: key.keyid for name, key in self.keyring().items()}
+
     def client_keys(self) -> dict[str, PublicKey]:
         """Return the public keys of the federation's clients, and of nobody else."""
         names = {client.name for client in self.federation.clients}
@@ -137,9 +145,9 @@ class Home:
         """Return the key that signs requests for clients without one; it signs no receipt."""
         return load_private_key(ensure_key_pair(self.path, "operator")[0])
 
-    def model_path(self, digest: str) -> Path:
+    def model_path(self, model: str) -> Path:
         """Return the file of a model that was put into service."""
-        return self.path / "models" / f"{digest}.safetensors"
+        return self.path / "models" / f"{model}.safetensors"
 
     def sketches(self, what: Literal["model", "update"]) -> Path:
         """Return the folder with the fingerprints of models, or of erased clients' updates."""
@@ -167,16 +175,16 @@ class Home:
         files.write_bytes(self._plan_path(plan.digest()), content)
         return plan.digest()
 
-    def load_plan(self, digest: str) -> Plan:
+    def load_plan(self, name: str) -> Plan:
         """Return the plan with this digest."""
-        path = self._plan_path(digest)
+        path = self._plan_path(name)
         plan = load_document(Plan, path, _MAX_PLAN_BYTES)
-        if plan.digest() != digest:
+        if plan.digest() != name:
             raise RecordError(
                 f"{path}: its content does not have the digest of its name: restore it "
                 "from a backup"
             )
         return plan
 
-    def _plan_path(self, digest: str) -> Path:
-        return self.path / "plans" / f"{digest}.json"
+    def _plan_path(self, name: str) -> Path:
+        return self.path / "plans" / f"{name}.json"

@@ -157,6 +157,10 @@ class Journal(Database):
         """Return the ids of the keys that a request was signed with."""
         return dsse.key_ids(self._signed_request(number)[1])
 
+    def signing_key(self, number: int) -> str:
+        """Return the id of the key that a request was signed with: a request has one signature."""
+        return min(self.signed_with(number))
+
     def entry(self, number: int) -> Entry:
         """Return a request's dates and state."""
         with self.errors():

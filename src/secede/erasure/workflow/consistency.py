@@ -9,6 +9,7 @@ later, and no contradiction.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from secede.erasure.canonical_json import read_bounded
@@ -43,19 +44,30 @@ from secede.erasure.storage import (
     read_transition,
 )
 from secede.erasure.types import Document, format_time
-from secede.erasure.workflow.model_consistency import RESTORE, check_files, check_registry
+from secede.erasure.workflow.federation_binding import RESTORE, bind_keys, check_bound, check_signer
+from secede.erasure.workflow.model_consistency import check_files, check_registry
 from secede.errors import ConfigError, TrustError
 from secede.text import short_digest
 
 
-def check_home(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegistry) -> Head:
-    """Return the ledger's head; TrustError at the first contradiction."""
+def check_home(
+    home: Home,
+    journal: Journal,
+    ledger: Ledger,
+    registry: ModelRegistry,
+    *,
+    check_federation: bool = True,
+) -> Head:
+    """Return the ledger's head; TrustError at the first contradiction.
+
+    `check_federation` is False where federation.json and keys are about to be bound anew.
+    """
     receipts, broken = _read_receipts(home)
     last = journal.ledger_head()
     heads = [receipt.statement.predicate.ledger for receipt in receipts.values()]
     head = ledger.verify(last, *heads)
     rows, entries = list(ledger.rows()), journal.entries()
-    requests = {entry.digest: journal.request(entry.id) for entry in entries}
+    first_rows = {entry.digest: list(accepted(journal, entry)) for entry in entries}
     ways = {
         entry.digest: [read_transition(row) for row in journal.transitions(entry.id)]
         for entry in entries
@@ -67,7 +79,7 @@ def check_home(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegi
                 f"{path} is missing or does not verify, but its erasure was promoted: restore it; "
                 "the client and whoever countersigned it have copies"
             )
-    _check_rows(entries, requests, ways, rows)
+    _check_rows(entries, first_rows, ways, rows)
     if last is None and head != START:
         raise TrustError(
             f"the journal does not name the end of the ledger, row {head.number}: it was altered; "
@@ -75,12 +87,15 @@ def check_home(home: Home, journal: Journal, ledger: Ledger, registry: ModelRegi
         )
     _check_complete(entries, ways, rows)
     for entry in entries:
-        _check_entry(entry, requests[entry.digest], ways[entry.digest])
+        _check_entry(entry, journal.request(entry.id), ways[entry.digest])
+        check_signer(home, entry, journal.signing_key(entry.id), rows)
         for transition in ways[entry.digest]:
             if isinstance(transition.details, PlanDetails):
                 home.load_plan(transition.details.plan)
     _check_receipts(home, entries, ways, rows, receipts)
     check_registry(home, registry, entries, rows)
+    if check_federation:
+        check_bound(home, rows)
     check_files(home, registry, rows)
     return head
 
@@ -103,26 +118,23 @@ def _read_receipts(home: Home) -> tuple[dict[Path, Verified], list[Path]]:
     return receipts, broken
 
 
-def accepted(entry: Entry, request: Request) -> Iterator[Document]:
+def accepted(journal: Journal, entry: Entry) -> Iterator[Document]:
     """Yield the ledger's rows of an accepted request, before anything is done for it."""
-    yield request_body(entry, request)
-    if entry.acknowledged is not None:
-        yield AcknowledgedBody(request=entry.digest, acknowledged=format_time(entry.acknowledged))
-    if entry.extended:
-        yield ExtendedBody(request=entry.digest, extended_to=format_time(entry.due))
-
-
-def request_body(entry: Entry, request: Request) -> RequestBody:
-    """Return the ledger's row of an accepted request."""
-    return RequestBody(
+    request = journal.request(entry.id)
+    yield RequestBody(
         request=entry.digest,
         client=request.client,
+        key=journal.signing_key(entry.id),
         trigger=request.trigger,
         model=request.model,
         issued=request.issued,
         expires=request.expires,
         due=format_time(due_date(entry.received)),
     )
+    if entry.acknowledged is not None:
+        yield AcknowledgedBody(request=entry.digest, acknowledged=format_time(entry.acknowledged))
+    if entry.extended:
+        yield ExtendedBody(request=entry.digest, extended_to=format_time(entry.due))
 
 
 def transition_body(digest: str, transition: Transition) -> TransitionBody:
@@ -136,9 +148,11 @@ def transition_body(digest: str, transition: Transition) -> TransitionBody:
     )
 
 
-def complete_closed(journal: Journal, ledger: Ledger) -> None:
-    """Append the last row of requests that ended, where a kill left it out."""
-    written = _numbers(list(ledger.rows()))
+def complete(home: Home, journal: Journal, ledger: Ledger, now: datetime) -> None:
+    """Append keys that came since, and the last row of requests whose end a kill left out."""
+    rows = list(ledger.rows())
+    bind_keys(home, ledger, rows, now, replace=False)
+    written = _numbers(rows)
     for entry in journal.entries():
         if entry.open:
             continue
@@ -155,7 +169,7 @@ def _numbers(rows: Sequence[Row]) -> set[tuple[str, int]]:
 
 def _check_rows(
     entries: Sequence[Entry],
-    requests: Mapping[str, Request],
+    first_rows: Mapping[str, Sequence[Document]],
     ways: Mapping[str, Sequence[Transition]],
     rows: Sequence[Row],
 ) -> None:
@@ -176,7 +190,7 @@ def _check_rows(
             _check_extended(entry, row.number, body)
         if not isinstance(body, RequestBody | AcknowledgedBody | TransitionBody):
             continue
-        expected, number = [*accepted(entry, requests[entry.digest])], -1
+        expected, number = first_rows[entry.digest], -1
         if isinstance(body, TransitionBody):
             number = body.number
             way = ways[entry.digest][number : number + 1]

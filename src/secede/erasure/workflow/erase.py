@@ -60,11 +60,13 @@ from secede.erasure.storage import (
     PromotionDetails,
     Transition,
     check_reason,
+    lock_home,
     read_transition,
 )
 from secede.erasure.types import format_time
 from secede.erasure.workflow import attempt, post_training, promotion
-from secede.erasure.workflow.consistency import accepted, check_home, complete_closed
+from secede.erasure.workflow.consistency import accepted, check_home, complete
+from secede.erasure.workflow.federation_binding import bind_federation
 from secede.erasure.workflow.session import ErasureSession, open_session
 from secede.errors import RecordError, RequestError, RolledBackError, StateError
 from secede.text import printable, shorten
@@ -156,10 +158,26 @@ def enter_into_ledger(home: Home, journal: Journal, entry: Entry, now: datetime)
     """Write into the ledger that a request was accepted, and until when it was extended, once."""
     with Ledger(home.ledger) as ledger, ModelRegistry(home.registry) as registry:
         check_home(home, journal, ledger, registry)
-        complete_closed(journal, ledger)
-        for body in accepted(entry, journal.request(entry.id)):
+        complete(home, journal, ledger, now)
+        for body in accepted(journal, entry):
             ledger.append_once(body, now)
         journal.save_ledger_head(ledger.head())
+
+
+def register_change(home: Home, now: datetime) -> bool:
+    """Enter federation.json and the public keys as they are into the ledger; return if new.
+
+    For a change by the operator. All else must agree.
+    """
+    home.check_journal()
+    with (
+        lock_home(home, purpose="registering a change"),
+        Journal(home.journal) as journal,
+        Ledger(home.ledger) as ledger,
+        ModelRegistry(home.registry) as registry,
+    ):
+        check_home(home, journal, ledger, registry, check_federation=False)
+        return bind_federation(home, journal, ledger, home.federation, now)
 
 
 def plan(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from secede import files
 from secede import state as states
 from secede.erasure.defences.fingerprints import Fingerprints
 from secede.erasure.documents import (
@@ -17,10 +16,9 @@ from secede.erasure.documents import (
     SketchBody,
 )
 from secede.erasure.storage import Entry, Home, Model, ModelRegistry
+from secede.erasure.workflow.federation_binding import RESTORE
 from secede.errors import StateError, StorageError, TrustError
 from secede.text import short_digest
-
-RESTORE = "restore the whole home as it was at one time (docs/erasing.md)"
 
 
 def check_registry(
@@ -35,7 +33,7 @@ def check_registry(
 
 
 def check_files(home: Home, registry: ModelRegistry, rows: Sequence[Row]) -> None:
-    """Raise unless the serving model, the recipe and all fingerprints are as they were written."""
+    """Raise unless the serving model and all fingerprints are as they were written."""
     serving = registry.serving_model(home.federation.run)
     path = home.model_path(serving.digest)
     try:
@@ -46,9 +44,6 @@ def check_files(home: Home, registry: ModelRegistry, rows: Sequence[Row]) -> Non
         raise StorageError(
             f"{path}: not the model that was registered; restore the file from a backup"
         )
-    recipe = home.path / "recipe.json"
-    if not recipe.is_file() or files.digest(recipe) != home.federation.recipe:
-        raise TrustError(f"{recipe} is missing or was changed: restore it from a backup")
     for row in rows:
         if isinstance(body := row.document, SketchBody):
             fingerprints = Fingerprints(home.sketches(body.what))

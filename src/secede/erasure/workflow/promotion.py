@@ -11,7 +11,7 @@ from pathlib import Path
 
 from secede import files
 from secede import state as states
-from secede.erasure.documents import DestroyedBody, DestroyedItem, Head, ModelBody
+from secede.erasure.documents import DestroyedBody, DestroyedItem, Head, ModelBody, federation_part
 from secede.erasure.receipts.build import build_statement
 from secede.erasure.receipts.page import write_page
 from secede.erasure.receipts.verify import Verified, sign_receipt, verify_receipt
@@ -233,6 +233,8 @@ def _sign(
         completed=completed,
         destroyed=destroyed,
         head=head,
+        federation=federation_part(session.ledger.rows(), session.progress.entry.digest),
+        key=session.journal.signing_key(session.number),
     )
     data = sign_receipt(statement, session.key)
     return data, verify_receipt(data, session.home.keyring())

@@ -239,7 +239,7 @@ class ErasureSession:
     def append_request_rows(self) -> None:
         """Append once that the request was accepted, and until when it was extended."""
         entry = self.progress.entry
-        for body in consistency.accepted(entry, self.request):
+        for body in consistency.accepted(self.journal, entry):
             self.ledger.append_once(body, entry.received)
 
     def _append_rows(self, transition: Transition) -> None:
@@ -360,7 +360,7 @@ def open_session(
         ModelRegistry(home.registry) as registry,
     ):
         consistency.check_home(home, journal, ledger, registry)
-        consistency.complete_closed(journal, ledger)
+        consistency.complete(home, journal, ledger, clock())
         changed = (parse_time(model.changed) for model in registry.models())
         steady_clock.not_before(journal.last_time(number), ledger.last_time(), *changed)
         with lease_request(lock, journal, number, steady_clock) as holder:

@@ -7,6 +7,7 @@ model that the training began with, none if it began from scratch.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from secede import files
@@ -21,6 +22,7 @@ from secede.erasure import (
     ModelBody,
     ModelRegistry,
     Scope,
+    bind_federation,
     check_home,
     delivered_rows,
     parse_time,
@@ -50,22 +52,27 @@ def register_federation(store: Store) -> Home:
     if len(clients) < 2:
         raise ConfigError(f"only {clients[0].name!r} ever contributed: no client would be left")
     home = store.home
-    if (home.path / "federation.json").exists():
-        if home.federation.name != store.name:
-            raise RecordError(
-                f"{home.path} is the home of {home.federation.name!r}, not of {store.name!r}"
-            )
+    founded = (home.path / "federation.json").exists()
+    if founded and home.federation.name != store.name:
+        raise RecordError(
+            f"{home.path} is the home of {home.federation.name!r}, not of {store.name!r}"
+        )
+    home.make_server_key()  # a lost public key is derived again
+    if founded:
         _check(home)
-    home.make_server_key()
-    recipe = {"engine": store.engine, "strategy": lineage[-1].strategy, "weights": "weighted mean"}
-    files.write_bytes(home.path / "recipe.json", to_canonical(recipe) + b"\n")
+    values = {"engine": store.engine, "strategy": lineage[-1].strategy, "weights": "weighted mean"}
+    recipe = to_canonical(values) + b"\n"
     _register(store, lineage)
     federation = Federation(
         name=store.name,
         run=store.name,
         clients=clients,
-        recipe=files.digest(home.path / "recipe.json"),
+        recipe=hashlib.sha256(recipe).hexdigest(),
     )
+    with Journal(home.journal) as journal, Ledger(home.ledger) as ledger:
+        ledger.verify(journal.ledger_head())
+        bind_federation(home, journal, ledger, federation, store.clock())
+    files.write_bytes(home.path / "recipe.json", recipe)
     home.save_federation(federation)
     return home
 

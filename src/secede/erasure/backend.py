@@ -7,6 +7,7 @@ what clients know comes through the engine, as a state and some scalars.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -96,6 +97,10 @@ class ClientRecords(Protocol):
     def holdings(self, client: str) -> tuple[str, ...]:
         """Return what the server keeps of `client` alone: keys of `DESTROYED_KINDS`."""
         ...
+
+    def files_to_destroy(self, client: str) -> Sequence[Path]:
+        """Return the files that `commit` deletes: none may be a link or have further names."""
+        return ()
 
     def limits(self, client: str) -> tuple[str, ...]:
         """Return what else the receipt must say of this erasure, in sentences."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -129,6 +129,10 @@ class Sites:
             state, metadata = states.load(path)
             if metadata["weight"] != repr(weight):
                 states.save(state, path, {**metadata, "weight": repr(weight)})
+
+    def deleted_files(self, leaver: str, names: Iterable[str]) -> list[Path]:
+        """Return the files that are deleted when `leaver` is erased, or replaced."""
+        return [self._path(leaver), *(self._path(name, ".next") for name in names)]
 
     def delete_next(self, name: str) -> None:
         """Delete a client's next state."""
@@ -350,6 +354,12 @@ class SimulatedBackend(FederationBackend):
         """Return what lies here of the client; the history holds everybody's updates."""
         has_update = self.last_update(client) is not None
         return ("last-update",) * has_update + ("history",) * (self._history is not None)
+
+    def files_to_destroy(self, client: str) -> Sequence[Path]:
+        """Return the client's states, those that others gave up, and the history's files."""
+        states_of = self._sites.deleted_files(client, self.clients)
+        history = self._home.path / "history"
+        return [*states_of, *(path for path in history.rglob("*") if not path.is_dir())]
 
     def roll_back(self) -> None:
         """Let every client delete its state of a round that led nowhere."""

@@ -11,7 +11,7 @@ from harness.erasure import small
 from harness.erasure.small import NOW, later, rows
 from harness.lines import passed_to
 from secede import state as states
-from secede.erasure.documents.request import new_request, sign_request
+from secede.erasure.documents.request import new_request, sign_request, unverified_request
 from secede.erasure.planning.options import EraseOptions
 from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.signing.keys import generate_key_pair, load_private_key
@@ -322,3 +322,75 @@ def test_a_key_alone_makes_nobody_a_client(home: Home, name: str) -> None:
     with pytest.raises(RequestError, match="is unknown"):
         erase.receive(home, data, NOW)
     assert not list((home.path / "acknowledgements").glob("*"))
+
+
+@pytest.mark.parametrize("name", ["site-0", "site-1.next", "site-2.next"])
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_state_whose_content_would_stay_is_found_before_anything_is_promoted(
+    home: Home, tmp_path: Path, name: str, hard: bool
+) -> None:
+    before, entry, other = small.serving(home), small.receive(home), tmp_path / "elsewhere"
+    path = home.path / "sites" / f"{name}.safetensors"
+
+    def tell(line: str) -> None:
+        if line.startswith("verified") and path.exists():
+            if hard:
+                os.link(path, other)
+            else:
+                path.rename(other)
+                path.symlink_to(other)
+
+    with pytest.raises(StorageError, match="would leave"):
+        small.erase(home, entry.id, tell=tell)
+    assert small.serving(home) == before
+    assert home.model_path(before).exists()
+    assert rows(home, "destroyed") == []
+    if not hard:
+        path.unlink()
+        other.rename(path)
+    other.unlink(missing_ok=True)
+    assert small.erase(home, entry.id).state == "promoted"
+
+
+def test_a_link_in_place_of_the_states_is_found_before_anything_is_promoted(
+    home: Home, tmp_path: Path
+) -> None:
+    before, entry, folder = small.serving(home), small.receive(home), tmp_path / "elsewhere"
+    work = home.work_folder(entry.id)
+
+    def tell(line: str) -> None:
+        if line.startswith("verified"):
+            work.rename(folder)
+            work.symlink_to(folder)
+
+    with pytest.raises(StorageError, match="is a symbolic link: deleting it would leave"):
+        small.erase(home, entry.id, tell=tell)
+    assert small.serving(home) == before
+    work.unlink()
+    folder.rename(work)
+    assert small.erase(home, entry.id).state == "promoted"
+
+
+def test_names_are_whole_digests_and_no_other_receipt_is_replaced(home: Home) -> None:
+    first = small.receive(home)
+    small.erase(home, first.id)
+    receipt, said = home.receipt_path(first.digest), home.acknowledgement_path(first.digest)
+    assert (receipt.stem, said.stem) == (first.digest, first.digest)
+    second = small.receive(home, "site-1")
+    place = home.receipt_path(second.digest)
+    place.write_bytes(receipt.read_bytes())
+    with pytest.raises(RecordError, match="valid receipt of 'site-0' for another request"):
+        small.erase(home, second.id)
+    assert place.read_bytes() == receipt.read_bytes()
+    place.unlink()
+    assert small.erase(home, second.id).state == "promoted"
+
+
+def test_no_other_acknowledgement_is_replaced(home: Home) -> None:
+    first, data = small.receive(home), small.ask(home, "site-1")
+    place = home.acknowledgement_path(unverified_request(data).digest())
+    place.write_bytes(home.acknowledgement_path(first.digest).read_bytes())
+    with pytest.raises(RecordError, match="valid acknowledgement of another request"):
+        erase.receive(home, data, NOW)
+    place.unlink()
+    erase.receive(home, data, NOW)

@@ -51,6 +51,7 @@ from .receipt import Statement as Statement
 from .receipt import Verification as Verification
 from .receipt import federation_part as federation_part
 from .receipt import summarise_destroyed as summarise_destroyed
+from .request import MAX_ACKNOWLEDGEMENT_BYTES as MAX_ACKNOWLEDGEMENT_BYTES
 from .request import MAX_FURTHER_MONTHS as MAX_FURTHER_MONTHS
 from .request import Acknowledgement as Acknowledgement
 from .request import Ended as Ended
@@ -60,4 +61,5 @@ from .request import days_left as days_left
 from .request import due_date as due_date
 from .request import sign_acknowledgement as sign_acknowledgement
 from .request import unverified_request as unverified_request
+from .request import verify_acknowledgement as verify_acknowledgement
 from .request import verify_request as verify_request

@@ -159,11 +159,11 @@ class Home:
 
     def receipt_path(self, request: str) -> Path:
         """Return the file of the receipt for a request, by the request's digest."""
-        return self.receipts / f"{request[:16]}.json"
+        return self.receipts / f"{request}.json"
 
     def acknowledgement_path(self, request: str) -> Path:
         """Return the file of the acknowledgement of a request, by the request's digest."""
-        return self.path / "acknowledgements" / f"{request[:16]}.json"
+        return self.path / "acknowledgements" / f"{request}.json"
 
     def save_plan(self, plan: Plan) -> str:
         """Write a plan and return its digest."""

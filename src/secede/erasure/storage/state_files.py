@@ -51,12 +51,22 @@ class StateFiles:
         except OSError as error:
             raise StorageError(f"cannot delete {self._path(name)}: {error.strerror}") from error
 
+    def check(self) -> None:
+        """Raise if deleting the states would leave any: a link, or a file with further names."""
+        if self._folder.is_symlink():
+            raise StorageError(
+                f"{self._folder} is a symbolic link: deleting it would leave the states in the "
+                "folder that it names; put that folder in its place"
+            )
+        if self._folder.exists():
+            for path in self._folder.iterdir():
+                files.check_single(path)
+
     def destroy(self) -> None:
         """Delete all states, and what a kill left half written."""
+        self.check()
         try:
             if self._folder.exists():
-                for path in self._folder.iterdir():
-                    files.check_single(path)
                 shutil.rmtree(self._folder)
         except OSError as error:
             raise StorageError(

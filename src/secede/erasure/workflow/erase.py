@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from secede import files
 from secede.erasure.backend import FederationBackend
+from secede.erasure.canonical_json import read_bounded
 from secede.erasure.documents import (
+    MAX_ACKNOWLEDGEMENT_BYTES,
     Acknowledgement,
     Ended,
     Plan,
     Request,
     due_date,
     sign_acknowledgement,
+    verify_acknowledgement,
 )
 from secede.erasure.planning.options import (
     EraseOptions,
@@ -68,7 +72,7 @@ from secede.erasure.workflow import attempt, post_training, promotion
 from secede.erasure.workflow.consistency import accepted, check_home, complete
 from secede.erasure.workflow.federation_binding import bind_federation
 from secede.erasure.workflow.session import ErasureSession, open_session
-from secede.errors import RecordError, RequestError, RolledBackError, StateError
+from secede.errors import RecordError, RequestError, RolledBackError, StateError, TrustError
 from secede.text import printable, shorten
 
 logger = logging.getLogger(__name__)
@@ -143,8 +147,22 @@ def write_acknowledgement(home: Home, journal: Journal, entry: Entry, now: datet
     data = sign_acknowledgement(acknowledgement, home.server_key())
     with files.private():
         if not path.exists() or path.read_bytes() != data:
+            _check_replaceable(home, path, entry.digest)
             files.write_bytes(path, data)
     return journal.acknowledge(entry.id, now)
+
+
+def _check_replaceable(home: Home, path: Path, request: str) -> None:
+    """Raise if a valid acknowledgement of another request is there."""
+    if not path.exists():
+        return
+    with suppress(TrustError):  # damaged: it is written again
+        data = read_bounded(path, MAX_ACKNOWLEDGEMENT_BYTES)
+        if verify_acknowledgement(data, home.keyring()).request != request:
+            raise RecordError(
+                f"{path} is a valid acknowledgement of another request and is not replaced: move "
+                "it to the name of its own request, and start again"
+            )
 
 
 def _ended(last: Transition) -> Ended | None:

@@ -93,10 +93,14 @@ def _rehearse(session: ErasureSession, verified: VerificationDetails) -> None:
     carriers = _carriers(session)
     for model in carriers:
         files.check_single(session.home.model_path(model.digest))
+    session.state_files.check()
+    for path in session.backend.files_to_destroy(session.plan.client):
+        files.check_single(path)
     items = _items_to_destroy(session, verified, carriers)
     destroyed = [DestroyedItem(what, digest, now) for what, digest in items]
     head = session.ledger.head()
-    _sign(session, promoted=now, completed=now, destroyed=destroyed, head=head)
+    _, draft = _sign(session, promoted=now, completed=now, destroyed=destroyed, head=head)
+    _read_receipt(session, session.home.receipt_path(session.progress.entry.digest), draft.digest)
 
 
 def _put_into_service(session: ErasureSession, verified: VerificationDetails) -> Model:
@@ -206,8 +210,7 @@ def _issue(
             "journal: one of them was altered; restore both from a backup"
         )
     path = session.home.receipt_path(request)
-    if not path.exists():
-        files.write_bytes(path, data)
+    files.make_folder(path.parent)
     with files.lock_folder(path.parent):  # somebody may be countersigning what a kill left there
         countersigned = _read_receipt(session, path, receipt.digest)
         if countersigned is None:
@@ -241,7 +244,10 @@ def _sign(
 
 
 def _read_receipt(session: ErasureSession, path: Path, digest: str) -> Verified | None:
-    """Return the receipt that lies there already, if it is this one: it may be countersigned."""
+    """Return the receipt that lies there already, if it is this one: it may be countersigned.
+
+    RecordError if it is a valid one for another request: that is never replaced.
+    """
     if not path.exists():
         return None
     try:
@@ -249,4 +255,10 @@ def _read_receipt(session: ErasureSession, path: Path, digest: str) -> Verified 
         receipt = verify_receipt(path.read_bytes(), signers.keys, auditors=signers.auditors)
     except TrustError:
         return None
+    about = receipt.statement.predicate.request
+    if about.digest != session.progress.entry.digest:
+        raise RecordError(
+            f"{path} is a valid receipt of {about.client!r} for another request and is not "
+            "replaced: move it to the name of its own request, and start again"
+        )
     return receipt if receipt.digest == digest else None

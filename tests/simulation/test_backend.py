@@ -1,4 +1,4 @@
-"""Tests `erasure/backend.py` and `simulation/new_federation.py` too."""
+"""Tests `erasure/backend.py`, `simulation/commitments.py`, `simulation/new_federation.py` too."""
 
 from __future__ import annotations
 

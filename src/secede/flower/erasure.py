@@ -278,7 +278,9 @@ def _open_request(
     """Return the request to work on, and whether the operator made it for the client."""
     if request is not None:
         data = request if isinstance(request, bytes) else request.read_bytes()
-        signed_by = verify_request(data, home.client_keys(), federation=store.name).client
+        signed_by = verify_request(
+            data, home.client_keys(), federation=store.name, server=home.server_id
+        ).client
         if signed_by != client:
             raise RequestError(f"the request is {signed_by!r}'s, but the leaver is {client!r}")
         return receive(home, data, store.clock()), False
@@ -317,7 +319,12 @@ def _new_request(store: Store, client: str, trigger: str) -> Request:
     if model is None:
         raise ConfigError(f"{store.path} has no serving model")
     return new_request(
-        federation=store.name, client=client, trigger=trigger, model=model, now=store.clock()
+        federation=store.name,
+        client=client,
+        trigger=trigger,
+        model=model,
+        server=store.home.server_id,
+        now=store.clock(),
     )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -142,3 +143,20 @@ def test_checking_needs_no_torch_and_no_home(
     paths = [*map(str, shown), str(erased[1]), str(erased[0].keys)]
     ended = subprocess.run([sys.executable, "-c", program, *paths], stdout=subprocess.DEVNULL)
     assert ended.returncode == 0
+
+
+def test_a_receipt_of_another_federation_of_that_name_is_refused(
+    erased: tuple[Home, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "anew"
+    folder.mkdir()
+    other = small.make(folder)
+    receipt = small.erase(other, small.receive(other).id).receipt
+    home = small.copy(erased[0], tmp_path / "home")
+    shutil.copyfile(other.keys / "server.pub", home.keys / "server.pub")
+    verify(other.path, "site-0", receipt, json=True)
+    home.path.joinpath("federation.json").write_bytes(
+        (home.path / "federation.json").read_bytes().replace(b'"name":"north"', b'"name":"south"')
+    )
+    with pytest.raises(TrustError, match=r"is about federation 'north' .*, this is 'south'"):
+        verify(home.path, "site-0", receipt, json=True)

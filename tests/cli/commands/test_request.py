@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +14,10 @@ from harness.erasure.questions import FEDERATION, MODEL, NOW, People, people
 from secede import state as states
 from secede.cli.commands import request as module
 from secede.cli.commands.request import request
-from secede.erasure.documents.request import unverified_request, verify_request
-from secede.erasure.signing.keys import generate_key_pair
+from secede.erasure.documents.request import sign_request, unverified_request, verify_request
+from secede.erasure.signing.keys import generate_key_pair, load_private_key
 from secede.erasure.storage.home import Home
+from secede.erasure.workflow import erase as workflow
 from secede.errors import ConfigError, RequestError
 
 
@@ -93,3 +96,38 @@ def test_a_request_is_checked_against_the_home_before_it_is_signed(
     small.erase(home, small.receive(home).id)
     with pytest.raises(RequestError, match="'site-0' was erased already"):
         sign("site-0", own)
+
+
+def test_a_request_names_the_one_server_that_it_counts_for(
+    home_and_request: tuple[Home, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    home, path = home_and_request
+    key, public = home.path / "sites" / "site-0.key", home.keys / "server.pub"
+
+    def asked(out: str, **given: Any) -> str | None:
+        request("site-0", key, "objection", out=path.with_name(out), **given)
+        return unverified_request(path.with_name(out).read_bytes()).server
+
+    away = {"federation": "north", "model": MODEL}
+    assert asked("at-home.json", home=home.path) == home.server_id
+    assert asked("away.json", server_key=public, **away) == home.server_id
+    assert not caplog.records
+    assert asked("anywhere.json", **away) is None
+    assert "give --server-key" in caplog.text
+
+
+def test_a_request_counts_in_no_other_home_of_the_same_name_client_and_model(
+    home_and_request: tuple[Home, Path], tmp_path: Path
+) -> None:
+    home, path = home_and_request
+    folder = tmp_path / "anew"
+    folder.mkdir()
+    again = small.make(folder)
+    assert small.serving(again) == small.serving(home)
+    shutil.copyfile(home.keys / "site-0.pub", again.keys / "site-0.pub")
+    workflow.register_change(again, NOW)
+    with pytest.raises(RequestError, match="the request is for the server with key"):
+        workflow.receive(again, path.read_bytes(), NOW)
+    made = unverified_request(path.read_bytes()).model_copy(update={"server": again.server_id})
+    key = load_private_key(home.path / "sites" / "site-0.key")
+    workflow.receive(again, sign_request(made, key), NOW)

@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.erasure import papers
+from harness.erasure import papers, small
 from secede import state as states
 from secede.cli.commands.verify import _forgotten, countersign, verify
 from secede.erasure.documents.request import new_request, sign_request
 from secede.erasure.receipts import verify as receipts
 from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
 from secede.erasure.signing.keys import Keyring, PrivateKey, generate_key_pair, load_private_key
+from secede.erasure.storage.home import Home
+from secede.erasure.workflow import erase as workflow
 from secede.errors import ConfigError, SecedeError, StateError, TrustError
 
 Capture = pytest.CaptureFixture[str]
@@ -184,3 +186,29 @@ def test_a_model_that_is_a_pipe_is_refused_and_not_waited_for(folder: Path) -> N
     os.mkfifo(folder / "pipe")
     with pytest.raises(ConfigError, match="not a regular file"):
         verify([folder / "receipt.json"], folder / "keys", model=folder / "pipe", json=True)
+
+
+def test_a_receipt_must_be_about_whom_and_what_is_said(folder: Path) -> None:
+    path, keys = [folder / "receipt.json"], folder / "keys"
+    verify(path, keys, client=papers.LEAVER, federation="heart-study", request=papers.REQUEST)
+    for given in (
+        {"client": "clinic-south"},
+        {"federation": "lung-study"},
+        {"request": "12" * 32},
+    ):
+        ((name, value),) = given.items()
+        with pytest.raises(TrustError, match=f"it is about {name} .*, expected {value}"):
+            verify(path, keys, **given)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"no request 'mine\.json'"):
+        verify(path, keys, request="mine.json")
+
+
+def test_an_acknowledgement_must_be_about_the_request_in_a_file(
+    home_and_request: tuple[Home, Path],
+) -> None:
+    home, path = home_and_request
+    entry = workflow.receive(home, path.read_bytes(), small.NOW)
+    other = workflow.receive(home, small.ask(home, "site-1"), small.NOW)
+    verify([home.acknowledgement_path(entry.digest)], home.keys, request=str(path))
+    with pytest.raises(TrustError, match="it is about request"):
+        verify([home.acknowledgement_path(other.digest)], home.keys, request=str(path))

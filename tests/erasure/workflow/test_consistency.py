@@ -1,4 +1,7 @@
-"""Records that are sound one by one and contradict each other: nothing is worked on."""
+"""Records that are sound one by one and contradict each other: nothing is worked on.
+
+Tests `erasure/workflow/model_consistency.py` too.
+"""
 
 from __future__ import annotations
 

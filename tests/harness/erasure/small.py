@@ -126,6 +126,7 @@ def ask(home: Home, client: str = "site-0", *, model: str | None = None) -> byte
         client=client,
         trigger="objection",
         model=model or serving(home),
+        server=home.server_id,
         now=NOW,
     )
     return sign_request(made, load_private_key(home.path / "sites" / f"{client}.key"))

@@ -17,10 +17,10 @@ from secede.cli.shared import (
     naming,
     print_json,
 )
-from secede.errors import ConfigError, SecedeError
+from secede.errors import ConfigError, SecedeError, TrustError
 
 if TYPE_CHECKING:
-    from secede.erasure import Commitment, Signers
+    from secede.erasure import Commitment, Home, Signers
 
 HomeArgument = Annotated[Path, typer.Argument(metavar="HOME", help="Home folder.")]
 Client = Annotated[str, typer.Argument(help="Name of the client.")]
@@ -57,7 +57,7 @@ def verify(
     home = Home(folder)
     commitment = home.federation.client(client).scope.commitment
     if receipt is not None:
-        commitment = _read_commitment(receipt, client, home.signers())
+        commitment = _read_commitment(receipt, client, home.signers(), home=home)
     if commitment is None:
         raise ConfigError(f"nothing was committed to for {client!r}")
     check_commitment(home, client, client_samples(home, client), commitment)
@@ -151,9 +151,12 @@ def verify_proof(
 
 
 def _read_commitment(
-    path: Path, client: str, signers: Signers, server: str = "server"
+    path: Path, client: str, signers: Signers, server: str = "server", home: Home | None = None
 ) -> Commitment:
-    """Return the commitment in a valid receipt about `client`, or in that of a folder."""
+    """Return the commitment in a valid receipt about `client`, or in that of a folder.
+
+    With `home`, it must be about its federation.
+    """
     from secede.erasure import MAX_RECEIPT_BYTES, read_bounded, verify_receipt
 
     path = _last_receipt(path, client) if path.is_dir() else path
@@ -167,6 +170,13 @@ def _read_commitment(
     receipt = verified.statement.predicate
     if receipt.request.client != client:
         raise ConfigError(f"{path} is about {receipt.request.client!r}, not {client!r}")
+    if home is not None:
+        said = (receipt.request.federation, receipt.federation.server)
+        if said != (home.federation.name, home.server_id):
+            raise TrustError(
+                f"{path} is about federation {said[0]!r} with the server's key {said[1]}, this is "
+                f"{home.federation.name!r} with {home.server_id}"
+            )
     if receipt.scope.commitment is None:
         raise ConfigError(f"{path} holds no commitment to the samples of {client!r}")
     return receipt.scope.commitment

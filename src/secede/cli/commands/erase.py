@@ -319,7 +319,9 @@ def erase(
     options, home, now = arguments.options(), Home(folder), datetime.now(UTC)
     data = read_request_file(request)
     with naming(request):
-        document = verify_request(data, home.client_keys(), federation=home.federation.name)
+        document = verify_request(
+            data, home.client_keys(), federation=home.federation.name, server=home.server_id
+        )
     gone = (document.client,) if arguments.leaver_gone else ()
     if arguments.dry_run:
         backend = SimulatedBackend(home, gone=gone)

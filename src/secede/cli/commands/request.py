@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +13,8 @@ import typer
 from secede.cli.commands.verify import model_digest
 from secede.cli.shared import Json, Trigger, print_json
 from secede.errors import ConfigError, RequestError
+
+logger = logging.getLogger(__name__)
 
 
 def keygen(
@@ -49,6 +52,10 @@ def request(
     model: Annotated[
         str | None, typer.Option(help="The model: its digest, or its safetensors file.")
     ] = None,
+    server_key: Annotated[
+        Path | None,
+        typer.Option(help="Public key of the server, the only one the request then counts for."),
+    ] = None,
     days: Annotated[int, typer.Option(min=1, max=31, help="Days until the request expires.")] = 7,
     out: Annotated[Path, typer.Option(help="File to write, for the server.")] = Path(
         "request.json"
@@ -58,22 +65,32 @@ def request(
     """Sign a request for erasure.
 
     It names the client, the model and a nonce, and no person. The server accepts it once. Give
-    --home, or --federation and --model.
+    --home, or --federation, --model and --server-key.
 
     Example: secede request site-3 --home home --key keys/site-3.key --trigger contract-ended
+
+    Another: secede request site-3 --federation north --model m.safetensors --server-key server.pub
+    --key site-3.key --trigger objection
     """
     from secede import files
-    from secede.erasure import load_private_key, new_request, sign_request
+    from secede.erasure import load_private_key, load_public_key, new_request, sign_request
 
     if home is not None:
         federation, model = _from_home(home, client, key, federation, model)
+        server_key = server_key or home / "keys" / "server.pub"
     if federation is None or model is None:
         raise ConfigError("give --federation and --model, or --home for both")
+    if server_key is None:
+        logger.warning(
+            "the request names no server: it counts in every federation of this name with your key "
+            "and this model; give --server-key"
+        )
     document = new_request(
         federation=federation,
         client=client,
         trigger=trigger,
         model=_digest(model),
+        server=None if server_key is None else load_public_key(server_key).keyid,
         now=datetime.now(UTC),
         lifetime=timedelta(days=days),
     )

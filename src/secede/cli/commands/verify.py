@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +30,16 @@ def verify(
     ] = None,
     server: ServerName = "server",
     auditor: Auditors = None,
+    client: Annotated[
+        str | None, typer.Option(help="Require that it is about this client.")
+    ] = None,
+    federation: Annotated[
+        str | None, typer.Option(help="Require that it is about this federation.")
+    ] = None,
+    request: Annotated[
+        str | None,
+        typer.Option(help="Require that it is about this request: its digest, or its file."),
+    ] = None,
     countersigned_by: Annotated[
         list[str] | None,
         typer.Option("--countersigned-by", help="Require this signature too. Repeatable."),
@@ -42,7 +54,12 @@ def verify(
     Public keys are enough. The server must have signed the receipt; only the client that left and
     auditors, whose keys are in KEYS/auditors, may have signed it too. Any altered byte is found.
 
+    Names are not compared with anything unless you say them: give --client, --federation and
+    --request to be sure that a receipt is about yours.
+
     Example: secede verify receipt.json --keys keys --ledger ledger.sqlite
+
+    Another: secede verify receipt.json --keys keys --client site-3 --request request.json
     """
     from secede.erasure import (
         ACKNOWLEDGEMENT_TYPE,
@@ -58,6 +75,8 @@ def verify(
     if len(receipts) > 1 and (json or model is not None):
         raise ConfigError("--json and --model are for one receipt at a time")
     signers = Signers.load(keys, auditor or ())
+    asked = None if request is None else _request_digest(request)
+    expected = {"client": client, "federation": federation, "request": asked}
     for path in receipts:
         data = read_bounded(path, MAX_RECEIPT_BYTES)
         with naming(path):
@@ -65,6 +84,7 @@ def verify(
                 if model or ledger or countersigned_by or page:
                     raise ConfigError(f"{path} is an acknowledgement: only receipts are compared")
                 acknowledged = verify_acknowledgement(data, signers.keys, server=server)
+                _check_about(expected, acknowledged.model_dump())
                 _print_acknowledgement(path, acknowledged, as_json=json)
                 continue
             verified = verify_receipt(
@@ -76,6 +96,8 @@ def verify(
                 server=server,
                 countersigned_by=countersigned_by or (),
             )
+            about = verified.statement.predicate.request
+            _check_about(expected, {**about.model_dump(), "request": about.digest})
         written = write_page(verified, path) if page else None
         if json:
             print_json(_as_json(verified, written))
@@ -138,6 +160,28 @@ def model_digest(path: Path) -> str:
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a regular file")  # a pipe may hang
     return states.digest(states.load(path)[0])
+
+
+def _request_digest(text: str) -> str:
+    """Return the digest of a request that is given as one, or as its file."""
+    from secede.erasure import MAX_REQUEST_BYTES, read_bounded, unverified_request
+
+    if re.fullmatch("[0-9a-f]{64}", text):
+        return text
+    path = Path(text)
+    if not path.exists():
+        raise ConfigError(
+            f"no request {text!r}: expected a digest of 64 hexadecimal digits or the request's file"
+        )
+    with naming(path):
+        return unverified_request(read_bounded(path, MAX_REQUEST_BYTES)).digest()
+
+
+def _check_about(expected: Mapping[str, str | None], said: Mapping[str, object]) -> None:
+    """Raise unless a paper is about the client, federation and request that are expected."""
+    for name, value in expected.items():
+        if value is not None and said[name] != value:
+            raise TrustError(f"it is about {name} {said[name]}, expected {value}")
 
 
 def _check_entitled(path: Path, identity: str, signers: Signers, verified: Verified) -> None:

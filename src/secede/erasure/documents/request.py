@@ -60,6 +60,7 @@ class Request(Document):
     client: Name
     trigger: Trigger
     model: Digest  # of the model that is to forget the client
+    server: Digest | None = None  # the id of the server's key; None: it counts at any server
     nonce: Annotated[Digest, Field(repr=False)]  # 32 random bytes
     issued: Timestamp
     expires: Timestamp
@@ -97,6 +98,7 @@ def new_request(
     trigger: str,
     model: str,
     now: datetime,
+    server: str | None = None,
     lifetime: timedelta = LIFETIME,
 ) -> Request:
     """Return a request with a fresh nonce, valid from `now` on."""
@@ -108,6 +110,7 @@ def new_request(
                 "client": client,
                 "trigger": trigger,
                 "model": model,
+                "server": server,
                 "nonce": secrets.token_hex(32),
                 "issued": format_time(now),
                 "expires": format_time(now + lifetime),
@@ -122,9 +125,12 @@ def sign_request(request: Request, key: PrivateKey) -> bytes:
     return dsse.sign(request.payload(), REQUEST_TYPE, key)
 
 
-def verify_request(data: bytes, keyring: Mapping[str, PublicKey], *, federation: str) -> Request:
+def verify_request(
+    data: bytes, keyring: Mapping[str, PublicKey], *, federation: str, server: str | None = None
+) -> Request:
     """Return the request if the client that it names signed it, for this federation.
 
+    With `server`, the id of the server's key, it must be for no other server.
     `check_times` is separate, so that a request that came before is recognised after it expired.
     """
     request = unverified_request(data)
@@ -144,6 +150,11 @@ def verify_request(data: bytes, keyring: Mapping[str, PublicKey], *, federation:
     if request.federation != federation:
         raise RequestError(
             f"the request is for federation {request.federation!r}, this is {federation!r}"
+        )
+    if server is not None and request.server not in (None, server):
+        raise RequestError(
+            f"the request is for the server with key {request.server}, this one has {server}: it "
+            "was made for another federation of this name; sign a new one"
         )
     return request
 

@@ -1,3 +1,4 @@
+from .home import RESTORE as RESTORE
 from .home import Federation as Federation
 from .home import Home as Home
 from .journal import Journal as Journal

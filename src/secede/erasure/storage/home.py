@@ -30,11 +30,13 @@ from secede.erasure.signing.keys import (
     Signers,
     ensure_key_pair,
     load_private_key,
+    load_public_key,
 )
 from secede.erasure.types import Count, Digest, Document, Name
 from secede.errors import ConfigError, RecordError, did_you_mean
 from secede.text import list_first
 
+RESTORE = "restore the whole home as it was at one time (docs/erasing.md)"
 _MAX_FEDERATION_BYTES = 64 << 20
 _MAX_PLAN_BYTES = 16 << 20  # a plan for as many clients as a federation may have takes half of it
 
@@ -105,10 +107,7 @@ class Home:
     def check_journal(self) -> None:
         """Raise if the journal is missing: a new one would know of no request that was accepted."""
         if not self.journal.is_file():
-            raise RecordError(
-                f"{self.journal} is missing: restore the whole home as it was at one time "
-                "(docs/erasing.md)"
-            )
+            raise RecordError(f"{self.journal} is missing: {RESTORE}")
 
     def keyring(self) -> Keyring:
         """Return the public keys of server and clients."""
@@ -122,6 +121,11 @@ class Home:
         """Return the public keys of the federation's clients, and of nobody else."""
         names = {client.name for client in self.federation.clients}
         return {name: key for name, key in self.keyring().items() if name in names}
+
+    @property
+    def server_id(self) -> str:
+        """The id of the server's public key."""
+        return load_public_key(self.keys / f"{SERVER}.pub").keyid
 
     def signers(self) -> Signers:
         """Return the keys that may sign receipts: auditors' are in keys/auditors."""

@@ -118,6 +118,7 @@ class Journal(Database):
         *,
         keyring: Mapping[str, PublicKey],
         federation: str,
+        server: str | None = None,
         quota: int = QUOTA,
     ) -> Accepted | AlreadyAccepted:
         """Record a signed request, once however often it comes.
@@ -125,7 +126,7 @@ class Journal(Database):
         Every reason to refuse it raises and leaves no trace: TrustError if it is forged or
         changed, RequestError otherwise. `quota` holds for clients that have none of their own.
         """
-        request = verify_request(data, keyring, federation=federation)
+        request = verify_request(data, keyring, federation=federation, server=server)
         with self.transaction() as connection:
             number = self.number_of(request.digest())
             if number is not None:

@@ -31,6 +31,7 @@ from secede.erasure.receipts.verify import Verified, verify_receipt
 from secede.erasure.storage import (
     PROMOTED,
     RECEIVED,
+    RESTORE,
     TERMINAL,
     VERIFIED,
     Entry,
@@ -44,7 +45,7 @@ from secede.erasure.storage import (
     read_transition,
 )
 from secede.erasure.types import Document, format_time
-from secede.erasure.workflow.federation_binding import RESTORE, bind_keys, check_bound, check_signer
+from secede.erasure.workflow.federation_binding import bind_keys, check_bound, check_signer
 from secede.erasure.workflow.model_consistency import check_files, check_registry
 from secede.errors import ConfigError, TrustError
 from secede.text import short_digest

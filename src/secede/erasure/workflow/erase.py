@@ -121,7 +121,10 @@ def receive(
     name = home.federation.name
     with files.private(), Journal(home.journal) as journal:
         keys = home.client_keys() if operator is None else operator
-        outcome = journal.accept(data, now, keyring=keys, federation=name, quota=quota)
+        server = home.server_id
+        outcome = journal.accept(
+            data, now, keyring=keys, federation=name, server=server, quota=quota
+        )
         entry = write_acknowledgement(home, journal, outcome.entry, now)
         enter_into_ledger(home, journal, entry, entry.received)
         return entry

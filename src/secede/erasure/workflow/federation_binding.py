@@ -12,10 +12,9 @@ from datetime import datetime
 from secede import files
 from secede.erasure.documents import MAX_NAMES, FederationBody, KeysBody, Row, key_ids
 from secede.erasure.signing.keys import load_public_key
-from secede.erasure.storage import Entry, Federation, Home, Journal, Ledger
+from secede.erasure.storage import RESTORE, Entry, Federation, Home, Journal, Ledger
 from secede.errors import TrustError
 
-RESTORE = "restore the whole home as it was at one time (docs/erasing.md)"
 _ACCEPT = "restore it, or enter your own change with `secede federation register`"
 
 

@@ -15,8 +15,7 @@ from secede.erasure.documents import (
     Row,
     SketchBody,
 )
-from secede.erasure.storage import Entry, Home, Model, ModelRegistry
-from secede.erasure.workflow.federation_binding import RESTORE
+from secede.erasure.storage import RESTORE, Entry, Home, Model, ModelRegistry
 from secede.errors import StateError, StorageError, TrustError
 from secede.text import short_digest
 

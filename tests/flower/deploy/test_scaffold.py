@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.paths import ROOT
+from secede.erasure.signing.keys import generate_key_pair
 from secede.errors import ConfigError, StorageError
 from secede.flower.deploy import scaffold
 from secede.flower.deploy.project import Project
@@ -194,3 +195,31 @@ def test_the_scripts_call_flower_with_the_projects_own_files(script: str, tmp_pa
         "register.sh": "register|nodes/site-2.pub|secede|--name|site-2|",
     }
     assert expected[script] in ended.stdout
+
+
+def test_a_site_that_made_its_own_key_gives_the_public_one_alone(tmp_path: Path) -> None:
+    scaffold.write_node_key(tmp_path / "theirs", "own")
+    public = tmp_path / "theirs" / "own.pub"
+    project = write_project(tmp_path / "p", sites=SITES, site_keys={"site-2": public})
+    assert project.local_sites == ("site-1",)
+    assert not project.key("site-2").exists()
+    written = project.key("site-2").with_suffix(".pub").read_text()
+    assert written == public.read_text().replace(" own\n", " site-2\n")
+    secrets = [p for p in project.folder.rglob("*") if p.is_file() and b"PRIVATE" in p.read_bytes()]
+    assert {p.name for p in secrets} == {"ca.key", "server.key", "site-1.key"}
+
+
+def test_a_key_that_a_site_cannot_have_made_for_this_is_refused(tmp_path: Path) -> None:
+    scaffold.write_node_key(tmp_path, "own")
+    generate_key_pair(tmp_path, "ed25519")
+    public = tmp_path / "own.pub"
+    for keys, words in (
+        ({"site-3": public}, "no site 'site-3'"),
+        ({"site-1": tmp_path / "own.key"}, "not an ECDSA P-384 public key .* ssh-keygen"),
+        ({"site-1": tmp_path / "ed25519.pub"}, "not an ECDSA P-384 public key"),
+        ({"site-1": tmp_path / "absent.pub"}, "cannot read the key"),
+        ({"site-1": public, "site-2": public}, "another site's key, too"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            write_project(tmp_path / "p", sites=SITES, site_keys=keys)
+    assert not (tmp_path / "p").exists()

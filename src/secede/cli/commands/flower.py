@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from json import dumps
@@ -64,6 +64,14 @@ def init(
         list[str] | None,
         typer.Option("--site", help="Name of a site, instead of --sites. Repeatable."),
     ] = None,
+    site_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--site-key",
+            metavar="NAME=FILE.pub",
+            help="Public key that a site made itself: no private one is made for it. Repeatable.",
+        ),
+    ] = None,
     host: Annotated[
         list[str] | None,
         typer.Option("--host", help="Host name for the server's certificate. Repeatable."),
@@ -84,11 +92,20 @@ def init(
     Example: secede flower init north --sites 5
 
     Another: secede flower init north --host fl.example.org --listen 0.0.0.0 --port 9092
+
+    Where sites make their own keys: secede flower init north --sites 2 --site-key site-2=site-2.pub
     """
     from secede.flower.deploy.scaffold import write_project
 
     names = site or [f"site-{number}" for number in range(1, sites + 1)]
-    project = write_project(folder, sites=names, hosts=host or [], listen=listen, port=port)
+    project = write_project(
+        folder,
+        sites=names,
+        hosts=host or [],
+        listen=listen,
+        port=port,
+        site_keys=_site_keys(site_key or ()),
+    )
     if project.open_to_others:
         logger.warning(
             f"the SuperLink will listen on {listen}, port {project.port}: other machines may act "
@@ -108,9 +125,20 @@ def init(
         f"SuperLink at {project.superlink_address}"
     )
     print(f"{folder / 'certificates'}  private authority and the server's certificate")
-    print(f"{folder / 'nodes'}  the sites' keys: give each site its own and keep none")
+    print(f"{folder / 'nodes'}  the sites' keys: give each site its own and keep no private one")
     print(f"{folder / 'app'}  the Flower app")
     print(f"Next: secede flower up {folder}")
+
+
+def _site_keys(texts: Sequence[str]) -> dict[str, Path]:
+    """Read NAME=FILE.pub, each name once."""
+    keys = dict[str, Path]()
+    for text in texts:
+        name, _, path = text.partition("=")
+        if not path or name in keys:
+            raise ConfigError(f"--site-key {text!r} cannot be used: give NAME=FILE.pub, each once")
+        keys[name] = Path(path)
+    return keys
 
 
 @_command

@@ -168,6 +168,11 @@ class Project:
         """Return a site's private key."""
         return self.folder / "nodes" / f"{site}.key"
 
+    @property
+    def local_sites(self) -> tuple[str, ...]:
+        """The sites whose private keys are here; the others run where theirs are."""
+        return tuple(site for site in self.sites if self.key(site).exists())
+
     def updates_folder(self, site: str) -> Path:
         """Return the folder in which a site keeps its own last updates."""
         return self.folder / "sites" / site

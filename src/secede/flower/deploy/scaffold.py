@@ -1,6 +1,7 @@
 """Writes a new project folder, completely or not at all: app, scripts, certificates and keys.
 
-There is a private certificate authority, the server's certificate, and a key pair for each node.
+There is a private certificate authority, the server's certificate, and a key pair for each node
+that has not made its own.
 TLS keys are ECDSA P-256 in PEM. Node keys are ECDSA P-384 in OpenSSH's format, which a SuperNode
 reads. Private keys are readable by their owner alone, and no file is ever replaced.
 """
@@ -10,11 +11,12 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
@@ -22,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_ssh_public_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -32,6 +35,7 @@ from secede.flower.deploy.project import CONNECTION, Project, address_of, check_
 
 LOOPBACK = ("127.0.0.1", "localhost")
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 820
+_MAX_KEY_BYTES = 4096  # of a public key; one takes about 250
 _EARLIER = timedelta(hours=1)  # the clocks of other machines may be slow
 _TEMPLATES = Path(__file__).parent / "templates"
 APP = _TEMPLATES / "app"  # the one copy of the example app
@@ -44,9 +48,14 @@ def write_project(
     hosts: Sequence[str] = (),
     listen: str = "127.0.0.1",
     port: int | None = None,
+    site_keys: Mapping[str, Path] | None = None,
 ) -> Project:
-    """Write a project; `hosts` are further names of the server, the first of them for the sites."""
+    """Write a project; `hosts` are further names of the server, the first of them for the sites.
+
+    `site_keys` are public keys of sites that made their own: their private ones stay with them.
+    """
     folder = folder.absolute()
+    own_keys = _read_site_keys(site_keys or {}, sites)
     for host in hosts:
         check_host(host)
     project = Project(
@@ -62,7 +71,7 @@ def write_project(
     part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:
         part.mkdir(parents=True, mode=0o700)
-        _fill(part, project, named)
+        _fill(part, project, named, own_keys)
         os.rename(part, folder)
     except OSError as error:
         raise StorageError(f"cannot write {folder}: {error.strerror}") from error
@@ -71,10 +80,39 @@ def write_project(
     return project
 
 
-def _fill(part: Path, project: Project, hosts: Sequence[str]) -> None:
+def _read_site_keys(paths: Mapping[str, Path], sites: Sequence[str]) -> dict[str, bytes]:
+    """Return each public key as it is registered; ConfigError if it is none or somebody else's."""
+    keys = dict[str, bytes]()
+    for name, path in paths.items():
+        if name not in sites:
+            raise ConfigError(f"no site {name!r} for {path}: expected one of {', '.join(sites)}")
+        try:
+            key = load_ssh_public_key(files.read_limited(path, _MAX_KEY_BYTES))
+        except OSError as error:
+            raise ConfigError(f"cannot read the key {path}: {error.strerror}") from error
+        except (ValueError, UnsupportedAlgorithm):
+            key = None
+        if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp384r1":
+            raise ConfigError(
+                f"{path} is not an ECDSA P-384 public key in OpenSSH's format: {name} makes one "
+                f"with ssh-keygen -t ecdsa -b 384 -N '' -f {name}, and gives you {name}.pub alone"
+            )
+        public = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        if public in keys.values():
+            raise ConfigError(f"{path} is another site's key, too: each needs its own")
+        keys[name] = public
+    return keys
+
+
+def _fill(
+    part: Path, project: Project, hosts: Sequence[str], own_keys: Mapping[str, bytes]
+) -> None:
     write_certificates(part / "certificates", hosts)
     for site in project.sites:
-        write_node_key(part / "nodes", site)
+        if site in own_keys:
+            _write_public(part / "nodes", site, own_keys[site])
+        else:
+            write_node_key(part / "nodes", site)
         (part / "sites" / site).mkdir(parents=True, mode=0o700)
     unwanted = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(APP, part / "app", ignore=unwanted)
@@ -131,6 +169,10 @@ def write_node_key(folder: Path, name: str) -> None:
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     files.create(folder / f"{name}.key", _secret(key, PrivateFormat.OpenSSH), 0o600)
+    _write_public(folder, name, public)
+
+
+def _write_public(folder: Path, name: str, public: bytes) -> None:
     files.create(folder / f"{name}.pub", public + f" {name}\n".encode(), 0o644)
 
 

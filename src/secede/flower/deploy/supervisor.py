@@ -156,6 +156,9 @@ def _supernodes(project: Project, started: list[str]) -> dict[str, int]:
     """Start the sites that do not run; return the size that each one's log had before."""
     fresh = {}
     for site in project.sites:
+        if site not in project.local_sites:
+            logger.info(f"{site} is not started: its private key is elsewhere, and so is the site")
+            continue
         if (process := processes.running(project, site)) is not None:
             logger.info(f"{site} runs already, process {process.pid}")
             continue
@@ -201,10 +204,10 @@ def _start_site(project: Project, site: str) -> int:
 
 def _wait_online(project: Project, fresh: dict[str, int], timeout: float) -> None:
     """Wait until all sites are online; a killed node still counts as online for a while."""
-    deadline, awaited = time.monotonic() + timeout, set(project.sites)
+    deadline, awaited = time.monotonic() + timeout, set(project.local_sites)
     logger.info(f"waiting for {len(awaited)} sites to be online, at most {timeout:g} seconds")
     while awaited:
-        for site in project.sites:
+        for site in project.local_sites:
             if processes.running(project, site) is None:
                 _restart(project, site, fresh, deadline)
         nodes = node_statuses(project)

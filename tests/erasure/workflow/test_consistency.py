@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.storage.model_registry import ModelRegistry
+from secede.erasure.workflow import consistency
 from secede.erasure.workflow import erase as workflow
 from secede.errors import RecordError, SecedeError, TrustError
 
@@ -321,3 +323,27 @@ def test_a_closed_request_gets_the_row_that_a_kill_left_out(
     small.receive(home, "site-2")
     with Ledger(home.ledger) as ledger:
         assert [row.body for row in ledger.rows()][: len(before)] == before
+
+
+def test_what_another_process_writes_meanwhile_is_no_contradiction(
+    backup: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = small.copy(backup, tmp_path / "home")
+    entry, genuine = small.receive(home), Ledger.rows
+
+    def rows_of_before(ledger: Ledger) -> Any:
+        rows = list(genuine(ledger))
+        monkeypatch.undo()
+        small.erase(home, entry.id)
+        return (row for row in rows)
+
+    with (
+        Journal(home.journal) as journal,
+        Ledger(home.ledger) as ledger,
+        ModelRegistry(home.registry) as registry,
+    ):
+        head = ledger.head()
+        monkeypatch.setattr(Ledger, "verify", lambda *_: head)
+        monkeypatch.setattr(Ledger, "rows", rows_of_before)
+        assert consistency.check_home(home, journal, ledger, registry) == ledger.head()
+    assert small.way(home)[-1] == "promoted"

@@ -177,8 +177,9 @@ def _check_request(predicate: Predicate, rows: Sequence[Row]) -> None:
     _check_same("the request's trigger", request.trigger, accepted[0].trigger)
     _check_same("the request's issued", request.issued, accepted[0].issued)
     _check_same("the request's due", request.due, accepted[0].due)
-    acknowledged = {body.acknowledged for body in _bodies(rows, AcknowledgedBody)} or {None}
-    _check_same("the acknowledgement's date", {request.acknowledged}, acknowledged)
+    acknowledged = [body.acknowledged for body in _bodies(rows, AcknowledgedBody)]
+    said = acknowledged[-1] if acknowledged else None
+    _check_same("the acknowledgement's date", request.acknowledged, said)
     extended = [body.extended_to for body in _bodies(rows, ExtendedBody)]
     _check_same("the extended date", request.extended_to, extended[-1] if extended else None)
 

@@ -50,6 +50,8 @@ from secede.erasure.workflow.model_consistency import check_files, check_registr
 from secede.errors import ConfigError, TrustError
 from secede.text import short_digest
 
+_MAX_READS = 5  # until nothing was written meanwhile
+
 
 def check_home(
     home: Home,
@@ -63,16 +65,18 @@ def check_home(
 
     `check_federation` is False where federation.json and keys are about to be bound anew.
     """
-    receipts, broken = _read_receipts(home)
-    last = journal.ledger_head()
-    heads = [receipt.statement.predicate.ledger for receipt in receipts.values()]
-    head = ledger.verify(last, *heads)
-    rows, entries = list(ledger.rows()), journal.entries()
+    before = _read_journal(journal)
+    for _ in range(_MAX_READS):  # another process may write while this one reads
+        receipts, broken = _read_receipts(home)
+        last = journal.ledger_head()
+        heads = [receipt.statement.predicate.ledger for receipt in receipts.values()]
+        head = ledger.verify(last, *heads)
+        rows = list(ledger.rows())
+        entries, ways = _read_journal(journal)
+        if (entries, ways) == before:
+            break
+        before = entries, ways
     first_rows = {entry.digest: list(accepted(journal, entry)) for entry in entries}
-    ways = {
-        entry.digest: [read_transition(row) for row in journal.transitions(entry.id)]
-        for entry in entries
-    }
     for entry in entries:
         path = home.receipt_path(entry.digest)
         if entry.state == PROMOTED and (path in broken or not path.is_file()):
@@ -105,6 +109,16 @@ def receipt_heads(home: Home) -> tuple[list[Head], list[Path]]:
     """Return the ledger's heads that a home's receipts name, and the receipts that are invalid."""
     receipts, broken = _read_receipts(home)
     return [receipt.statement.predicate.ledger for receipt in receipts.values()], broken
+
+
+def _read_journal(journal: Journal) -> tuple[list[Entry], dict[str, list[Transition]]]:
+    """Return all requests, and the transitions of each by its digest."""
+    entries = journal.entries()
+    ways = {
+        entry.digest: [read_transition(row) for row in journal.transitions(entry.id)]
+        for entry in entries
+    }
+    return entries, ways
 
 
 def _read_receipts(home: Home) -> tuple[dict[Path, Verified], list[Path]]:
@@ -282,9 +296,9 @@ def _check_receipts(
         details = ways[entry.digest][-1].details
         if not isinstance(details, PromotionDetails):
             continue
-        row, path = issued.get(entry.digest), home.receipt_path(entry.digest)
+        named, path = issued.get(entry.digest), home.receipt_path(entry.digest)
         receipt, stated = receipts[path], receipts[path].statement.predicate.request
-        if row is None or not row.receipt == receipt.digest == details.receipt:
+        if named is None or not named.receipt == receipt.digest == details.receipt:
             raise TrustError(
                 f"{path} is not the receipt of request {entry.id} that journal and ledger name: "
                 f"one of them was altered; {RESTORE}"

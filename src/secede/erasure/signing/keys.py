@@ -154,8 +154,8 @@ def parse_public_key(pem: bytes, source: str) -> PublicKey:
     y = int.from_bytes(key.public_bytes_raw(), "little") % 2**255  # the last bit is x's sign
     if y >= _PRIME or y in _SMALL_ORDER:
         raise ConfigError(
-            f"{source} is a point of small order or not in its one encoding: anybody could sign for "
-            "such a key; make a pair with secede keygen"
+            f"{source} is a point of small order or not in its one encoding: anybody could sign "
+            "for such a key; make a pair with secede keygen"
         )
     return SSlibKey.from_crypto(key)
 

@@ -12,9 +12,16 @@ from secede.data import Samples
 from secede.experiments.setup import Federation
 from secede.seeding import derive, generator, seeded
 from secede.state import State
-from secede.verification.accuracy import Evidence, evaluate, evaluate_all
-from secede.verification.membership import ShokriAttack, halves, yeom
-from secede.verification.score import Mean, Score
+from secede.verification import (
+    Evidence,
+    Mean,
+    Score,
+    ShokriAttack,
+    evaluate,
+    evaluate_all,
+    halves,
+    yeom,
+)
 
 _PARTS = ("leaver", "nonmembers", "members", "test")
 WATCHED = 2_000  # retained clients' samples whose accuracy is measured in every round

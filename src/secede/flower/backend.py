@@ -37,8 +37,7 @@ from secede.erasure import (
 )
 from secede.errors import ConfigError
 from secede.federation.engine import OwnState, Update
-from secede.flower.rounds.engine import FlowerEngine, LiveEngine, RecordedUpdate
-from secede.flower.rounds.grid import Transport
+from secede.flower.rounds import FlowerEngine, LiveEngine, RecordedUpdate, Transport
 from secede.flower.secagg import SecAggSettings, SecureEngine
 from secede.flower.storage import Contribution, OpenedSums, Store, register
 from secede.seeding import seeded

@@ -49,9 +49,7 @@ from secede.flower._flwr import LegacyStrategy
 from secede.flower.backend import FlowerBackend
 from secede.flower.protocol import messages
 from secede.flower.protocol.nodes import Node, online_nodes, select
-from secede.flower.rounds import supported_strategies
-from secede.flower.rounds.grid import Transport, prepared
-from secede.flower.rounds.recording import Recording
+from secede.flower.rounds import Recording, Transport, prepared, supported_strategies
 from secede.flower.secagg import SecAggSettings, Secure, SecureRecording, legacy_api
 from secede.flower.storage import Store, register
 from secede.unlearning import LIVE, METHODS, create

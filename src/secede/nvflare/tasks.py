@@ -22,7 +22,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from secede.errors import GuardError, SilentError
 from secede.flower._flwr import NodeInfo, Run, act_as_server, answer_as_server, set_message_id
-from secede.flower.rounds.grid import BaseGrid, poll
+from secede.flower.rounds import BaseGrid, poll
 from secede.nvflare import flmodels
 
 _FAILED, _GONE = 1, 2  # codes of errors

@@ -38,7 +38,7 @@ from secede.federation.simulator import Simulator
 from secede.simulation.commitments import check_commitment
 from secede.state import State
 from secede.unlearning import Server, Situation, UpdateHistory
-from secede.verification.accuracy import evaluate
+from secede.verification import evaluate
 
 LEVEL = 0.95  # of the intervals of held-out scores
 _ORIGIN = "trained_from"  # in the metadata of a client's state

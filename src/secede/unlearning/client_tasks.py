@@ -27,7 +27,7 @@ from secede.unlearning.method import (
     TakeStep,
 )
 from secede.unlearning.registry import METHODS, create
-from secede.unlearning.steps.leaver_metrics import evaluate
+from secede.unlearning.steps import evaluate
 
 BATCH_SIZE = 256
 LOCAL_STEP, COUNT, MEASURE = "local-step", "count-right", "measure"

@@ -39,7 +39,6 @@ group = typer.Typer(
     help="Set up a Flower federation to erase from.",
     no_args_is_help=True,
 )
-group.callback()(lambda: None)
 
 
 def _command(function: Callable[..., None]) -> None:
@@ -113,12 +112,8 @@ def init(
             "only"
         )
     if json:
-        row = {
-            "folder": str(folder),
-            "superlink": project.superlink_address,
-            "sites": list(project.sites),
-        }
-        print_json(row)
+        address, names = project.superlink_address, list(project.sites)
+        print_json({"folder": str(folder), "superlink": address, "sites": names})
         return
     print(
         f"{folder}  Flower project of {', '.join(project.sites)}; "

@@ -22,7 +22,7 @@ from secede.errors import DataError, GuardError, SilentError
 from secede.federation.engine import Cost, Engine
 from secede.state import State
 from secede.unlearning import CountRight, Reply
-from secede.verification.score import Score, share
+from secede.verification import Score, share
 
 MAX_CLASSES = 100_000  # in a reply
 

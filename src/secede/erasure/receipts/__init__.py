@@ -1,1 +1,5 @@
 """Receipts: built, verified, and shown as a page."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -27,7 +27,7 @@ from secede.erasure.documents import (
     TransitionBody,
     due_date,
 )
-from secede.erasure.receipts.verify import Verified, verify_receipt
+from secede.erasure.receipts import Verified, verify_receipt
 from secede.erasure.storage import (
     PROMOTED,
     RECEIVED,

@@ -13,7 +13,7 @@ from secede import state as states
 from secede.erasure.defences import gate, reply_checks
 from secede.erasure.defences.gate import Counts
 from secede.erasure.documents import LeftOut, Reference, Score, Verification
-from secede.erasure.receipts.build import client_scope
+from secede.erasure.receipts import client_scope
 from secede.erasure.storage import (
     BaselineCounts,
     ClassCounts,
@@ -27,8 +27,8 @@ from secede.erasure.workflow.checked_engine import Participants
 from secede.erasure.workflow.session import ErasureSession
 from secede.state import State
 from secede.text import fill_line
-from secede.verification.score import Score as Measured
-from secede.verification.score import rounds_that_pay
+from secede.verification import Score as Measured
+from secede.verification import rounds_that_pay
 
 AT_OTHERS = "right answers of the retained clients, on their own samples"
 AT_LEAVER = "right answers at the client, on its own samples"

@@ -12,9 +12,13 @@ from pathlib import Path
 from secede import files
 from secede import state as states
 from secede.erasure.documents import DestroyedBody, DestroyedItem, Head, ModelBody, federation_part
-from secede.erasure.receipts.build import build_statement
-from secede.erasure.receipts.page import write_page
-from secede.erasure.receipts.verify import Verified, sign_receipt, verify_receipt
+from secede.erasure.receipts import (
+    Verified,
+    build_statement,
+    sign_receipt,
+    verify_receipt,
+    write_page,
+)
 from secede.erasure.storage import (
     MAX_REASON,
     Candidate,

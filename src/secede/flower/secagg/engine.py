@@ -32,7 +32,7 @@ from secede.flower._flwr import (
     parameters_to_arrayrecord,
 )
 from secede.flower.protocol.messages import round_group
-from secede.flower.rounds.engine import LiveEngine, RoundResult
+from secede.flower.rounds import LiveEngine, RoundResult
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.grid import FitMessages, SecAggGrid, SecAggRound
 from secede.flower.secagg.legacy_api import SecAggSettings

@@ -34,7 +34,7 @@ from secede.flower._flwr import (
 )
 from secede.flower.protocol import arrays
 from secede.flower.protocol import messages as wire
-from secede.flower.rounds.grid import ForwardingGrid, Transport
+from secede.flower.rounds import ForwardingGrid, Transport
 from secede.flower.storage import OpenedSums
 from secede.state import State
 from secede.text import describe_exception

@@ -37,13 +37,7 @@ from secede.flower._flwr import (
     WorkflowKey,
 )
 from secede.flower.protocol.nodes import Node, Roster
-from secede.flower.rounds.grid import (
-    AdmissionGrid,
-    DeadlineGrid,
-    Transport,
-    prepared,
-)
-from secede.flower.rounds.recording import ONLINE_TIMEOUT
+from secede.flower.rounds import ONLINE_TIMEOUT, AdmissionGrid, DeadlineGrid, Transport, prepared
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.engine import Failures, Results
 from secede.flower.secagg.grid import FitMessages, SecAggGrid, SecAggRound

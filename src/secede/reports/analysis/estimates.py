@@ -16,7 +16,7 @@ from scipy import stats
 
 from secede.reports import names
 from secede.reports.records.runs import Run, Score
-from secede.verification.score import Score as Share
+from secede.verification import Score as Share
 
 CONFIDENCE = 0.95
 SHARE = (0.0, 1.0)

@@ -35,7 +35,7 @@ from secede.reports.analysis import (
 from secede.reports.records.runs import Point, Run, Score
 from secede.reports.tables.table import Column, Mark, Row, Table
 from secede.text import plural
-from secede.verification.score import rounds_that_pay
+from secede.verification import rounds_that_pay
 
 EXPLAINED = (
     "Bold: the best method of a column, and any other whose interval overlaps the best one's; of "

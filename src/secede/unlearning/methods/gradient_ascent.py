@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from secede.unlearning.method import LocalResult, LocalTask
-from secede.unlearning.steps.sgd import Descent, check_settings, own_samples
+from secede.unlearning.steps import Descent, check_settings, own_samples
 
 
 @dataclass(frozen=True, kw_only=True)

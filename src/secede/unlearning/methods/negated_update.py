@@ -17,7 +17,7 @@ from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import ClientSide, Update, aggregate
 from secede.unlearning.method import Method, Reply, Server, Start
-from secede.unlearning.steps.sgd import Descent
+from secede.unlearning.steps import Descent
 
 _PHASE = "negated-update"  # names the batches of the round
 

@@ -19,10 +19,15 @@ from secede.errors import ConfigError
 from secede.federation.engine import Batch
 from secede.unlearning.method import Candidate, LocalReport, LocalResult, LocalTask
 from secede.unlearning.post_training_hold import PostTrainingHold
+from secede.unlearning.steps import (
+    AnchorState,
+    Ascent,
+    AscentBounds,
+    Evaluation,
+    check_batch,
+    third_of_distance_to_fresh,
+)
 from secede.unlearning.steps import stop_distance as tau
-from secede.unlearning.steps.ascent import AnchorState, Ascent, AscentBounds
-from secede.unlearning.steps.leaver_metrics import Evaluation, check_batch
-from secede.unlearning.steps.radius import third_of_distance_to_fresh
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,14 @@ from secede.federation.engine import Batch
 from secede.state import State
 from secede.unlearning.method import LocalResult, LocalTask
 from secede.unlearning.post_training_hold import PostTrainingHold, heaviness
-from secede.unlearning.steps.own_labels import LabelTargets, Teacher, of_label
-from secede.unlearning.steps.sgd import Descent, own_samples, without_dropout
+from secede.unlearning.steps import (
+    Descent,
+    LabelTargets,
+    Teacher,
+    of_label,
+    own_samples,
+    without_dropout,
+)
 
 LABEL_CHOICES, BEGIN_CHOICES = ("weighed", "own", "all"), ("reference", "global")
 WINDOWS_PER_EPOCH = 8  # the accuracy is checked at the end of each

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from secede.errors import ConfigError
 from secede.unlearning.method import LocalResult, LocalTask
 from secede.unlearning.post_training_hold import PostTrainingHold
-from secede.unlearning.steps.sgd import Descent, check_settings, frozen, own_samples
+from secede.unlearning.steps import Descent, check_settings, frozen, own_samples
 
 
 @dataclass(frozen=True, kw_only=True)

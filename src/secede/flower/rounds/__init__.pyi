@@ -1,0 +1,13 @@
+from .engine import FlowerEngine as FlowerEngine
+from .engine import LiveEngine as LiveEngine
+from .engine import RecordedUpdate as RecordedUpdate
+from .engine import RoundResult as RoundResult
+from .grid import AdmissionGrid as AdmissionGrid
+from .grid import BaseGrid as BaseGrid
+from .grid import DeadlineGrid as DeadlineGrid
+from .grid import ForwardingGrid as ForwardingGrid
+from .grid import Transport as Transport
+from .grid import poll as poll
+from .grid import prepared as prepared
+from .recording import ONLINE_TIMEOUT as ONLINE_TIMEOUT
+from .recording import Recording as Recording

@@ -1,0 +1,10 @@
+from .accuracy import Evidence as Evidence
+from .accuracy import evaluate as evaluate
+from .accuracy import evaluate_all as evaluate_all
+from .membership import ShokriAttack as ShokriAttack
+from .membership import halves as halves
+from .membership import yeom as yeom
+from .score import Mean as Mean
+from .score import Score as Score
+from .score import rounds_that_pay as rounds_that_pay
+from .score import share as share

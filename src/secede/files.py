@@ -108,7 +108,8 @@ def create(path: Path, content: bytes, mode: int) -> None:
 def append_line(path: Path, line: str) -> None:
     """Append one line and wait until it is on the disk."""
     try:
-        with path.open("ab") as file:
+        mode = _file_mode()
+        with open(path, "ab", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())

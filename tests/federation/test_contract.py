@@ -24,6 +24,7 @@ from harness.flower.small import (
     simulator,
     strategy,
 )
+from harness.flower.unlimited import no_limits, unlimit
 from harness.nvflare.needs import needs_nvflare
 from secede import state as states
 from secede.errors import ConfigError
@@ -32,7 +33,7 @@ from secede.flower.protocol.arrays import template_of
 from secede.flower.protocol.nodes import online_nodes
 from secede.flower.rounds.engine import FlowerEngine
 from secede.flower.rounds.grid import Transport
-from secede.unlearning.client_tasks import LIVE, CountRight, Measure
+from secede.unlearning.client_tasks import LIVE, LOCAL, CountRight, Measure
 from secede.unlearning.method import LocalStepMethod, Server, TakeStep
 from secede.unlearning.methods.reference import Reference
 from secede.unlearning.post_training_hold import FIRST_ROUND_SHARE, LIGHT_WEIGHT
@@ -43,7 +44,8 @@ Make = Callable[[], Engine]
 
 
 def flower(folder: Path) -> FlowerEngine:
-    grid = InProcess(sites(len(SIZES), folder), client_app())
+    app = client_app(limits=no_limits(), methods=LOCAL)
+    grid = InProcess(sites(len(SIZES), folder), app)
     return FlowerEngine(
         transport=Transport(grid=grid, pause=0.01),
         strategy=strategy(),
@@ -68,8 +70,9 @@ NVFLARE = pytest.param("nvflare", marks=[pytest.mark.nvflare, pytest.mark.slow])
 
 
 @pytest.fixture(params=["simulator", "flower", NVFLARE])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     number = iter(range(100))
+    unlimit(monkeypatch)
     if request.param == "simulator":
         return simulator
     if request.param == "nvflare":
@@ -224,7 +227,10 @@ def test_a_local_step_before_the_first_round_is_refused(make: Make) -> None:
         make().ask(0, step("reference"), global_state=initial())
 
 
-def test_what_cannot_be_sent_is_refused_and_what_can_is_named(tmp_path: Path) -> None:
+def test_what_cannot_be_sent_is_refused_and_what_can_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlimit(monkeypatch)
     engine = flower(tmp_path)
 
     class Mine(Reference):

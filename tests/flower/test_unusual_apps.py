@@ -40,7 +40,7 @@ SERVER = replace(OPTIONS, methods=(), settings={}, margins=LOOSE, untrusted_leav
 
 
 def app_of(train: Callable[[Message, Context], Message], model: Any = load_model) -> ClientApp:
-    erasure = ClientErasure(model, load_data, training=TRAINING, seed=SEED)
+    erasure = ClientErasure(model, load_data, training=TRAINING, seed=SEED, consent=True)
     app = ClientApp(mods=[erasure.mod])
     app.train()(train)
     return erasure.register(app)

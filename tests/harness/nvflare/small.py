@@ -50,10 +50,9 @@ def trained(client: int, received: FLModel) -> dict[str, Tensor]:
     return dict(model.state_dict())
 
 
-def erasing(folder: Path | str, *, consent: bool = True) -> ClientErasure:
-    return ClientErasure(
-        load_model, load_data, folder=folder, training=TRAINING, seed=SEED, consent=consent
-    )
+def erasing(folder: Path | str, *, consent: bool = True, **options: Any) -> ClientErasure:
+    usual: dict[str, Any] = {"training": TRAINING, "seed": SEED, "consent": consent}
+    return ClientErasure(load_model, load_data, folder=folder, **usual, **options)
 
 
 def serve(erasure: ClientErasure, site: str) -> None:

@@ -1,0 +1,43 @@
+"""Clients that answer whatever they are asked: for what engines compute, not for who may ask."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from secede.flower.client import mod
+from secede.flower.client.limits import ClientLimits
+from secede.unlearning import Reply
+from secede.unlearning.method import LocalResult
+
+MANY = 10**9
+
+
+class NoLimits(ClientLimits):
+    """Bounds that bound nothing."""
+
+    def check_step(self, *_: Any, **__: Any) -> None: ...
+
+    def check_known(self, *_: Any, **__: Any) -> None: ...
+
+    def check_result(self, *_: Any) -> None: ...
+
+    def blurred(self, reply: Reply, secret: str) -> Reply:
+        return reply
+
+    def hidden_result(self, result: LocalResult, *_: Any) -> LocalResult:
+        return result
+
+
+def no_limits() -> NoLimits:
+    return NoLimits(steps=MANY, questions=MANY, monthly=MANY)
+
+
+def unlimit(patch: pytest.MonkeyPatch) -> None:
+    """Let clients take steps without request and plan."""
+    patch.setattr(mod.LeavingClient, "_check_consent", lambda *_: None)
+    patch.setattr(mod, "check_planned", lambda *_: None)
+    patch.setattr(mod.messages, "read_plan", lambda _: SimpleNamespace(digest=str))
+    patch.setattr(mod.client_tasks, "ANSWERED", mod.client_tasks.LOCAL)

@@ -267,9 +267,10 @@ def test_a_kill_between_registry_and_ledger_is_mended_at_the_next_start(
     found(federation)
     with Ledger(home(federation) / "ledger.sqlite", read_only=True) as ledger:
         rows_of = [(row.kind, row.body) for row in ledger.rows()]
-    assert [kind for kind, _ in rows_of] == ["model", "delivered"]
-    assert rows_of[0][1]["model"] == model.digest
-    assert rows_of[1][1]["clients"] == list(model.clients)
+    # The model's own row is last of those that it needs: with it they are complete.
+    assert [kind for kind, _ in rows_of] == ["delivered", "model", "keys", "federation"]
+    assert rows_of[1][1]["model"] == model.digest
+    assert rows_of[0][1]["clients"] == list(model.clients)
 
 
 def test_a_model_that_served_before_is_not_put_into_service_again(federation: Federation) -> None:

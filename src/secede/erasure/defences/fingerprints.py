@@ -38,6 +38,7 @@ _MIN_SUMS = 8  # of a sketch that is compared: fewer may be near each other by c
 _MAX_DIGESTS = 64  # of a client's older updates that stay
 
 Measure = Callable[[State], float | None]
+_NO_SUMS = b"[]"  # of values that were never here: no seed was used
 
 
 class Fingerprints:
@@ -56,12 +57,13 @@ class Fingerprints:
 
     def row(self, what: Literal["model", "update"], digest: str) -> SketchBody:
         """Return the ledger's row of a fingerprint, as its files are now."""
-        seed = self._folder / "seed"
+        path, seed = self._path(digest), self._folder / "seed"
+        is_drawn = seed.exists() and path.read_bytes() != _NO_SUMS
         return SketchBody(
             what=what,
             of=digest,
-            sketch=files.digest(self._path(digest)),
-            seed=files.digest(seed) if seed.exists() else None,
+            sketch=files.digest(path),
+            seed=files.digest(seed) if is_drawn else None,
         )
 
     def save(self, digest: str, state: State, trainable: Collection[str]) -> None:
@@ -72,7 +74,7 @@ class Fingerprints:
     def save_digest(self, digest: str) -> None:
         """Write a digest alone, for values that were never here."""
         if not self.has(digest):
-            files.write_bytes(self._path(digest), b"[]")
+            files.write_bytes(self._path(digest), _NO_SUMS)
 
     def distance(self, digest: str, state: State, trainable: Collection[str]) -> float | None:
         """Return how far `state` is from a model, by its sketch; None if there is none."""

@@ -9,7 +9,8 @@ import pytest
 
 from secede.flower.client import mod
 from secede.flower.client.limits import ClientLimits
-from secede.unlearning import Reply
+from secede.flower.protocol import messages
+from secede.unlearning import Reply, client_tasks
 from secede.unlearning.method import LocalResult
 
 MANY = 10**9
@@ -39,5 +40,5 @@ def unlimit(patch: pytest.MonkeyPatch) -> None:
     """Let clients take steps without request and plan."""
     patch.setattr(mod.LeavingClient, "_check_consent", lambda *_: None)
     patch.setattr(mod, "check_planned", lambda *_: None)
-    patch.setattr(mod.messages, "read_plan", lambda _: SimpleNamespace(digest=str))
-    patch.setattr(mod.client_tasks, "ANSWERED", mod.client_tasks.LOCAL)
+    patch.setattr(messages, "read_plan", lambda _: SimpleNamespace(digest=str))
+    patch.setattr(client_tasks, "ANSWERED", client_tasks.LOCAL)

@@ -6,7 +6,9 @@ cd "$(dirname "$0")"
 . ./environment.sh
 export FLWR_HOME="$PWD/flower/superlink"
 mkdir -p state
-exec python3 -m secede.flower.deploy.guard "$(command -v flower-superlink)" \
+program=$(command -v flower-superlink)
+python=$(sed -n "1s/^#! *//p" "$program")  # that it is installed for, secede with it
+exec "$python" -m secede.flower.deploy.guard "$program" \
   --ssl-ca-certfile certificates/ca.crt --ssl-certfile certificates/server.crt \
   --ssl-keyfile certificates/server.key --enable-supernode-auth \
   --disable-runtime-dependency-installation --host "$LISTEN" --port "$PORT" \

@@ -68,9 +68,10 @@ def test_what_docstrings_name_is_there() -> None:
 def test_no_folder_hides_an_installed_package_of_its_name() -> None:
     # tests/ is on the path for harness/. Of one name, a package with an __init__.py is imported
     # wherever it lies, and folders without one are all searched.
-    for folder in (path for path in TESTS.iterdir() if path.is_dir()):
+    folders = (path for path in TESTS.iterdir() if path.is_dir() and path.name != "__pycache__")
+    for folder in folders:
         assert not (folder / "__init__.py").exists()
         spec = find_spec(folder.name)
         if spec is not None and spec.origin is None:
-            folders = spec.submodule_search_locations or ()
-            assert [path for path in folders if "site-packages" in path] == []
+            locations = spec.submodule_search_locations or ()
+            assert [path for path in locations if "site-packages" in path] == []

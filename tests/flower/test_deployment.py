@@ -24,7 +24,7 @@ from harness.flower import deployed
 from secede.cli.app import app
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
-from secede.flower.deploy import guard, processes, server_home, supervisor
+from secede.flower.deploy import port_guard, processes, server_home, supervisor
 from secede.flower.deploy.project import MARK, Project
 from secede.flower.deploy.scaffold import LOOPBACK, write_certificates, write_node_key
 from secede.flower.storage.round_log import RoundLog
@@ -117,7 +117,7 @@ def test_strangers_are_turned_away(project: Project, tmp_path: Path) -> None:
     own = answers(project, None)
     assert own
     assert "403" not in own
-    if guard.names_peers() and os.geteuid() == 0:  # only root can act as another account
+    if port_guard.names_peers() and os.geteuid() == 0:  # only root can act as another account
         assert set(answers(project, 65534)) == {"403"}
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from secede import files
 from secede.errors import ConfigError, SecedeError, SilentError
-from secede.flower.deploy import guard, processes
+from secede.flower.deploy import port_guard, processes
 from secede.flower.deploy.project import MARK, SUPERLINK, Project, flwr, program
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def _superlink(project: Project, started: list[str]) -> Project:
     logger.info(f"{SUPERLINK} started, process {process_.pid}, at {project.superlink_address}")
     logger.info(
         "other accounts and machines may act as sites there; only this account starts runs"
-        if guard.names_peers()
+        if port_guard.names_peers()
         else "every program on this machine may start runs there, which are code in this account"
     )
     _wait_answer(project, process_)
@@ -309,7 +309,7 @@ def supernode_command(project: Project, site: str, port: int) -> list[str]:
 
 
 def _guarded(name: str, environment: Mapping[str, str]) -> list[str]:
-    return [sys.executable, "-m", "secede.flower.deploy.guard", program(name, environment)]
+    return [sys.executable, "-m", "secede.flower.deploy.port_guard", program(name, environment)]
 
 
 def _node_config(project: Project, site: str) -> str:

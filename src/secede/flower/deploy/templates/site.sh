@@ -17,7 +17,7 @@ export FLWR_HOME="$PWD/flower/$1"
 mkdir -p "sites/$1"
 program=$(command -v flower-supernode)
 python=$(sed -n "1s/^#! *//p" "$program")  # that it is installed for, secede with it
-exec "$python" -m secede.flower.deploy.guard "$program" \
+exec "$python" -m secede.flower.deploy.port_guard "$program" \
   --root-certificates certificates/ca.crt --superlink "$SUPERLINK" \
   --auth-supernode-private-key "nodes/$1.key" --port "${NODE_PORT:-9094}" --node-config \
   "partition-id=${2:-$place} num-partitions=@SITES@ site=\"$1\" secede-folder=\"$PWD/sites/$1\""

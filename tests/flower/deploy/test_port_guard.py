@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from secede.errors import ConfigError
-from secede.flower.deploy import guard
+from secede.flower.deploy import port_guard
 
 SERVER = """
 import sys, uvicorn
-from secede.flower.deploy.guard import Guard
+from secede.flower.deploy.port_guard import PortGuard
 seen = set()
 async def app(scope, receive, send):
     if scope["type"] == "lifespan":
@@ -33,7 +33,7 @@ async def app(scope, receive, send):
 host = sys.argv[1]
 listener = __import__("socket").create_server((host, 0), family=int(sys.argv[2]))
 print(listener.getsockname()[1], flush=True)
-uvicorn.Server(uvicorn.Config(Guard(app), log_level="error")).run(sockets=[listener])
+uvicorn.Server(uvicorn.Config(PortGuard(app), log_level="error")).run(sockets=[listener])
 """
 ASK = """
 import encodings.idna, os, socket, sys
@@ -44,7 +44,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10) as co
     print(connection.recv(1000).split()[1].decode())
 """
 NOBODY = 65534
-linux = pytest.mark.skipif(not guard.names_peers(), reason="no /proc/net/tcp here")
+linux = pytest.mark.skipif(not port_guard.names_peers(), reason="no /proc/net/tcp here")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another account")
 CLOSED = ["/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/", "/v1/fleet"]
 
@@ -113,7 +113,9 @@ def call(**scope: Any) -> list[dict[str, Any]]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(guard.Guard(app)({"type": "http", "path": "/v1/control/x", **scope}, receive, send))
+    asyncio.run(
+        port_guard.PortGuard(app)({"type": "http", "path": "/v1/control/x", **scope}, receive, send)
+    )
     return sent
 
 
@@ -149,26 +151,26 @@ def test_addresses_are_read_as_the_kernel_prints_them(
         "   2: 0100007F:C352 0100007F:1F90 06 00000000:00000000 03:000016F9 00000000     0 0 0\n"
         "   3: 0100007F:C353 0100007F:1F90 01 00000000:00000000 03:000016F9 00000000     0 0 0\n"
     )
-    monkeypatch.setattr(guard, "_TABLES", (table,))
+    monkeypatch.setattr(port_guard, "_TABLES", (table,))
     loop = ipaddress.ip_address("127.0.0.1")
-    assert guard.owner_of((loop, 8080), (loop, 50000)) == 1000
-    assert guard.owner_of((loop, 50001), (loop, 8080)) == 1001  # IPv4 over an IPv6 socket
-    assert guard.owner_of((loop, 50000), (loop, 8080)) is None
+    assert port_guard.owner_of((loop, 8080), (loop, 50000)) == 1000
+    assert port_guard.owner_of((loop, 50001), (loop, 8080)) == 1001  # IPv4 over an IPv6 socket
+    assert port_guard.owner_of((loop, 50000), (loop, 8080)) is None
     for closed in (50002, 50003):  # the kernel says root of an end that nobody holds any more
-        assert guard.owner_of((loop, closed), (loop, 8080)) is None
+        assert port_guard.owner_of((loop, closed), (loop, 8080)) is None
 
 
 def test_where_nobody_names_peers_a_machine_with_other_accounts_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "_TABLES", (tmp_path / "none",))
-    monkeypatch.setattr(guard, "other_accounts", lambda: ["eve"])
+    monkeypatch.setattr(port_guard, "_TABLES", (tmp_path / "none",))
+    monkeypatch.setattr(port_guard, "other_accounts", lambda: ["eve"])
     with pytest.raises(ConfigError, match=r"\(eve\) could start runs.*SECEDE_TRUST_LOCAL"):
-        guard.check_machine()
-    monkeypatch.setenv(guard.SHARED, "1")
-    guard.check_machine()
+        port_guard.check_machine()
+    monkeypatch.setenv(port_guard.SHARED, "1")
+    port_guard.check_machine()
     assert call(client=("127.0.0.1", 5), server=("127.0.0.1", 6)) == [{"type": "served"}]
     assert call(client=("192.0.2.7", 5), server=("127.0.0.1", 6))[0]["status"] == 403
-    monkeypatch.delenv(guard.SHARED)
-    monkeypatch.setattr(guard, "other_accounts", list)
-    guard.check_machine()
+    monkeypatch.delenv(port_guard.SHARED)
+    monkeypatch.setattr(port_guard, "other_accounts", list)
+    port_guard.check_machine()

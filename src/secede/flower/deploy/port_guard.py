@@ -5,7 +5,7 @@ could start a run, and a run is code. The guard answers /v1/fleet/, where each s
 to anybody, and every other path only to processes of its own account on this machine, which the
 kernel tells it.
 
-python -m secede.flower.deploy.guard "$(command -v flower-superlink)" OPTIONS...
+python -m secede.flower.deploy.port_guard "$(command -v flower-superlink)" OPTIONS...
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ App = Callable[
 Address = tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]
 
 
-class Guard:
+class PortGuard:
     """An ASGI app around Flower's own."""
 
     def __init__(self, app: App) -> None:
@@ -143,7 +143,7 @@ def main() -> None:
         check_machine()
     except SecedeError as error:
         sys.exit(f"error: {error}")
-    _flwr.wrap_served_apps(Guard)
+    _flwr.wrap_served_apps(PortGuard)
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")
 

@@ -55,7 +55,7 @@ def test_what_cannot_be_released_is_said(tmp_path: Path) -> None:
     client(tmp_path)
     for options, words in (
         ((), "give --request or --federation"),
-        (("--request", "x"), "a release cannot be made of this: request"),
+        (("--request", "x"), "the release is not valid: request"),
     ):
         done = secede("client", "release", str(tmp_path), *options)
         assert (done.returncode, done.stdout) == (2, "")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from harness.erasure import vectors
 from secede.cli.app import app
 from secede.errors import ConfigError, LossError, RolledBackError, SecedeError
 
@@ -122,38 +123,11 @@ def test_why_a_site_leaves_must_be_said(recorded_runs: tuple[str, list[dict[str,
 def test_a_dry_run_shows_the_plan_that_the_run_tells(
     recorded_runs: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from secede.erasure.documents.plan import GuardLimits, Margins, Plan, Step
+    from secede.erasure import Plan
     from secede.flower.deploy import runs
 
-    step = Step(
-        rung="retraining",
-        method="retrain",
-        settings={},
-        parameters={},
-        needs=(),
-        max_rounds=3,
-        min_rounds=3,
-        upload_bytes=1,
-        download_bytes=1,
-    )
-    plan = Plan(
-        request="a" * 64,
-        federation="north",
-        client="a",
-        model="b" * 64,
-        ladder=(step,),
-        omitted=(),
-        retained=("b",),
-        mean="mean",
-        margins=Margins(),
-        guard=GuardLimits(),
-        quorum=0.5,
-        client_timeout=1.0,
-        measure_at_leaver=False,
-        leaver_timeout=1.0,
-        wait_until=None,
-        backups_until=None,
-    )
+    example = Plan.model_validate_json(json.dumps(vectors.plan()))
+    plan = example.model_copy(update={"client": "a", "federation": "north"})
 
     def run(_project: object, config: dict[str, str], *, show: object, **_: object) -> str:
         assert json.loads(config["erasure.options"]) == {"dry_run": True}

@@ -36,14 +36,13 @@ def check_installed() -> None:
 @group.command()
 def release(
     folder: Folder,
-    request: Annotated[
-        str | None, typer.Option(help="Digest of the one request to take a step for.")
-    ] = None,
+    request: Annotated[str | None, typer.Option(help="Digest of the request to release.")] = None,
     federation: Annotated[
-        str | None, typer.Option(help="Federation whose requests to take a step for.")
+        str | None, typer.Option(help="Federation whose requests are all released.")
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Last day of it.")
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="Last day on which the release is valid."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -60,7 +59,7 @@ def release(
     from secede.flower.client import consent
 
     if (request is None) == (federation is None):
-        raise ConfigError("give --request or --federation: which request may the step be for?")
+        raise ConfigError("give --request or --federation: the release must say what it is for")
     last = None if until is None else until.replace(hour=23, minute=59, second=59).astimezone()
     try:
         new = consent.Release(
@@ -69,7 +68,7 @@ def release(
             until=None if last is None else format_time(last),
         )
     except ValidationError as error:
-        raise ConfigError(f"a release cannot be made of this: {describe_errors(error)}") from None
+        raise ConfigError(f"the release is not valid: {describe_errors(error)}") from None
     path = _client_folder(folder)
     consent.release(path, new)
     if json:

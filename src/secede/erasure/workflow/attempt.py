@@ -1,8 +1,8 @@
 """The first half of a rung: a start from the leaver, guarded, or from the server alone.
 
-A rung is given up for what clients send, for what a method refuses, and for what a method's own
-code raises (`run_method`). Any other exception is a fault of this package: it stops the command,
-and the erasure resumes from its journal once that is mended.
+A rung is given up for what clients send, for what a method refuses, and for what a plugin, the
+user's network or a method with replies of its own raises (`run_method`). Any other exception is a
+fault of this package: it stops the command, and the erasure resumes once that is fixed.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class Recording(Strategy):
                 refused = {reply.metadata.src_node_id for reply in every}
                 if errors and server_round + self._done == 1 and refused == {*self._participants}:
                     raise GuardError(
-                        f"all clients refused the first round: {reply_error(errors[0])}; mend what "
+                        f"all clients refused the first round: {reply_error(errors[0])}; fix what "
                         "they say in their logs, and start again"
                     )
                 logger.warning(

@@ -132,7 +132,8 @@ def _server(federation: Federation, state: State) -> Server:
 
 
 def _count(server: Server, state: State) -> Counts:
-    return total([*tally(server.engine, server.retained, state).counts.values()])
+    counted = tally(server.engine, server.retained, state, server.global_state)
+    return total([*counted.counts.values()])
 
 
 def main() -> None:

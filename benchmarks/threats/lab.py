@@ -121,8 +121,8 @@ class Lab:
         return self.counts(self.global_state)
 
     def counts(self, state: State) -> Counts:
-        """Let the retained clients count their right answers."""
-        return total([*tally(self.engine, RETAINED, state).counts.values()])
+        """Let the retained clients count their right answers, and compare."""
+        return total([*tally(self.engine, RETAINED, state, self.global_state).counts.values()])
 
     def gate(self, state: State) -> str | None:
         """Return why the gate refuses a state; None: it passes."""

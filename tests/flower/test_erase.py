@@ -26,7 +26,9 @@ from harness.flower.small import (
 from secede import state as states
 from secede.erasure.receipts.verify import verify_receipt
 from secede.erasure.signing.keys import Keyring
+from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.ledger import Ledger
+from secede.erasure.storage.progress import Progress
 from secede.errors import ConfigError, GuardError
 from secede.federation import engine as engines
 from secede.flower import erase
@@ -57,6 +59,22 @@ def test_a_client_is_erased_and_a_receipt_says_so(federation: Federation) -> Non
     with Ledger(home(federation) / "ledger.sqlite", read_only=True) as ledger:
         ledger.verify()
     assert federation.told.has("leaver name:site-1", "'site-1'")
+
+
+def test_retained_clients_compare_each_sample_with_the_model_from_before(
+    federation: Federation,
+) -> None:
+    federation.train(3)
+    federation.erase("name:site-1")
+    with Journal(home(federation) / "journal.sqlite", read_only=True) as journal:
+        rounds = Progress.read(journal, journal.entry(1)).rounds
+    for done in rounds:
+        assert done.gate is not None
+        counts = done.gate.counts
+        assert counts.lost is not None
+        assert counts.gained is not None
+        assert sum(counts.lost) + sum(counts.gained) > 0
+        assert done.gate.variance == 2.0 * 3  # three clients round
 
 
 def test_the_leaver_gets_one_task_a_goodbye_and_no_round(federation: Federation) -> None:

@@ -113,10 +113,14 @@ class ModelMeasurement(Protocol):
     engine: Engine
     classes: int
     classes_told: bool = True  # not guessed from the network
+    count_variance: float = 0.0  # of a client's changes in a class, by its rounding
 
-    def tally(self, clients: Sequence[int], state: State) -> Tally:
-        """Let clients count their right answers by class, one by one."""
-        return gate.tally(self.engine, clients, state)
+    def tally(self, clients: Sequence[int], state: State, before: State | None = None) -> Tally:
+        """Let clients count their right answers by class, and the changes since `before`.
+
+        Clients must have counted with `before` already.
+        """
+        return gate.tally(self.engine, clients, state, before)
 
     def held_out(self, state: State) -> Counts | None:
         """Count right answers by class on the server's own samples, if it has any."""

@@ -59,6 +59,7 @@ class FlowerBackend(FederationBackend):
     """The federation whose rounds a store recorded, over a grid."""
 
     scenario = ""
+    count_variance = 2.0  # lost and gained, each rounded to one of two neighbours 2 apart
 
     def __init__(
         self,
@@ -195,13 +196,13 @@ class FlowerBackend(FederationBackend):
         """Repeat numbers and configs of the training's rounds while a model is retrained."""
         self.engine = replace(self.engine, repeated=self._trained if retraining else ())
 
-    def tally(self, clients: Sequence[int], state: State) -> Tally:
+    def tally(self, clients: Sequence[int], state: State, before: State | None = None) -> Tally:
         """Let clients count at the same time, and check each reply.
 
         Weights may count batches or steps, so a client's samples for each unit of its weight are
         held against the median. How many classes there are is what most of them say, unless told.
         """
-        replies = self.engine.ask_all(clients, CountRight(), global_state=state)
+        replies = self.engine.ask_all(clients, CountRight(before), global_state=state)
         sound = collect(clients, replies.of)
         left_out = dict(sound.left_out)
         if sound.counts and not self.classes_told:

@@ -18,6 +18,7 @@ from torch import Tensor
 from secede import state as states
 from secede.errors import ConfigError
 from secede.federation.engine import ClientSide
+from secede.state import State
 from secede.unlearning.method import (
     LocalMethod,
     LocalReport,
@@ -31,6 +32,7 @@ from secede.unlearning.steps import evaluate
 
 BATCH_SIZE = 256
 LOCAL_STEP, COUNT, MEASURE = "local-step", "count-right", "measure"
+BEFORE = "before"  # setting of a count: the digest of an earlier model to compare with
 # The methods that need no other client tasks than these.
 LOCAL = tuple(entry.name for entry in METHODS.values() if entry.runs_at == "leaver")
 # Those that a client takes for a server: the others return the bare gradient, or no step at all.
@@ -48,33 +50,61 @@ Numbers = Mapping[str, torch.dtype]  # entries and dtypes of a reply that is no 
 
 @dataclass(frozen=True)
 class CountRight:
-    """Count samples and right predictions by class; outputs that are not finite are wrong."""
+    """Count samples and right predictions by class, and the changes since the model `before`.
+
+    A live client is sent that model's digest alone: it must have counted with it already.
+    """
 
     numbers: ClassVar[Numbers] = {"right": torch.int64, "samples": torch.int64}
+    optional: ClassVar[Numbers] = {"lost": torch.int64, "gained": torch.int64}
+    before: State | None = None
 
-    @torch.inference_mode()
     def __call__(self, side: ClientSide) -> Reply:
         """Count with the global state."""
-        model = side.fresh_model(0)
-        states.load_into(model, side.global_state)
-        model.eval()
-        device = next(iter(states.live(model).values())).device
-        right, samples = list[Tensor](), list[Tensor]()
-        for inputs, labels in side.batches(BATCH_SIZE, 0):
-            outputs, labels = model(inputs.to(device)), labels.to(device)
-            if outputs.ndim != 2 or labels.ndim != 1 or labels.is_floating_point():
-                raise ConfigError(
-                    "the gate counts right predictions: expected outputs of shape (n, classes) and "
-                    "integer labels of shape (n,)"
-                )
-            hits = (outputs.argmax(dim=1) == labels) & outputs.isfinite().all(dim=1)
-            right.append(torch.bincount(labels[hits], minlength=outputs.shape[1]))
-            samples.append(torch.bincount(labels, minlength=outputs.shape[1]))
-        counts = {
-            "right": torch.stack(right).sum(dim=0).cpu(),
-            "samples": torch.stack(samples).sum(dim=0).cpu(),
-        }
-        return Reply(state=counts, gradient_samples=0, samples=side.samples)
+        before = None if self.before is None else predict(side, self.before).right
+        return count(side, predict(side, side.global_state), before)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Which of a client's samples a model predicts right; outputs that are not finite are wrong."""
+
+    right: Tensor
+    labels: Tensor
+    classes: int
+
+
+@torch.inference_mode()
+def predict(side: ClientSide, state: State) -> Predictions:
+    """Let a model predict each of a client's samples, always in the same order."""
+    model = side.fresh_model(0)
+    states.load_into(model, state)
+    model.eval()
+    device = next(iter(states.live(model).values())).device
+    right, every, classes = list[Tensor](), list[Tensor](), 0
+    for inputs, labels in side.batches(BATCH_SIZE, 0):
+        outputs, labels = model(inputs.to(device)), labels.to(device)
+        if outputs.ndim != 2 or labels.ndim != 1 or labels.is_floating_point():
+            raise ConfigError(
+                "the gate counts right predictions: expected outputs of shape (n, classes) and "
+                "integer labels of shape (n,)"
+            )
+        right.append((outputs.argmax(dim=1) == labels) & outputs.isfinite().all(dim=1))
+        every.append(labels)
+        classes = outputs.shape[1]
+    return Predictions(torch.cat(right).cpu(), torch.cat(every).cpu(), classes)
+
+
+def count(side: ClientSide, now: Predictions, before: Tensor | None) -> Reply:
+    """Return the counts of predictions by class; `before` has those of an earlier model."""
+    chosen = {"right": now.right, "samples": torch.ones_like(now.right)}
+    if before is not None and len(before) == len(now.right):
+        chosen |= {"lost": before & ~now.right, "gained": now.right & ~before}
+    counts = {
+        name: torch.bincount(now.labels[mask], minlength=now.classes)
+        for name, mask in chosen.items()
+    }
+    return Reply(state=counts, gradient_samples=0, samples=side.samples)
 
 
 @dataclass(frozen=True)
@@ -82,6 +112,7 @@ class Measure:
     """Measure the mean loss, and the accuracy if labels are classes (else NaN)."""
 
     numbers: ClassVar[Numbers] = {"loss": torch.float64, "accuracy": torch.float64}
+    optional: ClassVar[Numbers] = {}
 
     def __call__(self, side: ClientSide) -> Reply:
         """Measure with the global state."""
@@ -112,7 +143,8 @@ class TaskMessage:
 def to_message(task: object) -> TaskMessage:
     """Return the message for `task`; raise if it cannot be sent."""
     if isinstance(task, CountRight):
-        return TaskMessage(COUNT, "", {})
+        earlier = {} if task.before is None else {BEFORE: states.digest(task.before)}
+        return TaskMessage(COUNT, "", earlier)
     if isinstance(task, Measure):
         return TaskMessage(MEASURE, "", {})
     step = task.step if isinstance(task, TakeStep) else task

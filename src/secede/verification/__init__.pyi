@@ -4,6 +4,7 @@ from .accuracy import evaluate_all as evaluate_all
 from .membership import ShokriAttack as ShokriAttack
 from .membership import halves as halves
 from .membership import yeom as yeom
+from .paired import paired_interval as paired_interval
 from .score import Mean as Mean
 from .score import Score as Score
 from .score import rounds_that_pay as rounds_that_pay

@@ -16,3 +16,14 @@ def test_a_smaller_margin_and_more_samples_let_less_pass() -> None:
         assert row == sorted(row, reverse=True)
     for column in zip(*falls, strict=True):
         assert list(column) == sorted(column, reverse=True)
+
+
+def test_comparing_sample_by_sample_lets_less_pass() -> None:
+    for samples in gate_margins.SAMPLES:
+        for margin in gate_margins.MARGINS:
+            alone = gate_margins.class_fall(samples, margin, paired=False)
+            paired = gate_margins.class_fall(samples, margin)
+            assert paired <= alone
+            assert paired < alone or samples == 30  # a sample is 3 points there
+        alone = gate_margins.overall_fall(samples, paired=False)
+        assert gate_margins.overall_fall(samples) < alone or samples == 30

@@ -83,7 +83,7 @@ def test_counts_that_do_not_add_up_are_refused(
         state = {"right": torch.tensor(right), "samples": torch.tensor(samples)}
         return Reply(state=state, gradient_samples=0, samples=side.samples)
 
-    monkeypatch.setattr(gates, "CountRight", lambda: lie)
+    monkeypatch.setattr(gates, "CountRight", lambda _before: lie)
     found = gates.tally(engine(), (1, 2), constant(0))
     assert (dict(found.counts), dict(found.left_out)) == ({}, {1: "malformed", 2: "malformed"})
 
@@ -195,6 +195,95 @@ def test_too_few_samples_in_all_cannot_pass() -> None:
 def test_counts_of_other_samples_are_refused() -> None:
     with pytest.raises(GuardError, match="not of the same samples"):
         find_loss(MARGINS, counts((5, 50)), counts((5, 60)))
+
+
+def changed(before: Counts, *changes: tuple[int, int]) -> Counts:
+    """Return the counts after so many samples of each class were lost and gained."""
+    lost, gained = (tuple(values) for values in zip(*changes, strict=True))
+    rows = zip(before.right, lost, gained, strict=True)
+    return Counts(tuple(r - b + c for r, b, c in rows), before.samples, lost, gained)
+
+
+def test_clients_compare_with_the_model_from_before() -> None:
+    at = engine()
+    told = gates.tally(at, (1, 2), constant(1), constant(0))
+    found = gates.total([*told.counts.values()])
+    labels = torch.cat([at.clients[1].y, at.clients[2].y])
+    zeros, ones, twos = torch.bincount(labels, minlength=3).tolist()
+    assert found == Counts((0, ones, 0), (zeros, ones, twos), (zeros, 0, 0), (0, ones, 0))
+    assert told.cost.upload_bytes == 2 * 4 * 3 * 8
+
+
+def test_the_samples_whose_answer_changed_decide() -> None:
+    before = counts((90, 100))
+    # 13 points: unpaired that may be chance, and so it may be where others were gained.
+    assert find_loss(MARGINS, before, counts((77, 100))) is None
+    reason = find_loss(MARGINS, before, changed(before, (13, 0)))
+    assert reason is not None
+    assert reason.startswith("all samples: accuracy fell from 90.0% to 77.0% of 100 samples")
+    assert find_loss(MARGINS, before, changed(before, (23, 10))) is None
+    wide = Margins(overall=0.5)
+    assert find_loss(wide, before, counts((73, 100))) is None
+    reason = find_loss(wide, before, changed(before, (20, 0)))
+    assert reason is not None
+    assert reason.startswith("class 0: ")
+
+
+def test_rounding_at_the_clients_widens_the_loss() -> None:
+    before = counts((90, 100))
+    after = changed(before, (13, 0))
+    assert find_loss(MARGINS, before, after, variance=2.0) is not None
+    assert find_loss(MARGINS, before, after, variance=20.0) is None
+    exact, blurred = (gates.overall_loss(before, after, 0.95, variance) for variance in (0.0, 4.0))
+    z = 1.959964
+    assert exact.value == blurred.value == pytest.approx(0.13)
+    for end in ("low", "high"):
+        far, near = (getattr(loss, end) - 0.13 for loss in (blurred, exact))
+        assert far**2 == pytest.approx(near**2 + (z * 2 / 100) ** 2, rel=1e-5)
+
+
+def test_one_client_that_does_not_compare_leaves_the_counts_to_decide() -> None:
+    before = counts((90, 100))
+    both = gates.total([changed(before, (13, 0)), counts((80, 100))])
+    assert both == counts((157, 200))
+
+
+def test_changes_that_do_not_lead_from_before_to_after_are_not_believed() -> None:
+    before = counts((90, 100), (80, 100))
+    after = changed(before, (13, 2), (0, 3))
+    assert gates.consistent_changes(before, after) == after
+    lie = Counts(after.right, after.samples, (0, 0), after.gained)
+    assert gates.consistent_changes(before, lie) == Counts(after.right, after.samples)
+    assert gates.consistent_changes(before, lie, variance=6.0) == Counts(after.right, after.samples)
+    near = Counts(after.right, after.samples, (14, 0), after.gained)
+    assert gates.consistent_changes(before, near) == Counts(after.right, after.samples)
+    assert gates.consistent_changes(before, near, variance=0.5) == near
+    alone = Counts(after.right, after.samples)
+    assert gates.consistent_changes(before, alone) == alone
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lost": [0, 1, 0]},
+        {"gained": [0, 0, 0]},
+        {"lost": [-1, 0, 0], "gained": [0, 0, 0]},
+        {"lost": [0, 0, 0], "gained": [99, 0, 0]},
+        {"lost": [99, 0, 0], "gained": [0, 0, 0]},
+        {"lost": [0.0, 0.0, 0.0], "gained": [0, 0, 0]},
+        {"lost": [0, 0], "gained": [0, 0]},
+    ],
+)
+def test_changes_that_do_not_add_up_are_refused(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lie(side: ClientSide) -> Reply:
+        state = {"right": torch.tensor([5, 0, 0]), "samples": torch.tensor([side.samples, 0, 0])}
+        state |= {name: torch.tensor(values) for name, values in changes.items()}
+        return Reply(state=state, gradient_samples=0, samples=side.samples)
+
+    monkeypatch.setattr(gates, "CountRight", lambda _before: lie)
+    assert gates.tally(engine(), (1, 2), constant(0)).left_out == {1: "malformed", 2: "malformed"}
 
 
 def test_margins_are_checked() -> None:

@@ -62,10 +62,10 @@ def test_bytes_are_predicted_by_hand_arithmetic(home: Home) -> None:
     assert states.size_bytes(states.load(home.model_path(small.serving(home)))[0]) == size
     local, negation, retrain = plan(home, max_rounds=2).ladder
     # One exchange with the leaver and two rounds of three; counted before, and after 0, 1, 2
-    # rounds, by three clients.
-    assert local.upload_bytes == (1 + 2 * 3) * size + 4 * 3 * counts
+    # rounds with the changes, by three clients.
+    assert local.upload_bytes == (1 + 2 * 3) * size + (1 + 3 * 2) * 3 * counts
     assert local.download_bytes == (1 + 2 * 3 + 4 * 3) * size
-    assert negation.upload_bytes == 10 * 3 * size + 12 * 3 * counts
+    assert negation.upload_bytes == 10 * 3 * size + (1 + 11 * 2) * 3 * counts
     assert retrain.download_bytes == (4 * 3 + 2 * 3) * size
     # And twice by the leaver, where it is asked to.
     measured = plan(home, max_rounds=2, measure_at_leaver=True).ladder[0]

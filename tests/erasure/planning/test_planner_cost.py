@@ -99,5 +99,5 @@ def test_replays_are_predicted_by_hand_arithmetic(founded: Home) -> None:
         1
     ]
     assert step.method == "federaser"
-    assert step.upload_bytes == 3 * SIZE + 2 * 3 * (2 * 8 * 3)
+    assert step.upload_bytes == 3 * SIZE + (1 + 2) * 3 * (2 * 8 * 3)
     assert step.download_bytes == 3 * SIZE + 2 * 3 * SIZE

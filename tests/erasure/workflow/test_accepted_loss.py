@@ -35,7 +35,7 @@ class Counting(SimulatedBackend):
         super().__init__(home)
         self.before, self.share, self.falls = small.serving(home), share, falls
 
-    def tally(self, clients: Sequence[int], state: State) -> Tally:
+    def tally(self, clients: Sequence[int], state: State, before: State | None = None) -> Tally:
         plain = super().tally(clients, state)
         share = 0.5 if states.digest(state) == self.before else self.share
         counts = {

@@ -126,8 +126,8 @@ def test_one_clients_claims_do_not_let_a_wrecked_model_through(home: Home) -> No
 
 def test_the_servers_held_out_samples_veto_what_the_clients_claim(home: Home) -> None:
     def all_right(reply: Reply) -> Reply:
-        state = {**reply.state, "right": reply.state["samples"]}
-        return swapped(reply, state=state)
+        state = {name: reply.state[name] for name in ("right", "samples")}
+        return swapped(reply, state={**state, "right": reply.state["samples"]})
 
     liars = Liars(home, who=(1, 2, 3), counts=all_right, leaver=wreck(home))
     how = small.options(max_rounds=0, guard=WIDE)

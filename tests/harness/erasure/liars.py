@@ -32,9 +32,9 @@ class Liars(Hostile):
         self.who, self.counts, self.update, self.report = who, counts, update, report
         self.reply = reply
 
-    def tally(self, clients: Sequence[int], state: State) -> Tally:
+    def tally(self, clients: Sequence[int], state: State, before: State | None = None) -> Tally:
         engine: Any = _Changed(self, self.engine, self.counts)
-        return gate.tally(engine, clients, state)
+        return gate.tally(engine, clients, state, before)
 
     def server(self, client: str, retained: Sequence[str], state: State, seconds: float) -> Server:
         plain = super().server(client, retained, state, seconds)

@@ -196,10 +196,10 @@ class CostEstimate:
         state = states.size_bytes(self.model)
         up, down = self._start(entry, method)
         models = rounds * self.retained * state
-        counting = self.retained * (2 if counted_once else rounds + 2)
-        counting += 2 * self.measure_at_leaver
-        counts = 2 * 8 * self.classes
-        return up + models + counting * counts, down + models + counting * state
+        compared = self.retained * (1 if counted_once else rounds + 1)
+        alone = self.retained + 2 * self.measure_at_leaver
+        counts = (2 * alone + 4 * compared) * 8 * self.classes
+        return up + models + counts, down + models + (alone + compared) * state
 
     def _start(self, entry: Entry, method: Method) -> tuple[int, int]:
         """Return the bytes up and down before the first round."""

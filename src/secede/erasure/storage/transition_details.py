@@ -66,10 +66,15 @@ MAX_NAMED = 400  # clients left out, or states sent, that one transition names
 
 
 class ClassCounts(Document):
-    """By class: samples of the retained clients, and how many of them were answered right."""
+    """By class: samples of the retained clients, and how many of them were answered right.
+
+    The changes since the model from before: `lost` were right then and are wrong now.
+    """
 
     right: tuple[Count, ...]
     samples: tuple[Count, ...]
+    lost: tuple[Count, ...] | None = None  # None: some client did not compare
+    gained: tuple[Count, ...] | None = None
 
 
 class BaselineCounts(ClassCounts):
@@ -86,6 +91,7 @@ class GateResult(Document):
     passed: bool
     reason: str  # "passed", or why not
     vetoed: bool  # by the server's own samples
+    variance: Number = 0.0  # of the changes in a class, by rounding at the clients
 
     @property
     def accuracy(self) -> float:

@@ -17,6 +17,7 @@ from secede.erasure.receipts import client_scope
 from secede.erasure.storage import (
     BaselineCounts,
     ClassCounts,
+    GateResult,
     RoundDetails,
     UndecidedDetails,
     UnusedWeights,
@@ -110,7 +111,7 @@ def verify(session: ErasureSession) -> None:
         *measured.scores,
         *session.backend.scores(plan.client, before, after),
     ]
-    loss, margin = gate.accuracy_loss(old, new, plan.margins.level), plan.margins.overall
+    loss, margin = _loss(baseline, last.gate, plan.margins.level), plan.margins.overall
     useful: Verdict = (
         "yes" if loss.high <= margin else "no" if loss.low > margin else "undetermined"
     )
@@ -185,7 +186,13 @@ def _unused_limits(unused: Sequence[UnusedWeights]) -> list[str]:
 
 def read_counts(counts: ClassCounts) -> Counts:
     """Return counts as the gate takes them."""
-    return Counts(counts.right, counts.samples)
+    return Counts(counts.right, counts.samples, counts.lost, counts.gained)
+
+
+def _loss(baseline: BaselineCounts, result: GateResult, level: float) -> gate.Loss:
+    """Return the loss of accuracy over all samples, as the gate judged it."""
+    after = read_counts(result.counts)
+    return gate.overall_loss(read_counts(baseline), after, level, result.variance)
 
 
 def score_beside_reference(

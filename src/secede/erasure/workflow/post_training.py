@@ -13,6 +13,8 @@ leaver may keep unused weights.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import torch
 
 from secede import state as states
@@ -45,18 +47,23 @@ def check_gate(
 ) -> tuple[GateResult, Cost]:
     """Let clients count with a round's model; return what the gate says, and what it took.
 
-    `model` is the state's digest, `baseline` what was counted with the model from before; it is
-    counted again if others count now.
+    `model` is the state's digest, `baseline` what was counted with the model from before. That is
+    counted again if others count now: first, so that clients can compare, or for want of a client.
     """
-    plan = participants.plan
-    after, cost = count(participants, state, model)
+    plan, backend = participants.plan, participants.session.backend
+    old_state = participants.session.load_model(plan.model)
+    before, cost = dict[str, Counts](), Cost()
+    if baseline is None or baseline.counted_by != digest(sorted(participants.present)):
+        before, cost = count(participants, old_state, plan.model)
+    after, cost_after = count(participants, state, model, before=old_state)
+    cost += cost_after
     total = gate.total([*after.values()])
     same_clients = baseline is not None and baseline.counted_by == digest(sorted(after))
     recounted = None
     if baseline is None or not same_clients or baseline.samples != total.samples:
-        old_state = participants.session.load_model(plan.model)
-        before, cost_before = count(participants, old_state, plan.model)
-        cost += cost_before
+        if not before:
+            before, cost_before = count(participants, old_state, plan.model)
+            cost += cost_before
         for name in after.keys() & before.keys():
             if after[name].samples != before[name].samples:
                 participants.leave_out(name, WRONG_SAMPLES)
@@ -68,10 +75,15 @@ def check_gate(
             right=sums.right, samples=sums.samples, counted_by=digest(both)
         )
     by_class = participants.session.step.rung != "retraining"
-    loss = gate.find_loss(plan.margins, read_counts(baseline), total, by_class=by_class)
+    variance = len(after) * backend.count_variance
+    total = gate.consistent_changes(read_counts(baseline), total, variance)
+    loss = gate.find_loss(
+        plan.margins, read_counts(baseline), total, by_class=by_class, variance=variance
+    )
     veto = None if loss else _veto(participants, state, read_counts(baseline))
     result = GateResult(
-        counts=ClassCounts(right=total.right, samples=total.samples),
+        counts=ClassCounts(**asdict(total)),
+        variance=variance,
         baseline=recounted,
         passed=not (loss or veto),
         reason=loss or veto or "passed",
@@ -80,12 +92,17 @@ def check_gate(
     return result, cost
 
 
-def count(participants: Participants, state: State, model: str) -> tuple[dict[str, Counts], Cost]:
-    """Let those present count with a model; exclude silent clients and impossible counts."""
+def count(
+    participants: Participants, state: State, model: str, *, before: State | None = None
+) -> tuple[dict[str, Counts], Cost]:
+    """Let those present count with a model; exclude silent clients and impossible counts.
+
+    They compare with the model `before`, with which they have counted.
+    """
     session = participants.session
     numbers = session.engine_numbers(participants.present)
     participants.record_sent(model, participants.present)
-    tally = session.backend.tally(numbers, state)
+    tally = session.backend.tally(numbers, state, before)
     participants.cost_in_progress += tally.cost
     for client, why in tally.left_out.items():
         participants.leave_out(participants.client_names[client], why)

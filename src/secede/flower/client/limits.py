@@ -144,23 +144,30 @@ class ClientLimits:
                 right = self._rounded((share * count).round().long(), count, draw)
                 state["accuracy"] = (right / count).to(state["accuracy"].dtype)
             return replace(reply, state=state)
-        right, samples = state["right"].clone(), state["samples"].clone()
-        small = (samples < self.min_class) & (samples > 0)
-        if small.any():  # together, in the place of the first of them
-            sums = [(values * small).sum() for values in (right, samples)]
-            right[small], samples[small] = 0, 0
-            if sums[1] >= self.min_class:
-                right[small.nonzero()[0]], samples[small.nonzero()[0]] = sums
-        if not samples.any():
-            raise ConfigError(f"fewer than {self.min_class} samples here: they are not counted")
-        right = self._rounded(right, samples, draw)
-        return replace(
-            reply, state={"right": right, "samples": samples}, samples=int(samples.sum())
-        )
+        counts = self._without_small_classes(state)
+        samples = counts["samples"]
+        right = counts["right"] = self._rounded(counts["right"], samples, draw)
+        if "lost" in counts:
+            counts["lost"] = self._rounded(counts["lost"], samples - right, draw)
+            counts["gained"] = self._rounded(counts["gained"], right, draw)
+        return replace(reply, state=counts, samples=int(samples.sum()))
 
-    def _rounded(self, right: Tensor, samples: Tensor, draw: torch.Generator) -> Tensor:
+    def _without_small_classes(self, counts: State) -> dict[str, Tensor]:
+        """Return counts with those of small classes together, in the place of the first of them."""
+        small = (counts["samples"] < self.min_class) & (counts["samples"] > 0)
+        sums = {name: (values * small).sum() for name, values in counts.items()}
+        large = {name: values * ~small for name, values in counts.items()}
+        if sums["samples"] >= self.min_class:
+            for name, values in large.items():
+                values[small.nonzero()[0]] = sums[name]
+        if not large["samples"].any():
+            raise ConfigError(f"fewer than {self.min_class} samples here: they are not counted")
+        return large
+
+    def _rounded(self, counts: Tensor, most: Tensor, draw: torch.Generator) -> Tensor:
         """Round counts to a multiple below or above, such that the mean is right."""
-        below = right // self.rounding * self.rounding
-        above = torch.minimum(below + self.rounding, samples)
-        chance = (right - below) / (above - below).clamp(min=1)
-        return torch.where(torch.rand(len(right), generator=draw) < chance, above, below)
+        counts = torch.minimum(counts, most)
+        below = counts // self.rounding * self.rounding
+        above = torch.minimum(below + self.rounding, most)
+        chance = (counts - below) / (above - below).clamp(min=1)
+        return torch.where(torch.rand(len(counts), generator=draw) < chance, above, below)

@@ -38,8 +38,9 @@ from secede.flower._flwr import (
     client_mods,
     has_client_fn,
 )
-from secede.flower.client import secagg_checks
+from secede.flower.client import counted_predictions, secagg_checks
 from secede.flower.client.consent import Consent, check_consent, check_planned
+from secede.flower.client.counted_predictions import CountedPredictions, PairedCount
 from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
 from secede.flower.client.limits import ClientLimits
 from secede.flower.client.question_log import MAX_WORD, Question, QuestionLog
@@ -55,7 +56,7 @@ from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.messages import TaskHeader
 from secede.state import State
 from secede.text import printable, short_digest, shorten
-from secede.unlearning import LocalResult, Reply, TakeStep, Task, client_tasks
+from secede.unlearning import CountRight, LocalResult, Reply, TakeStep, Task, client_tasks
 
 FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
 OWNER = "secede-owner"  # and the public key whose requests it takes steps for
@@ -229,11 +230,17 @@ class LeavingClient(ABC, Generic[SourceT]):
             )
         QuestionLog(updates.folder).append(question, limits)
         site = self._site(context)
-        reply = site.run(task, state, own, client=header.client, number=header.number)
+        samples = site.samples_digest()
+        asked: Task | PairedCount = task
+        if isinstance(task, CountRight):
+            counted = CountedPredictions(updates.folder, samples)
+            asked = PairedCount(counted, question.model, header.settings)
+        reply = site.run(asked, state, own, client=header.client, number=header.number)
         # What is random comes from the samples and the question: asking again tells no more.
-        secret = f"{site.samples_digest()}/{question.task}/{question.model}/{question.settings}"
+        secret = f"{samples}/{question.task}/{question.model}"
         if not isinstance(reply, LocalResult):
             return limits.blurred(reply, secret)
+        secret = f"{secret}/{question.settings}"
         limits.check_result(reply)
         return limits.hidden_result(reply, state, own, secret) if hidden and own else reply
 
@@ -247,6 +254,7 @@ class LeavingClient(ABC, Generic[SourceT]):
         with files.private():
             name = f"receipt-{hashlib.sha256(receipt).hexdigest()[:16]}.json"
             files.write_bytes(updates.folder / name, receipt)
+        counted_predictions.forget(updates.folder)
         return updates.forget(deletion.home)
 
     def _hides(self, context: Context) -> bool:

@@ -24,7 +24,7 @@ from secede.federation.engine import Batch, ClientSide, LocalTraining, Loss, Own
 from secede.federation.training import batches, orders, product_precision
 from secede.seeding import generator, seeded
 from secede.state import State
-from secede.unlearning import LocalResult, Reply, Task
+from secede.unlearning import LocalResult, Reply
 
 SampleKeys = tuple[str, str]  # names of input and label in a sample
 _LABELS = ("label", "labels", "target", "targets", "y")
@@ -43,7 +43,13 @@ class ClientSite:
     seed: int = 0
 
     def run(
-        self, task: Task, state: State, own: OwnState | None, *, client: int, number: int
+        self,
+        task: Callable[[ClientSide], LocalResult | Reply],
+        state: State,
+        own: OwnState | None,
+        *,
+        client: int,
+        number: int,
     ) -> LocalResult | Reply:
         """Run a task; states have all names of the user's records, shared entries too."""
         template = self.load_model()

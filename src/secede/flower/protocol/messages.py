@@ -284,9 +284,12 @@ def read_reply(message: Message, task: Task, template: State, who: str) -> Local
 
 def _numbers(content: Mapping[str, Any], task: CountRight | Measure) -> Reply:
     numbers = dict[str, torch.Tensor]()
-    if set(content["numbers"]) != set(task.numbers):
+    kinds = {**task.numbers}
+    if set(content["numbers"]) != set(kinds):
+        kinds |= task.optional
+    if set(content["numbers"]) != set(kinds):
         raise ValueError(f"expected the numbers {', '.join(task.numbers)}")
-    for name, kind in task.numbers.items():
+    for name, kind in kinds.items():
         values = content["numbers"][name]
         integral = kind == torch.int64
         sound = isinstance(values, list) and 0 < len(values) <= _CLASSES

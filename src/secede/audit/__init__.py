@@ -1,0 +1,5 @@
+"""The exact statistics of the canary test: does a model still know what coins decided?"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,5 +2,8 @@ from .bounds import epsilon_lower_bound as epsilon_lower_bound
 from .bounds import interval as interval
 from .bounds import lower_bound as lower_bound
 from .bounds import upper_bound as upper_bound
+from .power import rank_test_power as rank_test_power
+from .power import smallest_count as smallest_count
+from .power import smallest_effect as smallest_effect
 from .ranks import Ranks as Ranks
 from .ranks import win_p_value as win_p_value

@@ -2,6 +2,10 @@ from .bounds import epsilon_lower_bound as epsilon_lower_bound
 from .bounds import interval as interval
 from .bounds import lower_bound as lower_bound
 from .bounds import upper_bound as upper_bound
+from .looks import corrected_p_value as corrected_p_value
+from .looks import false_finding_bound as false_finding_bound
+from .looks import lower_bounds as lower_bounds
+from .looks import upper_bounds as upper_bounds
 from .power import rank_test_power as rank_test_power
 from .power import smallest_count as smallest_count
 from .power import smallest_effect as smallest_effect

@@ -11,3 +11,10 @@ from .power import smallest_count as smallest_count
 from .power import smallest_effect as smallest_effect
 from .ranks import Ranks as Ranks
 from .ranks import win_p_value as win_p_value
+from .verdict import NO_CANARIES as NO_CANARIES
+from .verdict import NO_READER as NO_READER
+from .verdict import CanaryRule as CanaryRule
+from .verdict import Judgement as Judgement
+from .verdict import Reading as Reading
+from .verdict import Verdict as Verdict
+from .verdict import judge as judge

@@ -108,6 +108,21 @@ def test_methods_take_their_rungs_with_every_parameter(home: Home) -> None:
         plan(home, settings={"second-choice": {"epoch": 3}})
 
 
+def test_no_other_method_runs_before_the_one_that_is_asked_for(home: Home) -> None:
+    for how in ({"methods": ("retrain",)}, {"from_rung": "retraining"}):
+        found = plan(home, **how)
+        assert [step.method for step in found.ladder] == ["retrain"]
+        assert [each.rung for each in found.omitted] == ["local-step", "server-side"]
+    found = plan(home, methods=("weight-negation",))
+    assert [step.method for step in found.ladder] == ["weight-negation", "retrain"]
+    assert found.omitted[0].reason == "weight-negation was asked for, which comes later"
+    found = plan(home, methods=("rapid-retrain",), from_rung="server-side")
+    assert [step.method for step in found.ladder] == ["weight-negation", "rapid-retrain"]
+    assert found.omitted[0].reason == "the erasure was asked to begin with server-side"
+    with pytest.raises(ConfigError, match="'projected-ascent' belongs to the local-step rung"):
+        plan(home, methods=("projected-ascent",), from_rung="server-side")
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_rung_and_tells_its_parameters(name: str) -> None:
     settings = {"classes": (1,)} if name == "class-pruning" else {}

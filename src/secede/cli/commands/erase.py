@@ -41,8 +41,19 @@ class EraseArguments:
         list[str] | None,
         typer.Option(
             "--method",
-            help="Use this method on its rung instead of the usual one. Repeatable.",
+            help="Use this method on its rung instead of the usual one, and begin with that "
+            "rung. Repeatable.",
         ),
+    ] = None
+    retrain: Annotated[
+        bool,
+        typer.Option(
+            "--retrain", help="Retrain from scratch at once. Short for --from-rung retraining."
+        ),
+    ] = False
+    from_rung: Annotated[
+        Literal["local-step", "server-side", "retraining"] | None,
+        typer.Option(help="Begin with this rung of the ladder. [default: the first possible one]"),
     ] = None
     set_: Annotated[
         list[str] | None,
@@ -169,6 +180,8 @@ class EraseArguments:
         until = self.backups_until and self.backups_until.replace(tzinfo=UTC)
         if until is not None and until.date() < datetime.now(UTC).date():
             raise ConfigError(f"--backups-until {until:%Y-%m-%d} is past: give a day to come")
+        if self.retrain and self.from_rung not in (None, "retraining"):
+            raise ConfigError(f"--retrain and --from-rung {self.from_rung}: give one of the two")
         settings = _settings(self.set_ or ())
         for name in dict.fromkeys([*(self.method or ()), *settings]):
             create(name, settings.get(name))
@@ -176,6 +189,7 @@ class EraseArguments:
         limit = self.max_rounds
         options = EraseOptions(
             methods=tuple(self.method or ()),
+            from_rung="retraining" if self.retrain else self.from_rung,
             settings=settings,
             untrusted_leaver=self.untrusted_leaver,
             max_rounds=default.max_rounds if limit is None else limit,
@@ -308,7 +322,7 @@ def erase(
 
     Example: secede erase request.json --home home --dry-run
 
-    Another: secede erase request.json --home home --aggregation median
+    Another: secede erase request.json --home home --retrain
     """
     from secede.erasure import Home, plan_table, receive, verify_request
     from secede.erasure import erase as run_erasure

@@ -17,7 +17,7 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 from secede.erasure.canonical_json import to_canonical
 from secede.erasure.documents import GuardLimits, Margins, Mean, Step
 from secede.erasure.storage import Progress
-from secede.erasure.types import Setting, Text, describe_errors
+from secede.erasure.types import Rung, Setting, Text, describe_errors
 from secede.errors import ConfigError, RecordError
 from secede.unlearning import METHODS, Method, base_name, create, settings_of
 
@@ -28,7 +28,8 @@ TIMEOUT = 3600.0  # seconds
 class EraseOptions:
     """How to erase; the defaults suit most federations. Timeouts are in seconds."""
 
-    methods: tuple[str, ...] = ()  # each instead of its rung's usual one
+    methods: tuple[str, ...] = ()  # each instead of its rung's usual one; no earlier rung is taken
+    from_rung: Rung | None = None  # the first one to be taken, whatever else is possible
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by method
     untrusted_leaver: bool = False  # take nothing from the leaver
     max_rounds: int = 5  # of post-training, after a local step

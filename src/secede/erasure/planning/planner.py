@@ -7,7 +7,7 @@ one down and some numbers up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -261,7 +261,11 @@ def _ladder(
         "retraining": "retrain",
     }
     rungs, omitted = list[_Rung](), list[Omitted]()
+    first, reason = _first_rung(options, chosen)
     for rung in RUNGS:
+        if RUNGS.index(rung) < RUNGS.index(first):
+            omitted.append(Omitted(rung=rung, reason=reason))
+            continue
         if rung == "local-step" and options.untrusted_leaver:
             omitted.append(Omitted(rung=rung, reason="nothing is taken from the leaver here"))
             continue
@@ -275,6 +279,23 @@ def _ladder(
     if unused := options.settings.keys() - {rung.entry.name for rung in rungs}:
         raise ConfigError(f"settings for {min(unused)!r}, which is not on the ladder")
     return rungs, omitted
+
+
+def _first_rung(options: EraseOptions, chosen: Mapping[Rung, Sequence[str]]) -> tuple[Rung, str]:
+    """Return the rung to begin with, and why none before it is taken.
+
+    Whoever asks for a method does not want another one to run, and perhaps serve, before it.
+    """
+    asked = [rung for rung in RUNGS if chosen[rung]]
+    if options.from_rung is None:
+        first = asked[0] if asked else RUNGS[0]
+        return first, f"{' and '.join(chosen[first])} was asked for, which comes later"
+    if asked and RUNGS.index(asked[0]) < RUNGS.index(options.from_rung):
+        raise ConfigError(
+            f"method {chosen[asked[0]][0]!r} belongs to the {asked[0]} rung, and the erasure is to "
+            f"begin with {options.from_rung}: leave out one of the two"
+        )
+    return options.from_rung, f"the erasure was asked to begin with {options.from_rung}"
 
 
 def _check_mean(mean: Mean, steps: Sequence[Step], situation: Situation, retained: int) -> None:

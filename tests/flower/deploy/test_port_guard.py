@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from secede.errors import ConfigError
 from secede.flower.deploy import port_guard
 
 SERVER = """
-import sys, uvicorn
+import sys, time, uvicorn
 from secede.flower.deploy.port_guard import PortGuard
 seen = set()
 async def app(scope, receive, send):
@@ -27,6 +28,8 @@ async def app(scope, receive, send):
             await send({"type": "lifespan.startup.complete"})
         return await send({"type": "lifespan.shutdown.complete"})
     seen.add(scope["path"])
+    if scope["path"].endswith("/busy"):
+        time.sleep(0.6)
     status = 500 if "/hurried" in seen else 200
     await send({"type": "http.response.start", "status": status, "headers": []})
     await send({"type": "http.response.body", "body": b"served"})
@@ -37,11 +40,21 @@ uvicorn.Server(uvicorn.Config(PortGuard(app), log_level="error")).run(sockets=[l
 """
 ASK = """
 import encodings.idna, os, socket, sys
-if len(sys.argv) > 4:
-    os.setgid(int(sys.argv[4])); os.setuid(int(sys.argv[4]))
-with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10) as connection:
-    connection.sendall(f"POST {sys.argv[3]} HTTP/1.0\\r\\n\\r\\n".encode())
+host, port, path, header, *account = sys.argv[1:]
+for number in account:
+    os.setgid(int(number)), os.setuid(int(number))
+with socket.create_connection((host, int(port)), timeout=10) as connection:
+    connection.sendall(f"POST {path} HTTP/1.0\\r\\n{header}\\r\\n\\r\\n".encode())
     print(connection.recv(1000).split()[1].decode())
+"""
+RESET = """
+import encodings.idna, os, socket, struct, sys
+os.setgid(int(sys.argv[3])), os.setuid(int(sys.argv[3]))
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10)
+print(connection.getsockname()[1], flush=True)
+sys.stdin.readline()
+connection.sendall(b"POST /hurried HTTP/1.0\\r\\n\\r\\n")
+connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 """
 NOBODY = 65534
 linux = pytest.mark.skipif(not port_guard.names_peers(), reason="no /proc/net/tcp here")
@@ -64,8 +77,10 @@ def served(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
         process.kill()
 
 
-def ask(served: tuple[str, int], path: str, account: int | None = None) -> int:
-    command = [sys.executable, "-I", "-c", ASK, served[0], str(served[1]), path]
+def ask(
+    served: tuple[str, int], path: str, account: int | None = None, header: str = "Accept: */*"
+) -> int:
+    command = [sys.executable, "-I", "-c", ASK, served[0], str(served[1]), path, header]
     command += [] if account is None else [str(account)]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -97,43 +112,94 @@ def test_sites_of_any_account_are_served(served: tuple[str, int]) -> None:
 def test_who_closes_at_once_is_not_taken_for_root(served: tuple[str, int]) -> None:
     hurried = ASK.replace("print(connection.recv(1000).split()[1].decode())", "pass")
     for _ in range(50):
-        where = [served[0], str(served[1]), "/hurried", str(NOBODY)]
+        where = [served[0], str(served[1]), "/hurried", "Accept: */*", str(NOBODY)]
         subprocess.run([sys.executable, "-I", "-c", hurried, *where], check=True)
     assert ask(served, "/v1/fleet/reached") == 200
 
 
-def call(**scope: Any) -> list[dict[str, Any]]:
+@linux
+@as_root
+@pytest.mark.parametrize("path", CLOSED)
+def test_a_forwarded_header_names_nobody(served: tuple[str, int], path: str) -> None:
+    with socket.create_connection(served, timeout=10) as own:
+        host, port = own.getsockname()[:2]
+        end = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        assert ask(served, path, NOBODY, f"X-Forwarded-For: {end}") == 403
+        assert ask(served, path, NOBODY, f"Forwarded: for={end}") == 403
+        assert ask(served, path, None, "X-Forwarded-For: 203.0.113.9:4711") == 200
+
+
+@linux
+@as_root
+def test_who_takes_over_a_port_does_not_vouch_for_who_had_it(served: tuple[str, int]) -> None:
+    for _ in range(3):
+        where = [served[0], str(served[1]), str(NOBODY)]
+        with subprocess.Popen(
+            [sys.executable, "-I", "-c", RESET, *where],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as stranger:
+            assert stranger.stdin is not None
+            assert stranger.stdout is not None
+            port = int(stranger.stdout.readline())
+            assert ask(served, "/v1/fleet/accepted") == 200  # and the stranger before it
+            with socket.create_connection(served, timeout=10) as busy:
+                busy.sendall(b"POST /v1/fleet/busy HTTP/1.0\r\n\r\n")
+                time.sleep(0.2)
+                stranger.stdin.write("\n")
+                stranger.stdin.close()
+                stranger.wait()
+                with socket.create_connection(served, 10, source_address=(served[0], port)):
+                    assert busy.recv(1000)
+                    assert ask(served, "/v1/fleet/reached") == 200
+
+
+class Cycle:
+    """Stands for a request of uvicorn's, with its transport."""
+
+    def __init__(self, connection: socket.socket | None) -> None:
+        self.transport, self._connection = self, connection
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_extra_info(self, name: str) -> socket.socket | None:
+        assert name == "socket"
+        return self._connection
+
+    async def receive(self) -> None: ...
+
+
+def call(connection: socket.socket | None = None, **scope: Any) -> list[dict[str, Any]]:
     sent: list[dict[str, Any]] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "served"})
 
-    async def receive() -> None: ...
-
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(
-        port_guard.PortGuard(app)({"type": "http", "path": "/v1/control/x", **scope}, receive, send)
-    )
+    asked = {"type": "http", "path": "/v1/control/x", **scope}
+    asyncio.run(port_guard.PortGuard(app)(asked, Cycle(connection).receive, send))
     return sent
 
 
 @linux
-@pytest.mark.parametrize(
-    "ends",
-    [
-        {"client": ("203.0.113.9", 4711), "server": ("192.0.2.1", 9092)},
-        {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2)},
-        {"client": None, "server": ("127.0.0.1", 2)},
-        {},
-    ],
-    ids=["another machine", "no such connection", "nobody", "nothing"],
-)
-def test_whom_the_kernel_does_not_know_is_refused(ends: dict[str, Any]) -> None:
-    assert call(**ends)[0]["status"] == 403
-    assert call(**ends, type="websocket") == [{"type": "websocket.close", "code": 1008}]
-    assert call(**ends, path="/v1/fleet/pull-messages") == [{"type": "served"}]
+def test_whom_the_kernel_does_not_know_is_refused() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as peer,
+        listener.accept()[0] as own,
+    ):
+        assert call(own) == [{"type": "served"}]
+        own_ends = {"client": peer.getsockname(), "server": own.getsockname()}
+        peer.close()
+        for connection in (own, listener, None):
+            assert call(connection, **own_ends)[0]["status"] == 403
+            websocket = call(connection, type="websocket")
+            assert websocket == [{"type": "websocket.close", "code": 1008}]
+            assert call(connection, path="/v1/fleet/pull-messages") == [{"type": "served"}]
 
 
 def test_addresses_are_read_as_the_kernel_prints_them(
@@ -169,8 +235,27 @@ def test_where_nobody_names_peers_a_machine_with_other_accounts_is_refused(
         port_guard.check_machine()
     monkeypatch.setenv(port_guard.SHARED, "1")
     port_guard.check_machine()
-    assert call(client=("127.0.0.1", 5), server=("127.0.0.1", 6)) == [{"type": "served"}]
-    assert call(client=("192.0.2.7", 5), server=("127.0.0.1", 6))[0]["status"] == 403
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as own,
+    ):
+        assert call(own) == [{"type": "served"}]
+    assert call(None, client=("127.0.0.1", 5))[0]["status"] == 403
     monkeypatch.delenv(port_guard.SHARED)
     monkeypatch.setattr(port_guard, "other_accounts", list)
+    port_guard.check_machine()
+
+
+def test_a_number_that_accounts_outside_share_names_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, content in {"_UNNAMED": f"{os.geteuid()}\n", "_NAMED": "0 1000 1\n"}.items():
+        (tmp_path / name).write_text(content)
+        monkeypatch.setattr(port_guard, name, tmp_path / name)
+    monkeypatch.setattr(port_guard, "other_accounts", list)
+    assert not port_guard.names_peers()
+    with pytest.raises(ConfigError, match="outside this user namespace"):
+        port_guard.check_machine()
+    (tmp_path / "_NAMED").write_text("0 0 4294967295\n")
     port_guard.check_machine()

@@ -14,9 +14,11 @@ import ipaddress
 import os
 import pwd
 import runpy
+import socket
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,15 @@ from secede.errors import ConfigError, SecedeError
 SHARED = "SECEDE_TRUST_LOCAL_ACCOUNTS"  # in the environment: start although nobody names peers
 _FOR_SITES = "/v1/fleet/"
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_ESTABLISHED = "01"
+_UNNAMED = Path("/proc/sys/kernel/overflowuid")  # the number of all accounts that have none here
+_NAMED = Path("/proc/self/uid_map")
+_ALL_ACCOUNTS = 2**32 - 1
+_ESTABLISHED = 1
 _REFUSAL = b"only sites may reach this from outside: run the command in the account of this program"
 
 Scope = MutableMapping[str, Any]
-App = Callable[
-    [Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]
-]
+Receive = Callable[[], Awaitable[Any]]
+App = Callable[[Scope, Receive, Callable[[Any], Awaitable[None]]], Awaitable[None]]
 Address = tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]
 
 
@@ -44,11 +48,11 @@ class PortGuard:
     async def __call__(
         self,
         scope: Scope,
-        receive: Callable[[], Awaitable[Any]],
+        receive: Receive,
         send: Callable[[Any], Awaitable[None]],
     ) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] == "lifespan" or _may_pass(scope):
+        if scope["type"] == "lifespan" or _may_pass(scope, receive):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
@@ -58,21 +62,71 @@ class PortGuard:
             await send({"type": "http.response.body", "body": _REFUSAL})
 
 
-def _may_pass(scope: Scope) -> bool:
-    if scope["type"] == "http" and scope["path"].startswith(_FOR_SITES):
-        return True
-    client, server = scope.get("client"), scope.get("server")
-    if client is None or server is None:
+def _may_pass(scope: Scope, receive: Receive) -> bool:
+    if scope["type"] != "http":
         return False
-    peer, own = _address(*client), _address(*server)
-    if names_peers():
-        return owner_of(peer, own) == os.geteuid()
-    return peer[0].is_loopback  # the program started on a machine without other accounts
+    if scope["path"].startswith(_FOR_SITES):
+        return True
+    with _connection(receive) as connection:
+        if connection is None:
+            return False
+        if names_peers():
+            return account_at_peer(connection) == os.geteuid()
+        return _address(*connection.getpeername()[:2])[0].is_loopback  # no other accounts here
+
+
+@contextmanager
+def _connection(receive: Receive) -> Iterator[socket.socket | None]:
+    """Yield a copy of the connection that a request came by, None if it has ended.
+
+    The client that `scope` names is no proof: uvicorn takes it from X-Forwarded-For.
+    """
+    transport = getattr(getattr(receive, "__self__", None), "transport", None)
+    known = None if transport is None or transport.is_closing() else _socket_of(transport)
+    if known is None:
+        yield None
+        return
+    with known:
+        yield known
+
+
+def _socket_of(transport: Any) -> socket.socket | None:
+    known = transport.get_extra_info("socket")
+    try:
+        return None if known is None else socket.socket(fileno=os.dup(known.fileno()))
+    except OSError:
+        return None
 
 
 def names_peers() -> bool:
     """Return whether this system tells which account owns the other end of a connection."""
-    return _TABLES[0].exists()
+    return _TABLES[0].exists() and not _shares_its_number()
+
+
+def _shares_its_number() -> bool:
+    """Return whether accounts outside this user namespace have the number of this account, too."""
+    try:
+        unnamed = int(_UNNAMED.read_text(encoding="ascii"))
+        named = sum(int(line.split()[2]) for line in _NAMED.read_text("ascii").splitlines())
+    except OSError:
+        return False
+    return os.geteuid() == unnamed and named < _ALL_ACCOUNTS
+
+
+def account_at_peer(connection: socket.socket) -> int | None:
+    """Return the account at the other end of a connection; None if it is not local, or has ended.
+
+    Once a connection has ended, another account's may have the same two ends. So this end has to be
+    open still after the kernel was asked.
+    """
+    try:
+        peer = _address(*connection.getpeername()[:2])
+        own = _address(*connection.getsockname()[:2])
+        account = owner_of(peer, own)
+        state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    except OSError:
+        return None
+    return account if state == _ESTABLISHED else None
 
 
 def owner_of(peer: Address, own: Address) -> int | None:
@@ -89,7 +143,7 @@ def _connections() -> Iterator[tuple[Address, Address, int]]:
         if table.exists():
             for line in table.read_text(encoding="ascii").splitlines()[1:]:
                 _, local, remote, state, *_, account, _, inode = line.split()[:10]
-                if state == _ESTABLISHED and inode != "0":  # of a closed end it says root
+                if int(state, 16) == _ESTABLISHED and inode != "0":  # of a closed end it says root
                     yield _from_table(local), _from_table(remote), int(account)
 
 
@@ -127,7 +181,8 @@ def check_machine() -> None:
     """Raise where the guard cannot tell accounts apart and there are others."""
     if names_peers() or os.environ.get(SHARED) == "1":
         return
-    if accounts := other_accounts():
+    others = ["those outside this user namespace"] if _shares_its_number() else []
+    if accounts := [*others, *other_accounts()]:
         raise ConfigError(
             f"other accounts of this machine ({', '.join(accounts[:3])}) could start runs, which "
             "are code in your account: this system does not tell whose a connection is. Use a "

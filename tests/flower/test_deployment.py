@@ -31,15 +31,15 @@ from secede.flower.storage.round_log import RoundLog
 
 ASK = """
 import encodings.idna, os, socket, ssl, sys
-host, port, kind, path, *account = sys.argv[1:]
+host, port, path, forwarded, *account = sys.argv[1:]
 for number in account:
     os.setgid(int(number)), os.setuid(int(number))
-connection = socket.create_connection((host, int(port)), timeout=10)
-if kind == "tls":
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    connection = context.wrap_socket(connection)
-connection.sendall(f"GET {path} HTTP/1.0\\r\\n\\r\\n".encode())
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+connection = context.wrap_socket(socket.create_connection((host, int(port)), timeout=10))
+connection.sendall(
+    f"GET {path} HTTP/1.0\\r\\nX-Forwarded-For: 127.0.0.1:{forwarded}\\r\\n\\r\\n".encode()
+)
 print(connection.recv(1000).split()[1].decode())
 """
 
@@ -114,6 +114,7 @@ def test_strangers_are_turned_away(project: Project, tmp_path: Path) -> None:
         http.write(b"GET /health HTTP/1.0\r\n\r\n")
         http.flush()
         assert not http.read(20).startswith(b"HTTP/1.1 200")  # nothing without TLS
+    assert not any("--insecure" in each.command for each in of(project))  # sites' ports have TLS
     own = answers(project, None)
     assert own
     assert "403" not in own
@@ -121,21 +122,22 @@ def test_strangers_are_turned_away(project: Project, tmp_path: Path) -> None:
         assert set(answers(project, 65534)) == {"403"}
 
 
+def of(project: Project) -> list[processes.Process]:
+    return processes.with_environment(MARK, str(project.folder))
+
+
 def answers(project: Project, account: int | None) -> list[str]:
     """Return what an account is answered on paths of operators and apps."""
     site = processes.running(project, project.sites[0])
     assert site is not None
     port = site.command.split("--port ")[1].split()[0]
-    places = [f"{project.address} {project.port} tls", f"127.0.0.1 {port} plain"]
     own = [] if account is None else [str(account)]
-    shown = [
-        subprocess.run(
-            [sys.executable, "-I", "-c", ASK, *place.split(), path, *own],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.strip()
-        for place in places
-        for path in ("/v1/control/list-runs", "/v1/runtime/acquire-task", "/docs")
-    ]
+    shown = []
+    for to in (str(project.port), port):
+        with socket.create_connection(("127.0.0.1", int(to))) as known:  # of this account
+            end = str(known.getsockname()[1])
+            for path in ("/v1/control/list-runs", "/v1/runtime/acquire-task", "/docs"):
+                command = [sys.executable, "-I", "-c", ASK, "127.0.0.1", to, path, end, *own]
+                asked = subprocess.run(command, check=True, capture_output=True, text=True)
+                shown.append(asked.stdout.strip())
     return [status for status in shown if status != "404"]  # a site has no paths for operators

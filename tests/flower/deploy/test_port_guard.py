@@ -259,3 +259,16 @@ def test_a_number_that_accounts_outside_share_names_nobody(
         port_guard.check_machine()
     (tmp_path / "_NAMED").write_text("0 0 4294967295\n")
     port_guard.check_machine()
+
+
+def test_a_sites_port_has_tls_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "site-1"))
+    with port_guard.own_tls(["/bin/flower-supernode", "--port", "9094"]) as options:
+        assert options[::2] == ["--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile"]
+        assert [Path(file).name for file in options[1::2]] == ["ca.crt", "server.crt", "server.key"]
+        assert Path(options[1]).parent.stat().st_mode & 0o77 == 0
+        assert not list(tmp_path.rglob("ca.key"))
+    assert list((tmp_path / "site-1").iterdir()) == []
+    for given in (["flower-superlink"], ["flower-supernode", "--ssl-certfile=own.crt"]):
+        with port_guard.own_tls(given) as options:
+            assert options == []

@@ -3,7 +3,7 @@
 Flower serves sites, operators and its own apps on one port, without accounts: whoever reaches it
 could start a run, and a run is code. The guard answers /v1/fleet/, where each site proves its key,
 to anybody, and every other path only to processes of its own account on this machine, which the
-kernel tells it.
+kernel tells it. A SuperNode's port gets TLS: its apps take no code from whoever has it afterwards.
 
 python -m secede.flower.deploy.port_guard "$(command -v flower-superlink)" OPTIONS...
 """
@@ -17,7 +17,8 @@ import runpy
 import socket
 import struct
 import sys
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ _UNNAMED = Path("/proc/sys/kernel/overflowuid")  # the number of all accounts th
 _NAMED = Path("/proc/self/uid_map")
 _ALL_ACCOUNTS = 2**32 - 1
 _ESTABLISHED = 1
+_OWN_TLS = ("--ssl-certfile", "--appio-ssl-certfile", "--host", "--isolation")
 _REFUSAL = b"only sites may reach this from outside: run the command in the account of this program"
 
 Scope = MutableMapping[str, Any]
@@ -199,8 +201,35 @@ def main() -> None:
     except SecedeError as error:
         sys.exit(f"error: {error}")
     _flwr.wrap_served_apps(PortGuard)
-    sys.argv = sys.argv[1:]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    with own_tls(sys.argv[1:]) as options:
+        sys.argv = [*sys.argv[1:], *options]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+@contextmanager
+def own_tls(command: Sequence[str]) -> Iterator[list[str]]:
+    """Yield options that give a SuperNode's port a certificate of this start's own authority.
+
+    Its apps take their code from that port. Without TLS they would take it from whoever has the
+    port once the SuperNode has ended.
+    """
+    given = {word.partition("=")[0] for word in command}
+    if Path(command[0]).name != "flower-supernode" or not given.isdisjoint(_OWN_TLS):
+        yield []
+        return
+    from secede.flower.deploy.scaffold import LOOPBACK, write_certificates
+
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=home, prefix="port-") as name:
+        folder = Path(name)
+        write_certificates(folder, LOOPBACK)
+        (folder / "ca.key").unlink()
+        yield [
+            *("--ssl-ca-certfile", str(folder / "ca.crt")),
+            *("--ssl-certfile", str(folder / "server.crt")),
+            *("--ssl-keyfile", str(folder / "server.key")),
+        ]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -161,6 +162,17 @@ def test_each_site_has_a_partition_of_its_own(tmp_path: Path) -> None:
         assert refused.returncode == 2
         assert "expected one of site-1 site-2" in refused.stderr
         assert refused.stdout == ""
+
+
+def test_a_site_in_the_account_of_the_home_is_told(tmp_path: Path) -> None:
+    folder = write_project(tmp_path / "p", sites=SITES, port=9092).folder
+    (folder / "home").mkdir()
+    told = called(tmp_path, folder / "site.sh", "site-1").stderr
+    for private in ("home", "certificates/server.key"):
+        assert f"a run's code can read {folder / private} in this account" in told
+    shutil.rmtree(folder / "home")
+    (folder / "certificates" / "server.key").unlink()
+    assert called(tmp_path, folder / "site.sh", "site-1").stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 
 from harness.lines import Lines
 from secede.errors import ConfigError, RecordError, SecedeError, SilentError
-from secede.flower.deploy import processes, supervisor
+from secede.flower.deploy import port_guard, processes, supervisor
 from secede.flower.deploy.project import MARK, Project
 from secede.flower.deploy.scaffold import write_project
 
@@ -109,6 +109,20 @@ def test_up_starts_all_and_down_leaves_nothing_behind(project: Project, flower: 
     assert of(project) == []
     assert {row.pid for row in supervisor.status(project)} == {None}
     assert not list(project.state.glob("*.pid"))
+
+
+def test_up_says_what_others_reach_and_that_sites_should_have_their_own_account(
+    project: Project, flower: Flower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged = Lines()
+    up = supervisor.up(project)
+    monkeypatch.setattr(port_guard, "names_peers", lambda: False)
+    supervisor.up(up)
+    told = "\n".join(logged)
+    where = up.superlink_address
+    assert f"other accounts of this machine may act as sites at {where}, with a regist" in told
+    assert f"every program on this machine may start runs at {where}" in told
+    assert f"a run's code there can read {project.home}: for more than a try-out" in told
 
 
 def killed(project: Project, name: str, pid: int) -> None:

@@ -53,7 +53,31 @@ def up(project: Project, *, timeout: float = NODE_TIMEOUT) -> Project:
                 )
                 _stop(project, started)
             raise
+    for line in _limits(project):
+        logger.info(line)
     return project
+
+
+def _limits(project: Project) -> list[str]:
+    """Return what others can reach, and what runs in one account that should not."""
+    where = project.superlink_address
+    if port_guard.names_peers():
+        others = "and machines" if project.open_to_others else "of this machine"
+        lines = [
+            f"other accounts {others} may act as sites at {where}, with a registered key; only "
+            "processes of this account start runs"
+        ]
+    else:
+        lines = [
+            f"every program on this machine may start runs at {where}, which are code in this "
+            "account"
+        ]
+    if project.local_sites:
+        lines.append(
+            f"sites run in this account, so a run's code there can read {project.home}: for more "
+            "than a try-out, start each with site.sh in an account of its own"
+        )
+    return lines
 
 
 def status(project: Project) -> list[ProcessStatus]:
@@ -105,11 +129,6 @@ def _superlink(project: Project, started: list[str]) -> Project:
     started.append(SUPERLINK)
     process_ = processes.start(project, SUPERLINK, superlink_command(project))
     logger.info(f"{SUPERLINK} started, process {process_.pid}, at {project.superlink_address}")
-    logger.info(
-        "other accounts and machines may act as sites there; only this account starts runs"
-        if port_guard.names_peers()
-        else "every program on this machine may start runs there, which are code in this account"
-    )
     _wait_answer(project, process_)
     return project
 

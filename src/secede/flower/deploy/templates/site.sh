@@ -13,6 +13,11 @@ if [ "$place" -ge @SITES@ ]; then
   echo "no site '${1:-}': expected one of $SITES" >&2
   exit 2
 fi
+for private in home certificates/server.key; do
+  if [ -r "$private" ]; then
+    echo "a run's code can read $PWD/$private in this account: start $1 in one of its own" >&2
+  fi
+done
 export FLWR_HOME="$PWD/flower/$1"
 mkdir -p "sites/$1"
 program=$(command -v flower-supernode)

@@ -162,9 +162,10 @@ def running(project: Project, name: str) -> Process | None:
 def start(project: Project, name: str, command: list[str]) -> subprocess.Popen[bytes]:
     """Start a process that outlives this one; first of all it writes its id to a file."""
     path, log = _path(project, name), project.log(name)
+    kept = [] if name == SUPERLINK else [project.updates_folder(name)]
     try:
         with files.private():
-            for folder in (path.parent, log.parent, project.folder / "flower" / name):
+            for folder in (path.parent, log.parent, project.folder / "flower" / name, *kept):
                 files.make_folder(folder)
         log.touch(mode=0o600)
         with log.open("ab") as output:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from secede import files
 from secede.errors import ConfigError, SecedeError, SilentError
 from secede.flower.deploy import port_guard, processes
 from secede.flower.deploy.project import MARK, SUPERLINK, Project, flwr, program
@@ -182,8 +181,6 @@ def _supernodes(project: Project, started: list[str]) -> dict[str, int]:
             logger.info(f"{site} runs already, process {process.pid}")
             continue
         _end_left_behind(project, site)
-        with files.private():
-            files.make_folder(project.updates_folder(site))
         started.append(site)
         fresh[site] = _start_site(project, site)
     return fresh

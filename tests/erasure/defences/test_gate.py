@@ -88,6 +88,19 @@ def test_counts_that_do_not_add_up_are_refused(
     assert (dict(found.counts), dict(found.left_out)) == ({}, {1: "malformed", 2: "malformed"})
 
 
+def test_more_samples_than_sums_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two such claims made the journal's sums too large, which ended the command each time.
+    def lie(side: ClientSide) -> Reply:
+        most = 2**53 - 1
+        state = {"right": torch.tensor([0, 0, 0]), "samples": torch.tensor([most, 0, 0])}
+        return Reply(state=state, gradient_samples=0, samples=most)
+
+    monkeypatch.setattr(gates, "CountRight", lambda: lie)
+    assert dict(gates.tally(engine(), (1, 2), constant(0)).left_out) == dict.fromkeys(
+        (1, 2), "malformed"
+    )
+
+
 def test_who_is_silent_is_left_out_of_the_tally() -> None:
     class Half:
         def ask(self, client: int, *task: Any, **how: Any) -> Any:

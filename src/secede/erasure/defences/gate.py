@@ -27,6 +27,7 @@ from secede.verification import Score, paired_interval, share
 
 MAX_CLASSES = 100_000  # in a reply
 _CHANGES = {"lost", "gained"}
+_MAX_SAMPLES = MAX_SAFE_INTEGER // 1024  # of a client: sums over 1,024 of them stay exact
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def _read_counts(reply: Reply) -> Counts | None:
         return None
     if reply.gradient_samples != 0:  # counting takes none
         return None
-    return counts if 1 <= sum(counts.samples) == reply.samples <= MAX_SAFE_INTEGER else None
+    return counts if 1 <= sum(counts.samples) == reply.samples <= _MAX_SAMPLES else None
 
 
 @dataclass(frozen=True, kw_only=True)

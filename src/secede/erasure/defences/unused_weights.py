@@ -14,6 +14,7 @@ removed; they are named, so that the receipt can say so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ EXACT = (torch.float32, torch.float64)  # in others, training rounds to no movem
 _LAYERS = (nn.Linear, nn.RNNBase, nn.MultiheadAttention)
 _FORWARD = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_TOO_FAR_APART = "the retained clients' updates are too far apart in size to be compared"
 _HIDDEN = ("_g", "_v", "_orig")  # what weight_norm, spectral_norm and pruning call its parts
 
 
@@ -94,6 +96,8 @@ def remove_unused_weights(
         before += _squared(value)
         after += _squared(result[name])
     share = 1 - after / before if before else 0.0
+    if not math.isfinite(share):
+        raise StateError(_TOO_FAR_APART)
     return Removal(state=result, zeroed=zeroed, share=share, skipped=tuple(skipped))
 
 
@@ -163,7 +167,7 @@ def _factor(energy: Tensor) -> Tensor:
     factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(energy)
     if bool(failed.any()):
-        raise StateError("the retained clients' updates are too far apart in size to be compared")
+        raise StateError(_TOO_FAR_APART)
     return factor
 
 

@@ -239,7 +239,8 @@ class SimulatedBackend(FederationBackend):
             check_update=self._check_update,
         )
         self._history = self._recipe.history(home) if (home.path / "history").exists() else None
-        outputs = simulator.model(simulator.initial_state("initial"))(self._federation.test.x[:1])
+        model = simulator.model(simulator.initial_state("initial")).eval()
+        outputs = model(self._federation.test.x[:1])
         self.classes = int(outputs.shape[1])
         self.scenario, self.training_rounds = config.scenario.name, config.training.rounds
 

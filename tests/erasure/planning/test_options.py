@@ -13,9 +13,10 @@ from secede.erasure.documents.plan import Margins
 from secede.erasure.documents.request import unverified_request
 from secede.erasure.planning.options import (
     EraseOptions,
+    differ_from_plans,
     options_from_json,
     options_to_json,
-    original_options,
+    planned_options,
 )
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.journal import Journal
@@ -62,13 +63,13 @@ def planned(*kept: dict[str, Any]) -> Progress:
 def test_options_come_back_as_they_were_written(options: EraseOptions) -> None:
     kept = json.loads(json.dumps(options_to_json(options)))
     assert kept.keys() == {f.name for f in fields(EraseOptions)}
-    assert original_options(planned(kept), EraseOptions()) == options
+    assert planned_options(planned(kept), EraseOptions()) == options
 
 
 def test_options_that_a_journal_lacks_take_their_defaults() -> None:
     kept = options_to_json(EraseOptions(max_rounds=3))
     del kept["keep_unused_weights"]
-    assert original_options(planned(kept), EraseOptions()) == EraseOptions(max_rounds=3)
+    assert planned_options(planned(kept), EraseOptions()) == EraseOptions(max_rounds=3)
     assert options_from_json({"keep_unused_weights": True}) == EraseOptions(
         keep_unused_weights=True
     )
@@ -91,7 +92,7 @@ def test_what_nobody_should_ask_for_is_refused_where_it_is_given(
         options_from_json(given)
     # A journal that an earlier version wrote is carried out as it is.
     kept = {**options_to_json(EraseOptions()), **given}
-    asked = original_options(planned(kept), EraseOptions())
+    asked = planned_options(planned(kept), EraseOptions())
     assert json.loads(json.dumps(options_to_json(asked))) == kept
 
 
@@ -113,10 +114,18 @@ def test_no_rounds_may_be_wished_for_where_nothing_is_taken_from_the_leaver() ->
     assert options_from_json({"max_rounds": 0, "min_rounds": 0}).max_rounds == 0
 
 
-def test_the_first_options_count_and_others_only_before_them() -> None:
+def test_the_last_plan_has_the_options_and_others_count_only_before_the_first() -> None:
     kept = [options_to_json(EraseOptions(max_rounds=rounds)) for rounds in (3, 4)]
-    assert original_options(planned(*kept), EraseOptions()).max_rounds == 3
-    assert original_options(planned(), OPTIONS) is OPTIONS
+    assert planned_options(planned(*kept), EraseOptions()).max_rounds == 4
+    assert planned_options(planned(), OPTIONS) is OPTIONS
+
+
+def test_options_that_no_plan_had_differ_and_an_accepted_loss_does_not_count() -> None:
+    kept = [options_to_json(EraseOptions(max_rounds=rounds)) for rounds in (3, 4)]
+    for rounds, differ in ((3, False), (4, False), (5, False), (6, True)):  # 5: the default
+        given = EraseOptions(max_rounds=rounds, accept_loss="consent withdrawn")
+        assert differ_from_plans(planned(*kept), given) is differ
+    assert not differ_from_plans(planned(), OPTIONS)
 
 
 def stopped(home: Home, number: int, how: EraseOptions) -> None:

@@ -58,7 +58,7 @@ def test_a_loss_by_retraining_waits_for_a_decision_in_a_later_run(tmp_path: Path
     strict = replace(OPTIONS, margins=OPTIONS.margins.model_copy(update={"min_samples": 10**6}))
     with pytest.raises(LossError, match=r"`secede flower erase`.* with --accept-loss REASON"):
         federation.erase("name:site-1", options=strict)
-    with pytest.raises(LossError, match="retraining without site-1 lost accuracy"):
+    with pytest.raises(LossError, match="retraining without site-1 is not shown to keep"):
         server_home.verified_result(home, "name:site-1")
     accepting = replace(OPTIONS, accept_loss="objection upheld")
     assert federation.erase("name:site-1", options=accepting).rung == "retraining"

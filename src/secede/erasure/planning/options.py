@@ -16,7 +16,7 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from secede.erasure.canonical_json import to_canonical
 from secede.erasure.documents import GuardLimits, Margins, Mean, Step
-from secede.erasure.storage import Progress
+from secede.erasure.storage import PlanDetails, Progress
 from secede.erasure.types import Rung, Setting, Text, describe_errors
 from secede.errors import ConfigError, RecordError
 from secede.unlearning import METHODS, Method, base_name, create, settings_of
@@ -106,28 +106,32 @@ def options_from_json(values: Mapping[str, Any]) -> EraseOptions:
     return options
 
 
-def original_options(progress: Progress, otherwise: EraseOptions) -> EraseOptions:
-    """Return the options that a request was planned with; `otherwise` before its first plan."""
-    if not progress.plans:
-        return otherwise
+def planned_options(progress: Progress, otherwise: EraseOptions) -> EraseOptions:
+    """Return the options of a request's last plan; `otherwise` before its first one."""
+    return _options_of(progress, progress.plans[-1]) if progress.plans else otherwise
+
+
+def differ_from_plans(progress: Progress, options: EraseOptions) -> bool:
+    """Return whether a request was planned already, and never with these options."""
+    options = replace(options, accept_loss="")  # counts whenever it is given
+    if not progress.plans or options == EraseOptions():
+        return False
+    planned = (replace(_options_of(progress, plan), accept_loss="") for plan in progress.plans)
+    return options_to_json(options) not in map(options_to_json, planned)
+
+
+def _options_of(progress: Progress, plan: PlanDetails) -> EraseOptions:
     try:
-        return _OPTIONS.validate_json(to_canonical(progress.plans[0].options))
+        return _OPTIONS.validate_json(to_canonical(plan.options))
     except ValidationError as error:
         raise RecordError(
             f"the options of request {progress.entry.id} are damaged ({describe_errors(error)})"
         ) from error
 
 
-def differ_from_plan(progress: Progress, options: EraseOptions) -> bool:
-    """Return whether a request was planned already, with other options than these."""
-    original = replace(original_options(progress, options), accept_loss="")
-    options = replace(options, accept_loss="")  # counts whenever it is given
-    return options != EraseOptions() and options_to_json(options) != options_to_json(original)
-
-
 def accepted_loss(progress: Progress, options: EraseOptions) -> str:
     """Return why retraining may lose accuracy, as given now or before the plan; "": it may not."""
-    return _check_accepted(options.accept_loss) or original_options(progress, options).accept_loss
+    return _check_accepted(options.accept_loss) or planned_options(progress, options).accept_loss
 
 
 def parameters(method: Method) -> dict[str, Setting]:

@@ -106,6 +106,10 @@ def _notes(plan: Plan) -> Iterator[str]:
             "After retraining no class is judged. If it loses more over all samples, a person "
             "decides: --accept-loss REASON puts it into service."
         )
+        if plan.mean == "mean" and plan.single_updates and len(plan.retained) >= 3:
+            yield (
+                "If retraining diverges, all is begun again once with updates joined by the median."
+            )
     if not plan.single_updates:
         yield _SECURE_AGGREGATION
     if is_local:

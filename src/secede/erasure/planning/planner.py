@@ -108,7 +108,8 @@ def _plan(
         ),
     )
     ladder = tuple(_step(rung, backend, options, estimate) for rung in rungs)
-    _check_mean(options.mean, ladder, situation, len(retained))
+    if fault := fault_of_mean(options.mean, ladder, len(retained), situation.single_updates):
+        raise ConfigError(fault)
     return Plan(
         request=request.digest(),
         federation=request.federation,
@@ -298,19 +299,21 @@ def _first_rung(options: EraseOptions, chosen: Mapping[Rung, Sequence[str]]) -> 
     return options.from_rung, f"the erasure was asked to begin with {options.from_rung}"
 
 
-def _check_mean(mean: Mean, steps: Sequence[Step], situation: Situation, retained: int) -> None:
+def fault_of_mean(
+    mean: Mean, steps: Sequence[Step], retained: int, single_updates: bool
+) -> str | None:
+    """Return why updates cannot be joined by `mean` on this ladder; None if they can."""
     if mean == "mean":
-        return
-    if not situation.single_updates:
-        raise ConfigError(
+        return None
+    if not single_updates:
+        return (
             f"--aggregation {mean} needs single updates, which secure aggregation hides: use mean"
         )
     if retained < 3:
-        raise ConfigError(
-            f"--aggregation {mean} needs three retained clients or more, there are {retained}"
-        )
+        return f"--aggregation {mean} needs three retained clients or more, there are {retained}"
     for step in steps:
         if step.method in OWN_MEAN or ":" in step.method:
-            raise ConfigError(
+            return (
                 f"method {step.method!r} has a mean of its own: --aggregation {mean} cannot be used"
             )
+    return None

@@ -57,7 +57,7 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     SERVER_STEP: (POST_TRAINING, ESCALATED, PLANNED, REFUSED),
     GUARDED: (POST_TRAINING, ESCALATED, PLANNED, REFUSED),
     POST_TRAINING: (POST_TRAINING, VERIFIED, UNDECIDED, ESCALATED, PLANNED, REFUSED),
-    UNDECIDED: (VERIFIED, PLANNED, REFUSED),
+    UNDECIDED: (VERIFIED, ESCALATED, PLANNED, REFUSED),
     ESCALATED: (LOCAL_STEP, SERVER_STEP, ESCALATED, ROLLED_BACK, PLANNED, REFUSED),
     VERIFIED: (PROMOTED, PLANNED, REFUSED, ROLLED_BACK),
     PROMOTED: (),
@@ -167,9 +167,11 @@ class Progress:
         details = self.last.details
         if isinstance(details, UndecidedDetails):
             raise LossError(
-                f"retraining without {self.entry.client} lost accuracy: {details.reason}; the old "
-                "model stays until a person accepts that: run the same command (`secede erase`, "
-                "`secede flower erase`) with --accept-loss REASON, which the receipt states"
+                f"retraining without {self.entry.client} is not shown to keep accuracy: "
+                f"{details.reason}; the old model stays until a person accepts that: run the same "
+                "command (`secede erase`, `secede flower erase`) with --accept-loss REASON, which "
+                "the receipt states; other options, such as --aggregation median against a "
+                "retained client that spoils it, plan again"
             )
 
     @property

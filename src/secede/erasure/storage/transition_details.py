@@ -167,7 +167,7 @@ class ReceivedDetails(TransitionDetails):
 
 
 class PlanDetails(TransitionDetails):
-    """A plan was made; the options are those that the request was planned with first."""
+    """A plan was made, with these options; planning again starts from them."""
 
     state: ClassVar[str] = PLANNED
     ledger_fields = frozenset({"plan"})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -31,12 +31,12 @@ from secede.erasure.planning.options import (
     EraseOptions,
     accepted_loss,
     check_options,
-    differ_from_plan,
+    differ_from_plans,
     options_to_json,
-    original_options,
+    planned_options,
 )
 from secede.erasure.planning.plan_table import plan_text
-from secede.erasure.planning.planner import plan_for
+from secede.erasure.planning.planner import fault_of_mean, plan_for
 from secede.erasure.signing.keys import PrivateKey, PublicKey
 from secede.erasure.storage import (
     ESCALATED,
@@ -62,6 +62,8 @@ from secede.erasure.storage import (
     PlanDetails,
     Progress,
     PromotionDetails,
+    RoundDetails,
+    StartDetails,
     Transition,
     check_reason,
     lock_home,
@@ -77,7 +79,13 @@ from secede.text import printable, shorten
 
 logger = logging.getLogger(__name__)
 
-_MAX_PLANS = 3  # for a damaged state that is computed again, before somebody must look
+_MAX_DAMAGED = 3  # times that a damaged state is computed again, before somebody must look
+_DAMAGED = "a kept state is lost or damaged, begun again: "
+_DIVERGED = (
+    "retraining failed with what retained clients sent, and one of them can cause that: begun "
+    "again with their updates joined by the median"
+)
+_OTHER_OPTIONS = "retraining was undecided: begun again with other options"
 _TEXT_LENGTH = 300  # of one that an acknowledgement states
 
 
@@ -237,7 +245,8 @@ def erase(
 
     RecordError names the process that works in this home already; SilentError says that the leaver
     may still answer, LossError that a person must accept what retraining lost. `options` count
-    until there is a plan, which keeps them; `accept_loss` counts whenever it is given.
+    until there is a plan, which keeps them; an undecided request is planned again with others,
+    unless `accept_loss` is given, which counts at any time.
     """
     options = options or EraseOptions()
     with open_session(home, backend, number, key, clock, held=lock) as session:
@@ -246,12 +255,16 @@ def erase(
             check_options(options)
         elif not progress.ended:
             logger.info(f"resuming from {progress.state} with the existing plan")
-        if differ_from_plan(progress, options):
+        differ = differ_from_plans(progress, options)
+        if differ and progress.state == UNDECIDED and not options.accept_loss:
+            check_options(options)
+            _make_plan(session, options, reason=_OTHER_OPTIONS)
+        elif differ:
             logger.warning(
                 f"request {number} already has a plan ({progress.state}) with other options: the "
                 "ones given now are ignored"
             )
-        session.accepted_loss = accepted_loss(progress, options)
+        session.accepted_loss = accepted_loss(session.progress, options)
         while not session.progress.ended:
             _advance(session, options)
         _notify(session)
@@ -332,11 +345,30 @@ def _advance(session: ErasureSession, options: EraseOptions) -> None:
     elif promotion.is_promoted(session):
         promotion.promote(session)  # cut short: whatever serves by now, what was begun is ended
     elif session.registry.serving_model(session.run).digest != session.plan.model:
-        _make_plan(session, options, reason="another model was put into service meanwhile")
+        _make_plan(
+            session,
+            planned_options(progress, options),
+            reason="another model was put into service meanwhile",
+        )
+    elif progress.rung >= len(session.plan.ladder) and _median_may_help(session):
+        robust = replace(planned_options(progress, options), mean="median")
+        _make_plan(session, robust, reason=_DIVERGED)
     elif progress.rung >= len(session.plan.ladder):
         promotion.roll_back(session)
     else:
         _take_step(session, options)
+
+
+def _median_may_help(session: ErasureSession) -> bool:
+    """Return whether retraining broke after a mean that a single client's update decides."""
+    plan, failed = session.plan, session.progress.failures[-1]
+    if plan.mean != "mean" or (failed.rung, failed.outcome) != ("retraining", "broken"):
+        return False
+    details = [transition.details for transition in session.progress.since_plan]
+    models = [each for each in details if isinstance(each, StartDetails | RoundDetails)]
+    if not any(isinstance(each, RoundDetails) and each.round for each in models[-1:]):
+        return False  # it broke in the first round, which starts from the server's own state
+    return not fault_of_mean("median", plan.ladder, len(plan.retained), plan.single_updates)
 
 
 def _take_step(session: ErasureSession, options: EraseOptions) -> None:
@@ -348,15 +380,15 @@ def _take_step(session: ErasureSession, options: EraseOptions) -> None:
         # Everything a rung computes is checked there: what is damaged here was read from the disk.
         if progress.state in (PLANNED, ESCALATED):
             raise
-        plans = len(progress.plans)
-        if plans > _MAX_PLANS:
-            raise RecordError(f"{error}; it was computed {plans} times: check the disk") from error
-        reason = f"a kept state is lost or damaged, begun again: {error}"
+        damaged = sum((plan.reason or "").startswith(_DAMAGED) for plan in progress.plans)
+        if damaged >= _MAX_DAMAGED:
+            times = damaged + 1
+            raise RecordError(f"{error}; it was computed {times} times: check the disk") from error
         session.advance(
             PlanDetails(
                 plan=progress.plan,
-                options=options_to_json(original_options(progress, options)),
-                reason=shorten(reason, MAX_REASON),
+                options=options_to_json(planned_options(progress, options)),
+                reason=shorten(f"{_DAMAGED}{error}", MAX_REASON),
             )
         )
 
@@ -366,10 +398,9 @@ def _make_plan(
 ) -> None:
     """Plan for the model that serves now; a request that cannot be carried out is refused.
 
-    Planning again starts from the options that the request was planned with first.
+    The journal keeps the options with the plan.
     """
     progress = session.progress
-    options = original_options(progress, options)
     try:
         plan = plan_for(
             session.home,

@@ -24,8 +24,10 @@ from secede.erasure.storage import (
     VerificationDetails,
 )
 from secede.erasure.types import Verdict
+from secede.erasure.workflow.attempt import escalate
 from secede.erasure.workflow.checked_engine import Participants
 from secede.erasure.workflow.session import ErasureSession
+from secede.errors import StateError
 from secede.state import State
 from secede.text import fill_line
 from secede.verification import Score as Measured
@@ -41,8 +43,8 @@ NOTHING = (
     "No model retrained without the client was there to compare with: whether this one forgot as "
     "retraining would stays undetermined."
 )
-LOST = "Retraining lost more accuracy than the margins allow: {reason}."
-ACCEPTED = "A person accepted this loss: {reason}"
+LOST = "Retraining is not shown to keep accuracy within the margins: {reason}."
+ACCEPTED = "A person accepted this: {reason}"
 ABSENT = "The client was not there to measure on its own samples."
 RETURNED = (
     "No round of post-training was needed: the model in service is the state that the client "
@@ -95,13 +97,21 @@ UNSOUND = "What the client counted on its own samples does not add up and was le
 
 
 def verify(session: ErasureSession) -> None:
-    """Measure the last round's model and write the scores into the journal."""
+    """Measure the last round's model and write the scores into the journal.
+
+    A model that cannot answer the server's samples gives the rung up, whatever clients counted.
+    """
     progress, plan, step = session.progress, session.plan, session.step
     last, baseline = progress.rounds[-1], progress.baseline
     assert baseline is not None  # the gate has passed
     assert last.gate is not None
     before, (after, _) = session.load_model(plan.model), session.load_state(last.state_file)
     old, new = read_counts(baseline).overall(), read_counts(last.gate.counts).overall()
+    try:
+        server_scores = session.backend.scores(plan.client, before, after)
+    except StateError as error:
+        escalate(session, "broken", str(error))
+        return
     measured = _at_leaver(session, before, after)
     limits = _limits(session, baseline)
     limits += [measured.limit] if measured.limit else []
@@ -109,7 +119,7 @@ def verify(session: ErasureSession) -> None:
     scores = [
         score_beside_reference("usefulness", AT_OTHERS, new, old, plan.margins.level),
         *measured.scores,
-        *session.backend.scores(plan.client, before, after),
+        *server_scores,
     ]
     loss, margin = _loss(baseline, last.gate, plan.margins.level), plan.margins.overall
     useful: Verdict = (

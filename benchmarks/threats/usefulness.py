@@ -1,11 +1,13 @@
 """Leavers whose removal looks like a loss: by malice, or because they had most of a class.
 
+And leavers with an accomplice among the retained clients, which spoils every round.
+
 Print the table (some minutes): PYTHONPATH=tests python -m benchmarks.threats.usefulness
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,15 +22,19 @@ from secede.data.samples import Samples
 from secede.erasure.planning.options import EraseOptions
 from secede.errors import LossError
 from secede.experiments.config import parse
+from secede.federation.engine import Update
 from secede.scenarios.backdoor import Backdoor
 from secede.seeding import generator
 from secede.simulation.backend import SimulatedBackend
 from secede.simulation.new_federation import create_federation
+from secede.state import State
 from secede.verification.accuracy import evaluate
 
 CLIENTS, LEAVER = 5, 0
 INFLATED = 8  # the class that the attacker gives to all images without the trigger
 PLANTED = Backdoor(share=0.5, target=9)
+MEDIAN = EraseOptions(mean="median")
+Sent = Callable[[Update, State], State]  # by a retained client, from its update and its start
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,36 @@ def honest(folder: Path, kept: float, *, seed: int = 0) -> Row:
     return _erased(folder, "mnist-10k", scenario, name, images=1600, rounds=12, seed=seed)
 
 
+def without_numbers(update: Update, start: State) -> State:
+    """Send finite values with which the next round's training has none."""
+    return {name: torch.full_like(value, 1e38) for name, value in update.state.items()}
+
+
+def turned(update: Update, start: State) -> State:
+    """Send ten times the update, backwards."""
+    return states.shifted(start, states.difference(update.state, start), -10)
+
+
+def spoilt(folder: Path, name: str, sent: Sent, *, seed: int = 0) -> Row:
+    """Erase a leaver with a backdoor; one of four retained clients spoils every round.
+
+    Where a person must decide, the command is repeated with the median.
+    """
+    scenario = '{ name = "backdoor", share = 0.5, target = 9 }'
+    name = f"backdoor, and an accomplice that sends {name}"
+    return _erased(folder, "mnist-10k", scenario, name, images=800, rounds=20, seed=seed, sent=sent)
+
+
 def _erased(
-    folder: Path, data: str, scenario: str, leaver: str, *, images: int, rounds: int, seed: int
+    folder: Path,
+    data: str,
+    scenario: str,
+    leaver: str,
+    *,
+    images: int,
+    rounds: int,
+    seed: int,
+    sent: Sent | None = None,
 ) -> Row:
     sizes = [images] * CLIENTS
     config = f"""
@@ -96,7 +130,8 @@ training = {{ rounds = {rounds}, learning_rate = 0.05, batch_size = 32 }}
 """
     found = parse(config, name="usefulness")
     home = create_federation(folder / "home", found, name=small.NAME, seed=seed, now=small.NOW)
-    backend, test = SimulatedBackend(home), catalog.load("mnist-10k").test
+    backend = SimulatedBackend(home) if sent is None else small.Hostile(home, retained=sent)
+    test = catalog.load("mnist-10k").test
     probe = PLANTED.probe(test)
 
     def measured() -> tuple[float, float]:
@@ -108,16 +143,20 @@ training = {{ rounds = {rounds}, learning_rate = 0.05, batch_size = 32 }}
 
     before = measured()
     entry = small.receive(home)
-    try:
-        ended = small.erase(home, entry.id, ground=backend, how=EraseOptions())
-        outcome = f"{ended.state}, {ended.rung}" if ended.rung else ended.state
-    except LossError:
-        outcome = "undecided"
+    outcome = ""
+    for how in (EraseOptions(), MEDIAN)[: 1 if sent is None else 2]:
+        try:
+            ended = small.erase(home, entry.id, ground=backend, how=how)
+        except LossError:
+            outcome += "undecided; "
+            continue
+        outcome += f"{ended.state}, {ended.rung}" if ended.rung else ended.state
+        break
     after = measured()
     failures = [f"{each.rung}: {each.reason}" for each in small.course(home).failures]
     return Row(
         leaver,
-        outcome,
+        outcome.removesuffix("; "),
         "; ".join(failures),
         (before[0], after[0]),
         (before[1], after[1]),
@@ -134,6 +173,9 @@ def table() -> Iterable[Row]:
         for kept in (0.1, 0.2):
             with TemporaryDirectory() as folder:
                 yield honest(Path(folder), kept, seed=seed)
+        for name, sent in (("1e38", without_numbers), ("its update × −10", turned)):
+            with TemporaryDirectory() as folder:
+                yield spoilt(Path(folder), name, sent, seed=seed)
 
 
 def main() -> None:

@@ -188,7 +188,7 @@ class Claiming(SimulatedBackend):
     def samples(self, client: str) -> int | None:
         return None
 
-    def tally(self, clients: Sequence[int], state: State) -> Tally:
+    def tally(self, clients: Sequence[int], state: State, before: State | None = None) -> Tally:
         plain, self.asked = super().tally(clients, state), self.asked + 1
         counts = dict(plain.counts)
         if 3 in counts:

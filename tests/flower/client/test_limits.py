@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+from secede import state as states
 from secede.errors import ConfigError
-from secede.federation.engine import LocalTraining
+from secede.federation.engine import LocalTraining, OwnState
 from secede.flower.client.limits import ClientLimits
+from secede.seeding import generator
 from secede.unlearning.client_tasks import TaskMessage, from_message
-from secede.unlearning.method import Reply
+from secede.unlearning.method import Candidate, LocalReport, LocalResult, Reply
 
 LIMITS, TRAINING = ClientLimits(rounding=5), LocalTraining(learning_rate=0.1)
 
@@ -55,6 +57,51 @@ def test_a_model_is_known_by_how_far_it_is_from_an_own_update() -> None:
         LIMITS.check_known(broken, [(update, {})], step=True)
     with pytest.raises(ConfigError, match="it kept no update of this federation"):
         LIMITS.check_known(update, [], step=False)
+
+
+def returned(
+    own: torch.Tensor, change: torch.Tensor, *, weight: float, **report: Any
+) -> tuple[LocalResult, dict[str, torch.Tensor]]:
+    """Return what leaves a client that hides its updates, and what would without noise."""
+    model = {"w": torch.zeros_like(own)}
+    start = states.reference(model, {"w": own}, weight=weight)
+    clear = {"w": start["w"] + change}
+    numbers = {"steps": 9, "ended_by": "epochs", "gradient_samples": 9, "accuracy": 0.5, "loss": 1}
+    made = LocalReport(**{**numbers, "distance_to_own": 1, "distance_to_reference": 1, **report})
+    state = OwnState({"w": own}, weight)
+    return LIMITS.hidden_result(LocalResult(clear, made), model, state, "s"), clear
+
+
+def test_a_short_step_does_not_return_the_own_update_for_a_false_share() -> None:
+    draw = generator(0)
+    own, change = torch.randn(50, 400, generator=draw), torch.randn(50, 400, generator=draw)
+    for share in (0.5, 0.9):
+        length = 0.02 * share / (1 - share)  # of the way to the reference
+        found, _ = returned(own, length * change, weight=share)
+        told = -(1 - share) / share * found.state["w"]
+        assert 0.5 < float((told - own).norm() / own.norm()) < 0.9
+
+
+def test_units_that_see_the_same_sample_cannot_be_averaged_to_it() -> None:
+    sample = torch.rand(1, 400, generator=generator(0))
+    change = sample.expand(200, 400)
+    found, clear = returned(torch.zeros(200, 400), change, weight=1e-6)
+    mean = (found.state["w"] - clear["w"]).mean(dim=0) + sample
+    assert float((mean - sample).norm() / sample.norm()) > 0.4
+    few = torch.zeros(200, 400)
+    few[7] = sample
+    found, clear = returned(torch.zeros(200, 400), few, weight=1e-6)
+    assert float((found.state["w"] - clear["w"])[7].norm() / sample.norm()) > 0.4
+
+
+def test_a_hidden_steps_report_has_two_digits() -> None:
+    own = torch.ones(3, 3)
+    searched = (Candidate(1.0, 4, 0.98765),)
+    numbers = {"accuracy": 0.12345, "loss": 2.3456, "distance_to_own": 1.2345}
+    found, _ = returned(own, own, weight=0.1, searched=searched, **numbers)
+    report = found.report
+    assert (report.accuracy, report.loss, report.distance_to_own) == (0.12, 2.3, 1.2)
+    assert (report.searched[0].accuracy, report.own_share) == (0.99, None)
 
 
 def counted(right: list[int], samples: list[int], secret: str = "s") -> tuple[list[int], list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -136,9 +137,10 @@ def test_the_local_step_starts_at_an_exact_reference(federation: SecureFederatio
     sent = federation.sent[1][1]
     wanted = states.mean([sent[n] for n in OTHERS], [SIZES[n] for n in OTHERS])
     assert max(float((reference[n] - wanted[n]).abs().max()) for n in wanted) < EXACT
-    # What the leaver returned lies in the ball around it: as far from the model as the reference.
-    away = states.distance(model, reference)
-    assert with_ball["report"]["distance_to_global"] == pytest.approx(away, abs=0.011)
+    # What the leaver returned lies in the ball around it, but for the client's noise: by array and
+    # by unit half of how far it is from the model.
+    away = math.hypot(1, 0.5, 0.5) * states.distance(model, reference)
+    assert with_ball["report"]["distance_to_global"] == pytest.approx(away, rel=0.2)
 
 
 def test_training_goes_on_without_the_erased_client_and_the_next_can_leave(

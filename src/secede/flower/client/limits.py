@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import cast
+from typing import cast, overload
 
 import torch
 from torch import Tensor
@@ -20,13 +20,14 @@ from secede.errors import ConfigError
 from secede.federation.engine import LocalTraining, OwnState
 from secede.seeding import generator
 from secede.state import State
-from secede.unlearning import LocalResult, Method, Reply, TakeStep, settings_of
+from secede.unlearning import LocalReport, LocalResult, Method, Reply, TakeStep, settings_of
 
 KnownUpdate = tuple[State, Mapping[str, float]]  # an update, and how far a round moved each array
 _FLOOR = 0.1  # of an array's norm: so far a model may be from an update that hardly moved it
 _COUNT_SLACK = 10  # times farther for counts, which tell less than a step
 _STEP = 0.01  # of the way to the reference, or to the own update: a shorter step hides nothing
 _EPSILON = 1e-6  # for each value: rounding in a mean
+_MIXED = 1024  # inputs of a unit whose noise is mixed from one another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class ClientLimits:
     monthly: int = 96  # questions of any kind in 30 days
     min_class: int = 10  # samples: smaller classes are counted together, or not at all
     rounding: int = 2  # counts are rounded up or down at random to multiples of it
-    noise: float = 0.3  # in a step, of each array's change; where the client hides its updates
+    noise: float = 0.5  # in a step, of how far it is from the server's model; if updates are hidden
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -111,7 +112,8 @@ class ClientLimits:
         """Return a step's result with noise; raise if it would reveal the own hidden update.
 
         A unit that a single sample moves would return that sample. In the open, rounds of training
-        return as much.
+        return as much. The noise is as large as all that the server sees: the change, and by how
+        much the reference is off its model, which is the own update in another scale.
         """
         reference = states.reference(model, own.state, weight=own.weight)
         way = max(states.distance(model, reference), states.distance(model, own.state))
@@ -123,11 +125,9 @@ class ClientLimits:
         draw, state = generator(0, "noise", secret), {**result.state}
         for name, value in state.items():
             if value.is_floating_point() and value.numel():
-                scale = float((value - reference[name]).double().square().mean().sqrt())
-                state[name] = value + self.noise * scale * torch.randn(
-                    value.shape, generator=draw, dtype=value.dtype
-                )
-        return LocalResult(state, result.report)
+                noise = _noise(value.float() - model[name].float(), draw)
+                state[name] = value + (self.noise * noise).to(value.dtype)
+        return LocalResult(state, _rounded_report(result.report))
 
     def blurred(self, reply: Reply, secret: str) -> Reply:
         """Return a reply to a question without what would tell of single samples.
@@ -171,3 +171,40 @@ class ClientLimits:
         above = torch.minimum(below + self.rounding, most)
         chance = (counts - below) / (above - below).clamp(min=1)
         return torch.where(torch.rand(len(counts), generator=draw) < chance, above, below)
+
+
+def _noise(seen: Tensor, draw: torch.Generator) -> Tensor:
+    """Return noise for what a server sees of an array: of its size, and of each unit's own size.
+
+    A unit's own part is mixed from its inputs, the same way for all units: those that see the same
+    sample have the same noise, and it does not go away in a mean over them.
+    """
+    noise = seen.square().mean().sqrt() * torch.randn(seen.shape, generator=draw)
+    if seen.ndim < 2:
+        return noise
+    mixed = list[Tensor]()
+    for part in seen.flatten(1).split(_MIXED, dim=1):
+        size = part.shape[1]
+        mixed.append(part @ torch.randn((size, size), generator=draw) / math.sqrt(size))
+    return noise + torch.cat(mixed, dim=1).view_as(seen)
+
+
+def _rounded_report(report: LocalReport) -> LocalReport:
+    """Return a step's report with two digits of what was measured on samples and own update."""
+    return replace(
+        report,
+        accuracy=_two_digits(report.accuracy),
+        loss=_two_digits(report.loss),
+        distance_to_own=_two_digits(report.distance_to_own),
+        distance_to_reference=_two_digits(report.distance_to_reference),
+        own_share=_two_digits(report.own_share),
+        searched=tuple(replace(e, accuracy=_two_digits(e.accuracy)) for e in report.searched),
+    )
+
+
+@overload
+def _two_digits(value: float) -> float: ...
+@overload
+def _two_digits(value: float | None) -> float | None: ...
+def _two_digits(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.2g}")

@@ -33,7 +33,7 @@ class NoLimits(ClientLimits):
 
 
 def no_limits() -> NoLimits:
-    return NoLimits(steps=MANY, questions=MANY, monthly=MANY)
+    return NoLimits(steps=MANY, monthly_steps=MANY, questions=MANY, monthly=MANY)
 
 
 def unlimit(patch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ class ClientLimits:
     max_share: float = 0.9  # of the last mean that the server says is the client's
     model_distance: float = 5.0  # from an own update, in what that round moved
     steps: int = 4  # different local steps for one request
+    monthly_steps: int = 6  # and in 30 days, whatever the request: it may be made up
     questions: int = 24  # counts and measures of different models for one request
     monthly: int = 96  # questions of any kind in 30 days
     min_class: int = 10  # samples: smaller classes are counted together, or not at all

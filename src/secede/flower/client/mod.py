@@ -408,7 +408,10 @@ def _question(question: Question, header: TaskHeader, state: State) -> Question:
     request = ""
     with suppress(TrustError):
         request = unverified_request(header.request.encode()).digest()
-    settings = {**header.settings, "share": header.weight}
+    settings = dict[str, object]()
+    if header.task == client_tasks.LOCAL_STEP:  # all that its result depends on; of counts nothing
+        more = {"share": header.weight, "client": header.client, "number": header.number}
+        settings = {**header.settings, **more}
     return question.model_copy(
         update={
             "home": printable(header.home)[:MAX_WORD],

@@ -38,7 +38,7 @@ class Question(Document):
     request: Word = ""  # digest of the request that it is asked for
     task: Word = ""
     method: Word = ""
-    settings: Word = ""  # digest of a step's settings, share included
+    settings: Word = ""  # digest of a step's settings, share, and what seeds it
     model: Word = ""  # digest
     plan: Word = ""  # digest of the plan that a step is of, which the ledger has, too
     outcome: Literal["taken", "refused"] = "taken"
@@ -100,8 +100,10 @@ def _check(question: Question, recent: Sequence[Question], limits: ClientLimits)
         if each.request == question.request and each.is_step == question.is_step
     ]
     limit = limits.steps if question.is_step else limits.questions
+    steps = [each for each in recent if each.is_step and question.is_step]
     for taken, most, of in (
         (of_request, limit, "for this request"),
+        (steps, limits.monthly_steps, "with steps in thirty days"),
         (recent, limits.monthly, "in thirty days"),
     ):
         if len(taken) >= most:

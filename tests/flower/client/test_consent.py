@@ -226,11 +226,28 @@ def test_a_hidden_update_is_no_part_of_a_step_from_a_mean_without_it(tmp_path: P
     assert step(federation, request, weight=0.3) is None
 
 
+def test_each_client_number_and_each_request_counts_as_a_step(tmp_path: Path) -> None:
+    federation = trained(tmp_path, consent=True, limits=ClientLimits(steps=2, monthly_steps=3))
+    generate_key_pair(tmp_path / "operator", "operator")
+    one, other = (signed(federation, tmp_path / "operator" / "operator.key") for _ in range(2))
+
+    def taken(request: bytes, number: int) -> str:
+        # Each has batches of its own; with the same noise, their differences would have none.
+        state = federation.store.last_model()
+        found = step(federation, request, state=state, number=number)
+        return "" if found is None else found["text"]
+
+    assert [taken(one, number) for number in (0, 1, 0)] == [""] * 3
+    assert "has answered 2 questions for this request" in taken(one, 2)
+    assert taken(other, 2) == ""
+    assert "has answered 3 questions with steps in thirty days" in taken(other, 3)
+
+
 # Counts
 
 
 def test_counts_are_few_of_known_models_and_in_the_log(tmp_path: Path) -> None:
-    federation = trained(tmp_path, limits=ClientLimits(questions=3, monthly=5))
+    federation = trained(tmp_path, limits=ClientLimits(questions=4, monthly=6))
     model = federation.store.last_model() or {}
     near = [{name: value + 1e-3 * n for name, value in model.items()} for n in range(9)]
     made = ask(federation, {name: value * 100 for name, value in model.items()})
@@ -239,7 +256,7 @@ def test_counts_are_few_of_known_models_and_in_the_log(tmp_path: Path) -> None:
     assert [ask(federation, state) for state in near[:3]] == [None] * 3
     found = ask(federation, near[3])
     assert found is not None
-    assert "has answered 3 questions for this request" in found["text"]
+    assert "has answered 4 questions for this request" in found["text"]
     assert ask(federation, near[0]) is None  # again: it tells nothing new
     generate_key_pair(tmp_path / "operator", "operator")
     requests = [signed(federation, tmp_path / "operator" / "operator.key") for _ in range(2)]
@@ -247,9 +264,11 @@ def test_counts_are_few_of_known_models_and_in_the_log(tmp_path: Path) -> None:
     assert asked == [None] * 2
     found = ask(federation, near[5], request=requests[1].decode())
     assert found is not None
-    assert "has answered 5 questions in thirty days" in found["text"]
+    assert "has answered 6 questions in thirty days" in found["text"]
     outcomes = [outcome for _, outcome, _ in questions(federation)]
-    assert outcomes == ["refused", *["taken"] * 3, "refused", *["taken"] * 3, "refused"]
+    # The unknown model counts, too: by what is refused a server could find out what is known.
+    first = ["taken", "refused"]
+    assert outcomes == [*first, *["taken"] * 3, "refused", *["taken"] * 3, "refused"]
 
 
 # Deletion

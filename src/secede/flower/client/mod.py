@@ -221,6 +221,8 @@ class LeavingClient(ABC, Generic[SourceT]):
         if isinstance(task, TakeStep):
             limits.check_step(task, self._training, header.weight)
             own = self._own_update(updates, header, template)
+        # Before the model is looked at: whether it is known tells of the kept updates.
+        QuestionLog(updates.folder).append(question, limits)
         known = ((_named(update, template), moved) for update, moved in updates.known(header.home))
         limits.check_known(state, known, step=isinstance(task, TakeStep))
         hidden = self._hides(context)
@@ -228,7 +230,6 @@ class LeavingClient(ABC, Generic[SourceT]):
             raise ConfigError(
                 "this client hides its updates, and takes no step from a mean that it is not in"
             )
-        QuestionLog(updates.folder).append(question, limits)
         site = self._site(context)
         samples = site.samples_digest()
         asked: Task | PairedCount = task

@@ -5,12 +5,15 @@
 Real messages go to the client's own handler. The client hides its updates, and its owner consents
 to a step. "Robbing the Fed" (Fowl and others, 2022): the first linear layer sorts images by their
 brightness, so that neighbouring units' gradients differ by single images; convolutions are made to
-carry the image through. An image counts as read if every value of it is within 0.05.
+carry the image through. Traps ("When the curious abandon honesty", Boenisch and others, 2023) are
+units that fire for one image in a hundred. An image counts as read if every value of it is within
+0.05, as recognisable if something returned correlates with it by 0.9.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -55,7 +58,10 @@ from secede.unlearning.registry import create
 
 Row = tuple[str, ...]
 CLOSE = 0.05  # of a value: nearer is read
+ALIKE = 0.9  # a correlation with an image: it can be recognised
 NODE, HOME, SHARE = 100, "ab" * 16, 1e-6
+EXACT = 1e-5  # of a weight: nearer is read
+LIE = 0.5  # a share that the server says, to read the own update in the reference
 TRAINING = LocalTraining(learning_rate=0.05, momentum=0.9, batch_size=32, epochs=5)
 BARE = {"learning_rate": 1.0, "momentum": 0.0, "batch_size": 10**6, "epochs": 1, "clip": 1e12}
 BOUNDED = {
@@ -74,7 +80,8 @@ class Lab:
 
     def __init__(self, folder: Path, network: str, images: int) -> None:
         data: Samples = catalog.load("mnist-10k").train
-        self.samples = data.take(torch.randperm(len(data), generator=generator(0))[:images])
+        order = torch.randperm(len(data), generator=generator(0))
+        self.samples, self.public = data.take(order[:images]), data.take(order[1000:3000])
         self.network, self._folder = network, folder
         erasure = ClientErasure(
             self.model, lambda _: (self.samples.x, self.samples.y), training=TRAINING, consent=True
@@ -93,7 +100,11 @@ class Lab:
         }
         self.kept = erasure.updates(Context(1, NODE, config, RecordDict(), {}))
         self.update = self.train(states.of(self.model()))
-        private, _ = generate_key_pair(folder / "keys", "operator")
+        self._key, _ = generate_key_pair(folder / "keys", "operator")
+        self.request = self.new_request()
+
+    def new_request(self) -> str:
+        """Return a request that the server makes up."""
         request = new_request(
             federation="north",
             client="site-1",
@@ -101,7 +112,7 @@ class Lab:
             model=states.digest(self.update),
             now=datetime.now(UTC),
         )
-        self.request = sign_request(request, load_private_key(private)).decode()
+        return sign_request(request, load_private_key(self._key)).decode()
 
     def train(self, start: State) -> State:
         """Let the client train in a hidden round; return its update, which it keeps."""
@@ -118,15 +129,24 @@ class Lab:
         with torch_seeded(0):
             return build(self.network, shape=(1, 28, 28), classes=10)
 
-    def ask(self, state: State, task: str, method: str = "", **settings: Any) -> Any:
+    def ask(
+        self,
+        state: State,
+        task: str,
+        method: str = "",
+        *,
+        client: int = 0,
+        share: float = SHARE,
+        **settings: Any,
+    ) -> Any:
         """Ask the client; return its reply, or raise what it refuses with."""
         header = messages.TaskHeader(
             task=task,
             method=method,
             settings=settings,
-            client=0,
+            client=client,
             number=0,
-            weight=SHARE if method else 0.0,
+            weight=share if method else 0.0,
             own=self.kept.all()[0].digest if method else None,
             home=HOME,
             request=self.request,
@@ -137,10 +157,12 @@ class Lab:
         (reply,) = self.grid.send_and_receive([question])
         return messages.read_reply(reply, form, state, "site-1")
 
-    def without_limits(self, state: State, task: str, method: str = "", **settings: Any) -> Any:
+    def without_limits(
+        self, state: State, task: str, method: str = "", share: float = SHARE, **settings: Any
+    ) -> Any:
         """Return what a client without limits replies, as all did before."""
         form = client_tasks.TaskMessage(task, method, settings)
-        own = OwnState(self.update, SHARE)
+        own = OwnState(self.kept.newest(HOME) or {}, share)
         return self.site.run(client_tasks.from_message(form), state, own, client=0, number=0)
 
     # What the server makes
@@ -164,6 +186,15 @@ class Lab:
                 layer.bias.zero_()
         return states.of(model)
 
+    def trapped(self) -> State:
+        """Return a model whose first linear layer has units that fire for few images."""
+        state = self.imprinted()
+        inputs, name = self.inputs(state, self.public), self._first()
+        weight = torch.randn(state[f"{name}.weight"].shape, generator=generator(0, "traps"))
+        weight = weight * (inputs.std(dim=0) > 0.02) / math.sqrt(inputs.shape[1])
+        bias = -(inputs @ weight.T).quantile(0.99, dim=0)
+        return {**state, f"{name}.weight": weight, f"{name}.bias": bias}
+
     def shifted(self) -> State:
         """Return the client's own model with the first layer's biases as far off as it takes."""
         name = f"{self._first()}.bias"
@@ -173,12 +204,13 @@ class Lab:
         away = -torch.linspace(0, 1, len(bias))
         return {**self.update, name: bias + away * (0.99 * room / away.norm())}
 
-    def inputs(self, state: State) -> Tensor:
-        """Return what the first linear layer gets of each image."""
+    def inputs(self, state: State, samples: Samples | None = None) -> Tensor:
+        """Return what the first linear layer gets of each image, by default of the client's."""
+        x = (samples or self.samples).x
         model = self.model().eval()
         states.load_into(model, state)
         with torch.inference_mode():
-            features: Tensor = model[: int(self._first())](self.samples.x)  # type: ignore[index]
+            features: Tensor = model[: int(self._first())](x)  # type: ignore[index]
         return features
 
     def read(self, returned: State, start: State) -> int:
@@ -192,6 +224,17 @@ class Lab:
         errors = ((rows[:, None] - images[None]).abs().amax(dim=2) for rows in rows.split(16))
         nearest = [part.amin(dim=0) for part in errors]
         return int((torch.stack(nearest).amin(dim=0) < CLOSE).sum()) if nearest else 0
+
+    def recognise(self, returned: State, start: State) -> int:
+        """Return how many images something that a step changed correlates with."""
+        name = f"{self._first()}.weight"
+        weight = (returned[name] - start[name]).double()
+        rows, images = torch.cat((weight, weight.diff(dim=0))), self.inputs(start).double()
+        rows, images = (
+            nn.functional.normalize(each - each.mean(dim=1, keepdim=True))
+            for each in (rows, images)
+        )
+        return int(((images @ rows.T).abs().amax(dim=1) > ALIKE).sum())
 
     def _first(self) -> str:
         modules: Iterator[tuple[str, nn.Module]] = self.model().named_modules()
@@ -293,24 +336,157 @@ def steps(lab: Lab) -> Iterator[Row]:
     yield _step(lab, trained, imprint, ascent, BOUNDED)
 
 
-def _step(lab: Lab, what: str, state: State, method: str, settings: dict[str, Any]) -> Row:
-    task, read, said = client_tasks.LOCAL_STEP, 0, "answers, with noise"
-    before = lab.read(lab.without_limits(state, task, method, **settings).state, state)
+def traps(lab: Lab) -> Iterator[Row]:
+    """Yield what comes of a model of traps that the client trained in a hidden round."""
+    state, ascent = lab.trapped(), "projected-ascent"
+    settings: dict[str, Any] = {**BOUNDED, "learning_rate": 0.1}
+    update = lab.train(state)
+    yield _step(lab, "a step from traps, trained in a hidden round", state, ascent, settings)
+    # The server can guess how far a round goes: from images of its own.
+    short = {**settings, "radius": 0.02 * states.distance(update, state)}
+    what = "its hidden update, out of a short step and a false share"
+    yield _step(lab, what, state, ascent, short, share=LIE)
+
+
+def averaged(lab: Lab, count: int = 96) -> Iterator[Row]:
+    """Yield what the mean of many steps from traps tells: of its own requests, all but the same."""
+    state, ascent, replies = lab.trapped(), "projected-ascent", list[State]()
+    settings: dict[str, Any] = {**BOUNDED, "learning_rate": 0.1}
+    lab.train(state)
+    for number in range(count):
+        with suppress(SecedeError):
+            lab.request = lab.new_request()
+            close = {name: value * (1 + 1e-6 * number) for name, value in state.items()}
+            reply = lab.ask(close, client_tasks.LOCAL_STEP, ascent, **settings)
+            replies.append(states.difference(reply.state, close))
+    mean = states.shifted(state, states.mean(replies, [1.0] * len(replies)))
+    before = lab.without_limits(state, client_tasks.LOCAL_STEP, ascent, **settings).state
+    what = f"the mean of {count} such steps, for requests that it made up"
+    told = (_images(lab, before, state), _images(lab, mean, state))
+    yield lab.network, what, *told, f"takes {len(replies)} steps in thirty days"
+
+
+def _step(
+    lab: Lab,
+    what: str,
+    state: State,
+    method: str,
+    settings: dict[str, Any],
+    *,
+    share: float = SHARE,
+) -> Row:
+    """Return what a step tells; with a share that is a lie, what it tells of the own update."""
+    task, read, said = client_tasks.LOCAL_STEP, f"0 of {len(lab.samples)} images", ""
+    before = lab.without_limits(state, task, method, share=share, **settings).state
     try:
-        read = lab.read(lab.ask(state, task, method, **settings).state, state)
+        found = lab.ask(state, task, method, share=share, **settings).state
+        read, said = _images(lab, found, state), "answers, with noise"
     except SecedeError as error:
         said = one_line(error).removeprefix("client 'site-1': ").partition(":")[0].partition(",")[0]
-    images = f"of {len(lab.samples)} images"
-    return lab.network, what, f"{before} {images}", f"{read} {images}", said
+    return lab.network, what, _images(lab, before, state), read, said
+
+
+def _images(lab: Lab, returned: State, start: State) -> str:
+    """Return how many images can be read in what came back: its scale and sign do not matter."""
+    read, alike = lab.read(returned, start), lab.recognise(returned, start)
+    return f"{read} of {len(lab.samples)} images" + (f", {alike} recognisable" if alike else "")
+
+
+def values_told(lab: Lab, count: int, probes: int = 24) -> int:
+    """Return how many values of its hidden update the client tells by which models it knows.
+
+    Along each axis the known models end as far before the update's value as beyond it.
+    """
+    updates, draw = [update for update, _ in lab.kept.known(HOME)], generator(0, "mean")
+    start = {  # a mean is near to them all
+        name: value + 1e-3 * torch.randn(value.shape, generator=draw)
+        for name, value in updates[0].items()
+    }
+    name, right = next(name for name in start if name.endswith("bias")), 0
+    for place in range(count):
+        ends = [_end(lab, start, name, place, sign, probes) for sign in (1.0, -1.0)]
+        found = float(start[name][place]) + sum(ends) / 2
+        right += any(abs(found - float(update[name][place])) < EXACT for update in updates)
+    return right
+
+
+def _end(lab: Lab, start: State, name: str, place: int, sign: float, probes: int) -> float:
+    """Return how far along an axis the client knows models."""
+    low, high = 0.0, 64.0
+    for _ in range(probes):
+        middle = (low + high) / 2
+        value = start[name].clone()
+        value[place] += sign * middle
+        try:
+            lab.ask({**start, name: value}, client_tasks.COUNT)
+            known = True
+        except SecedeError as error:
+            known = "from no round" not in str(error)
+        low, high = (middle, high) if known else (low, middle)
+    return sign * low
+
+
+def oracle(lab: Lab, count: int = 20) -> Iterator[Row]:
+    """Yield what comes of asking which models the client knows."""
+    told, said = values_told(lab, count), "counts such questions, too"
+    yield (
+        lab.network,
+        "values of its hidden update, by which models it knows",
+        f"0 of {count} values",
+        f"{told} of {count} values",
+        said,
+    )
+
+
+def again(lab: Lab, count: int = 24) -> int:
+    """Return how many different answers the client gives about one model, asked in other words."""
+    found = set[tuple[int, ...]]()
+    for number in range(count):
+        with suppress(SecedeError):
+            reply = lab.ask(lab.update, client_tasks.COUNT, number=number)
+            found.add(tuple(reply.state["right"].tolist()))
+    return len(found)
+
+
+def asked_again(lab: Lab, count: int = 24) -> Iterator[Row]:
+    """Yield what comes of asking for one count in other words: rounding could be averaged away."""
+    found = again(lab, count)
+    what, said = "answers about one model, in other words", "the same answer"
+    yield lab.network, what, f"1 of {count}", f"{found} of {count}", said
+
+
+def far_away(lab: Lab, count: int = 100) -> Iterator[Row]:
+    """Yield how many made models it counts with after a hidden round from far away."""
+    before = sum(_is_answered(lab, pixel(lab, place)) for place in range(count))
+    lab.train({name: value - 1e5 for name, value in lab.update.items()})  # no unit fires
+    told = sum(_is_answered(lab, pixel(lab, place)) for place in range(count))
+    what = f"models made for it that it counts with: {before}; after a hidden round from far away"
+    said = "knows all that are nearer; answers so many for a request, rounded"
+    yield lab.network, what, f"{count} of {count}", f"{told} of {count}", said
+
+
+def _is_answered(lab: Lab, state: State) -> bool:
+    """Return whether the client counts with a model."""
+    with suppress(SecedeError):
+        lab.ask(state, client_tasks.COUNT)
+        return True
+    return False
 
 
 def counts(lab: Lab, places: Sequence[int] = range(784)) -> Iterator[Row]:
-    """Yield what comes of counting with a model for each pixel, and with models like its own."""
+    """Yield what comes of counting with a model for each pixel."""
     told = [f"{pixels(lab, ask, places)} of {len(places)}" for ask in (lab.without_limits, lab.ask)]
     yield lab.network, "pixels counted, by models made for it", *told, "knows no such model"
-    few, many = answered(lab, len(places)), f"{len(places)} of {len(places)}"
-    said = "answers so many for a request, rounded"
-    yield lab.network, "counts with models like its own", many, f"{few} of {len(places)}", said
+
+
+def near(lab: Lab, count: int = 784) -> Iterator[Row]:
+    """Yield how many counts with models like its own the client answers."""
+    few, said = answered(lab, count), "answers so many for a request, rounded"
+    what = "counts with models like its own"
+    yield lab.network, what, f"{count} of {count}", f"{few} of {count}", said
+
+
+TRIES = (traps, averaged, counts, near, oracle, asked_again, far_away)
 
 
 def main() -> None:
@@ -322,8 +498,9 @@ def main() -> None:
     rows = list[Row]()
     for network in arguments.network:
         with tempfile.TemporaryDirectory() as folder:
-            lab = Lab(Path(folder), network, arguments.images)
-            rows += [*steps(lab), *(counts(lab) if network == "mlp" else ())]
+            tries = (steps, *(TRIES if network == "mlp" else TRIES[:2]))
+            for number, attempt in enumerate(tries):
+                rows += attempt(Lab(Path(folder) / str(number), network, arguments.images))
     print(table(("network", "what is asked", "without limits", "with", "the client"), rows))
 
 

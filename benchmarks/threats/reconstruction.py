@@ -439,11 +439,15 @@ def oracle(lab: Lab, count: int = 20) -> Iterator[Row]:
 
 
 def again(lab: Lab, count: int = 24) -> int:
-    """Return how many different answers the client gives about one model, asked in other words."""
+    """Return how many different answers the client gives about one model, asked in other words.
+
+    Each time under another number, and about hardly another model, which has another digest.
+    """
     found = set[tuple[int, ...]]()
     for number in range(count):
+        model = {name: value * (1 + 1e-7 * number) for name, value in lab.update.items()}
         with suppress(SecedeError):
-            reply = lab.ask(lab.update, client_tasks.COUNT, number=number)
+            reply = lab.ask(model, client_tasks.COUNT, number=number)
             found.add(tuple(reply.state["right"].tolist()))
     return len(found)
 
@@ -451,7 +455,7 @@ def again(lab: Lab, count: int = 24) -> int:
 def asked_again(lab: Lab, count: int = 24) -> Iterator[Row]:
     """Yield what comes of asking for one count in other words: rounding could be averaged away."""
     found = again(lab, count)
-    what, said = "answers about one model, in other words", "the same answer"
+    what, said = "answers about one model, in other words and nudged by 1e-7", "the same answer"
     yield lab.network, what, f"1 of {count}", f"{found} of {count}", said
 
 

@@ -237,11 +237,11 @@ class LeavingClient(ABC, Generic[SourceT]):
             counted = CountedPredictions(updates.folder, samples)
             asked = PairedCount(counted, question.model, header.settings)
         reply = site.run(asked, state, own, client=header.client, number=header.number)
-        # What is random comes from the samples and the question: asking again tells no more.
-        secret = f"{samples}/{question.task}/{question.model}"
+        # Counts are rounded alike for all models: hardly another one, or asking again, tells no
+        # more. The noise of a step comes from the question, too.
         if not isinstance(reply, LocalResult):
-            return limits.blurred(reply, secret)
-        secret = f"{secret}/{question.settings}"
+            return limits.blurred(reply, samples)
+        secret = f"{samples}/{question.task}/{question.model}/{question.settings}"
         limits.check_result(reply)
         return limits.hidden_result(reply, state, own, secret) if hidden and own else reply
 
@@ -410,7 +410,9 @@ def _question(question: Question, header: TaskHeader, state: State) -> Question:
     with suppress(TrustError):
         request = unverified_request(header.request.encode()).digest()
     settings = dict[str, object]()
-    if header.task == client_tasks.LOCAL_STEP:  # all that its result depends on; of counts nothing
+    if header.task == client_tasks.COUNT:  # all that its result depends on
+        settings = {client_tasks.BEFORE: header.settings.get(client_tasks.BEFORE)}
+    elif header.task == client_tasks.LOCAL_STEP:
         more = {"share": header.weight, "client": header.client, "number": header.number}
         settings = {**header.settings, **more}
     return question.model_copy(

@@ -1,0 +1,9 @@
+from .canary import Canaries as Canaries
+from .canary import Canary as Canary
+from .canary import canary_rows as canary_rows
+from .datasets import PlantedSource as PlantedSource
+from .datasets import with_canaries as with_canaries
+from .options import CanaryOptions as CanaryOptions
+from .options import Size as Size
+from .planting import Planted as Planted
+from .planting import plant as plant

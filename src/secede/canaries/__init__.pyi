@@ -7,3 +7,5 @@ from .options import CanaryOptions as CanaryOptions
 from .options import Size as Size
 from .planting import Planted as Planted
 from .planting import plant as plant
+from .reading import CanaryCounts as CanaryCounts
+from .reading import read as read

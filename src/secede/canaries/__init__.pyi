@@ -9,3 +9,11 @@ from .planting import Planted as Planted
 from .planting import plant as plant
 from .reading import CanaryCounts as CanaryCounts
 from .reading import read as read
+from .sealing import SealContext as SealContext
+from .sealing import generate_seal_keys as generate_seal_keys
+from .sealing import load_seal_private_key as load_seal_private_key
+from .sealing import load_seal_public_key as load_seal_public_key
+from .sealing import open_sealed as open_sealed
+from .sealing import seal as seal
+from .secret_file import from_bytes as from_bytes
+from .secret_file import to_bytes as to_bytes

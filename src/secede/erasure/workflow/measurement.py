@@ -24,10 +24,9 @@ from secede.erasure.storage import (
     VerificationDetails,
 )
 from secede.erasure.types import Verdict
-from secede.erasure.workflow.attempt import escalate
 from secede.erasure.workflow.checked_engine import Participants
 from secede.erasure.workflow.session import ErasureSession
-from secede.errors import StateError
+from secede.errors import SecedeError, StateError
 from secede.state import State
 from secede.text import fill_line
 from secede.verification import Score as Measured
@@ -96,10 +95,14 @@ UNPINNED = (
 UNSOUND = "What the client counted on its own samples does not add up and was left out."
 
 
+class UnmeasurableError(SecedeError):
+    """A model whose answers cannot be measured."""
+
+
 def verify(session: ErasureSession) -> None:
     """Measure the last round's model and write the scores into the journal.
 
-    A model that cannot answer the server's samples gives the rung up, whatever clients counted.
+    UnmeasurableError if it cannot answer the server's samples, whatever clients counted.
     """
     progress, plan, step = session.progress, session.plan, session.step
     last, baseline = progress.rounds[-1], progress.baseline
@@ -110,8 +113,7 @@ def verify(session: ErasureSession) -> None:
     try:
         server_scores = session.backend.scores(plan.client, before, after)
     except StateError as error:
-        escalate(session, "broken", str(error))
-        return
+        raise UnmeasurableError(str(error)) from error
     measured = _at_leaver(session, before, after)
     limits = _limits(session, baseline)
     limits += [measured.limit] if measured.limit else []

@@ -32,7 +32,12 @@ from secede.erasure.storage import (
 )
 from secede.erasure.workflow.attempt import escalate, or_escalate, run_method
 from secede.erasure.workflow.checked_engine import Participants, with_checked_replies
-from secede.erasure.workflow.measurement import is_good_enough, read_counts, verify
+from secede.erasure.workflow.measurement import (
+    UnmeasurableError,
+    is_good_enough,
+    read_counts,
+    verify,
+)
 from secede.erasure.workflow.session import ErasureSession
 from secede.errors import ConfigError
 from secede.federation.engine import Cost
@@ -167,14 +172,22 @@ def proceed(session: ErasureSession) -> None:
         else:
             escalate(session, "gate-failed", reason + _removed(progress.rounds))
     else:
-        verify(session)
+        _verify(session)
 
 
 def decide(session: ErasureSession) -> None:
     """Go on with a retrained model that lost accuracy; LossError until a person accepts that."""
     if not session.accepted_loss:
         session.progress.check_decided()
-    verify(session)
+    _verify(session)
+
+
+def _verify(session: ErasureSession) -> None:
+    """Measure the last model; one that cannot be measured gives the rung up."""
+    try:
+        verify(session)
+    except UnmeasurableError as error:
+        escalate(session, "broken", str(error))
 
 
 def _train_round(session: ErasureSession, last: RoundDetails) -> None:

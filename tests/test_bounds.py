@@ -10,12 +10,14 @@ import io
 import json
 import os
 import resource
+import sqlite3
 import struct
 import subprocess
 import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,10 @@ READERS = {
     "record": "from secede.experiments import records; records.read_json(path)",
     "receipt": "from secede.erasure import canonical_json as c; "
     "c.parse_json(c.read_bounded(path, 10**6), 10**6)",
+    "ledger": "from secede.erasure.storage import ledger; ledger.verify_ledger(path)",
+    "journal": "from secede.erasure import Journal; Journal(path, read_only=True)",
+    "registry": "from secede.erasure import ModelRegistry; ModelRegistry(path, read_only=True)",
+    "federation.json": "from secede.erasure import Home; Home(path.parent).federation",
 }
 PROGRAM = """
 import sys
@@ -149,7 +155,8 @@ def test_an_archive_of_many_members_is_refused(tmp_path: Path) -> None:
     ("shape", "unpacked", "told"),
     [
         ((0, 2**32 - 1, 2**32 - 1), 0, "no sample at all"),
-        ((2**21, 32, 32), 2**31, "would unpack to 2,147,483,648 bytes"),
+        ((2**19, 32, 32), 2**29, "would unpack to 536,870,912 bytes"),
+        ((2**21, 32, 32), 0, "at most 600,000,000 are allowed"),
     ],
 )
 def test_an_idx_file_that_grows_is_refused(
@@ -157,6 +164,57 @@ def test_an_idx_file_that_grows_is_refused(
 ) -> None:
     zeros(tmp_path / "x.gz", unpacked, struct.pack(">4I", 0x0803, *shape))
     assert told in refusal("idx", tmp_path / "x.gz")
+
+
+LARGE = 10**8  # bytes of a file: what costs microseconds for each twenty of them takes minutes
+
+
+def repeated(path: Path, piece: bytes, start: bytes = b"", size: int = LARGE) -> Path:
+    """Write `start`, and a piece again and again until the file has a size."""
+    block = piece * (2**20 // len(piece) + 1)
+    with path.open("wb") as file:
+        file.write(start)
+        for _ in range(size // len(block)):
+            file.write(block)
+    return path
+
+
+_GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\x03"
+GZIPPED = {
+    "empty parts": (b"", gzip.compress(b"")),
+    "parts of a byte": (b"", gzip.compress(b"a")),
+    "an idx header, then empty parts": (
+        gzip.compress(struct.pack(">4I", 0x0803, 1000, 28, 28)),
+        gzip.compress(b""),
+    ),
+    "an idx header, then small parts": (
+        gzip.compress(struct.pack(">4I", 0x0803, 700_000, 28, 28)),
+        gzip.compress(bytes(200)),
+    ),
+    "a name without end": (_GZIP_HEADER[:3] + b"\x08" + _GZIP_HEADER[4:], b"a"),
+    "empty blocks": (_GZIP_HEADER, b"\0\0\0\xff\xff"),
+    "padding": (gzip.compress(b""), b"\0"),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [*(("idx", name) for name in GZIPPED), ("archive", "empty parts")]
+)
+def test_a_large_gzipped_file_that_holds_next_to_nothing_is_refused(
+    tmp_path: Path, kind: str, name: str
+) -> None:
+    start, piece = GZIPPED[name]
+    path = repeated(tmp_path / "x.gz", piece, start)
+    message = refusal(kind, path)
+    path.unlink()
+    told = ("gzip parts hold", "gzipped bytes hold", "found no idx file (it starts with 61616161)")
+    assert any(words in message for words in told)
+
+
+def test_parts_of_a_kilobyte_are_unpacked_in_time(tmp_path: Path) -> None:
+    start = gzip.compress(struct.pack(">4I", 0x0803, 765_000, 28, 28))
+    path = repeated(tmp_path / "x.gz", gzip.compress(bytes(1025)), start, 20 * 10**6)
+    assert "holds more than the 599,760,000 bytes" in refusal("idx", path)
 
 
 def npy(shape: tuple[int, ...], kind: str = "|u1") -> bytes:
@@ -196,6 +254,78 @@ def test_an_npz_whose_header_announces_gigabytes_is_refused(tmp_path: Path) -> N
     start = b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**31)
     path = npz(tmp_path / "x.npz", x_train=(start, 2**31))
     assert "x_train is damaged" in refusal("npz", path)
+
+
+def test_an_npz_with_a_million_members_is_refused(tmp_path: Path) -> None:
+    row = b"PK\1\2" + struct.pack("<6H3I5H2I", 20, 20, 0, 0, 0, 33, *[0] * 3, 4, *[0] * 6) + b"aaaa"
+    path = repeated(tmp_path / "x.npz", row)
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b"PK\5\6" + struct.pack("<4H2IH", 0, 0, 65535, 65535, size, 0, 0))
+    assert "a list of members" in refusal("npz", path)
+
+
+def test_an_npz_of_labels_without_samples_is_refused(tmp_path: Path) -> None:
+    count = 64 * 10**6
+    path = npz(tmp_path / "x.npz", x_train=(npy((count, 0)), 0), y_train=(npy((count,)), count))
+    assert path.stat().st_size < 100_000
+    assert "samples without a value" in refusal("npz", path)
+
+
+def test_an_npz_whose_packed_bytes_are_worth_nothing_is_refused(tmp_path: Path) -> None:
+    blocks = b"\0\0\0\xff\xff" * 10**6
+    path = npz(tmp_path / "x.npz")
+    content = path.read_bytes()
+    # x_train comes first: its local header, and its row in the list, tell the packed size.
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo("x_train.npy")
+    tampered = content.replace(
+        struct.pack("<2I", info.compress_size, info.file_size),
+        struct.pack("<2I", info.compress_size + len(blocks), info.file_size),
+    )
+    path.write_bytes(tampered)
+    assert "packed into 5,0" in refusal("npz", path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_npz_packed_as_numpy_packs_nothing_is_refused(tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", method) as archive:
+        for name in ("x_train", "y_train", "x_test", "y_test"):
+            archive.writestr(f"{name}.npy", npy((4, 2) if name[0] == "x" else (4,)) + bytes(8))
+    assert "as numpy packs nothing" in refusal("npz", tmp_path / "x.npz")
+
+
+def test_json_of_millions_of_values_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "curves.jsonl"
+    path.write_text(json.dumps(POINT)[:-1] + ', "junk": [' + "[]," * 10_000_000 + "0]}\n")
+    assert "more than 4,000,000 values" in refusal("curves.jsonl", path)
+
+
+def test_a_home_of_millions_of_values_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "federation.json"
+    path.write_text('{"name": [' + "[]," * 15_000_000 + "0]}")
+    assert "more than 4,000,000 values" in refusal("federation.json", path)
+
+
+@pytest.mark.parametrize("kind", ["ledger", "journal", "registry"])
+def test_a_database_of_hundreds_of_thousands_of_tables_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "x.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("BEGIN")
+        connection.executemany(
+            "INSERT INTO sqlite_master VALUES ('table', ?, ?, 2, ?)",
+            ((f"t{i}", f"t{i}", f"CREATE TABLE t{i} (a, b, c, d)") for i in range(300_000)),
+        )
+        connection.execute("COMMIT")
+    assert "damaged" in refusal(kind, path)
+
+
+@pytest.mark.parametrize("line", [b'{"at": [' + b"[]," * 300_000 + b"0]}\n", b"a" * 2**21])
+def test_a_large_ledger_of_nothing_is_refused_at_its_first_row(tmp_path: Path, line: bytes) -> None:
+    assert "line 1: " in refusal("ledger", repeated(tmp_path / "x.jsonl", line))
 
 
 def deep(depth: int) -> str:
@@ -297,7 +427,7 @@ def device(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [fifo, device])
-@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("kind", READERS.keys() - {"journal", "registry", "federation.json"})
 def test_a_pipe_or_a_device_is_no_file(
     tmp_path: Path, kind: str, make: Callable[[Path], None]
 ) -> None:

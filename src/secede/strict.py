@@ -14,6 +14,7 @@ from typing import Any
 from secede.errors import ConfigError
 
 MAX_DEPTH = 32
+_MAX_COMMAS = 4_000_000  # in a text: one of two bytes a value takes dozens of times that in memory
 _MAX_DIGITS = 20  # of a whole number: those of 64 bits
 # A string (closed or not, so that the scan stays linear) or a bracket outside of strings.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
@@ -28,10 +29,10 @@ def as_json(settings: Mapping[str, Any]) -> str:
 def parse_json(text: str, **hooks: Any) -> Any:
     """Return the value of a JSON text, or raise a ValueError, of which `json_fault` tells more.
 
-    Refuses nesting beyond `MAX_DEPTH`, whole numbers beyond 64 bits and texts that are no UTF-8.
-    `hooks` are those of `json.loads`.
+    Refuses nesting beyond `MAX_DEPTH`, more than four million values, whole numbers beyond 64 bits
+    and texts that are no UTF-8. `hooks` are those of `json.loads`.
     """
-    _check_depth(text)
+    _check_size(text)
     value = json.loads(text, **{"parse_int": _parse_int, **hooks})
     if _SURROGATE.search(text):  # an escape that may stand alone
         json.dumps(value, ensure_ascii=False).encode()
@@ -47,7 +48,9 @@ def json_fault(error: ValueError) -> str:
     return str(error)
 
 
-def _check_depth(text: str) -> None:
+def _check_size(text: str) -> None:
+    if text.count(",") > _MAX_COMMAS:
+        raise ValueError(f"more than {_MAX_COMMAS:,} values")
     depth = 0
     for token in _TOKEN.finditer(text):
         mark = text[token.start()]

@@ -16,7 +16,6 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from gzip import GzipFile
 from pathlib import Path
 from typing import IO, Any
 
@@ -197,9 +196,7 @@ def _members(path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         raise DataError(f"{path}: truncated or damaged archive ({reason:.80})") from error
 
 
-def _walk(
-    archive: IO[bytes] | GzipFile, path: Path, names: Sequence[str]
-) -> Iterator[tuple[str, bytes]]:
+def _walk(archive: IO[bytes], path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     """Yield the wanted members: `tarfile` itself follows long headers wherever they lead."""
     total = 0
     for _ in range(_LIMIT_MEMBERS):

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -30,9 +30,12 @@ LIMIT_BYTES = 4 * 1024**3
 LIMIT_CLASSES = 100_000
 # In memory all arrays together may have this, whatever the file's size, and times that size: a
 # small file can unpack to a thousand times as much.
-_FREE_BYTES, _FREE_TIMES = 600_000_000, 100
+_FREE_BYTES, _FREE_TIMES = 600_000_000, 20
 _BYTES_OF_A_NUMBER = 8  # besides those in the file: inputs become floats, labels int64
 _HEADER_BYTES = 65_536
+_DIRECTORY_BYTES = 1024**2  # of the archive's list of members, of which an .npz has four
+# Of a member's packed bytes beyond those that it unpacks to: deflate itself adds a thousandth.
+_PACKED_BYTES = 65_536
 
 
 def read(path: Path) -> Dataset:
@@ -42,7 +45,9 @@ def read(path: Path) -> Dataset:
     highest = max(int(train.y.max()), int(test.y.max()))
     if highest >= LIMIT_CLASSES:
         raise DataError(f"{path}: found label {highest}; number the classes from 0 without gaps")
-    if unseen := sorted(set(test.y.unique().tolist()) - set(train.y.unique().tolist())):
+    # Counted, since sorting takes some times the labels' memory.
+    in_train, in_test = (part.y.bincount(minlength=highest + 1) > 0 for part in (train, test))
+    if unseen := (in_test & ~in_train).nonzero().flatten().tolist():
         raise DataError(
             f"{path}: y_test has class {unseen[0]}, of which y_train has no sample: number the "
             "classes from 0 in both, or leave those samples out"
@@ -56,7 +61,7 @@ def read(path: Path) -> Dataset:
 
 def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
-        with files.open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        with files.open_regular(path) as file, zipfile.ZipFile(_Archive(file)) as archive:
             members = set(archive.namelist())
             if missing := [key for key in KEYS if f"{key}.npy" not in members]:
                 raise DataError(
@@ -78,6 +83,19 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
+class _Archive:
+    """A file that `zipfile` reads: at once what it takes for the list of members, however long."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        if size > _DIRECTORY_BYTES:
+            raise zipfile.BadZipFile(f"a list of members, or a number, of {size:,} bytes")
+        return self._file.read(size)
+
+
 @contextmanager
 def _member(archive: zipfile.ZipFile, key: str, path: Path) -> Iterator[IO[bytes]]:
     try:
@@ -97,10 +115,18 @@ def _read_array(archive: zipfile.ZipFile, key: str, path: Path) -> NDArray[np.ge
 
 
 def _memory(archive: zipfile.ZipFile, key: str, path: Path) -> int:
-    """Return how many bytes an array will take, from its header, which is checked."""
+    """Return how many bytes an array will take, from its headers, which are checked."""
+    info = archive.getinfo(f"{key}.npy")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise DataError(f"{path}: {key} is packed as numpy packs nothing; save it by numpy.savez")
+    if info.compress_size > info.file_size + info.file_size // 10 + _PACKED_BYTES:
+        raise DataError(
+            f"{path}: {key} has {info.file_size:,} bytes packed into {info.compress_size:,}; "
+            "replace the file"
+        )
     with _member(archive, key, path) as member:
         header = io.BytesIO(member.read(_HEADER_BYTES))  # however long it says it is
-        return _check_header(header, archive.getinfo(f"{key}.npy").file_size, f"{path}: {key}")
+        return _check_header(header, info.file_size, f"{path}: {key}")
 
 
 def _check_header(member: IO[bytes], file_bytes: int, source: str) -> int:
@@ -124,6 +150,8 @@ def _check_header(member: IO[bytes], file_bytes: int, source: str) -> int:
 def _samples(arrays: dict[str, NDArray[np.generic]], part: str, path: Path) -> Samples:
     x = _channels_first(to_inputs(arrays[f"x_{part}"], f"{path}: x_{part}"), f"{path}: x_{part}")
     y = to_labels(arrays[f"y_{part}"], f"{path}: y_{part}")
+    if not x[0].numel():
+        raise DataError(f"{path}: x_{part} has shape {tuple(x.shape)}, samples without a value")
     if len(x) != len(y):
         raise DataError(f"{path}: x_{part} holds {len(x):,} samples but y_{part} {len(y):,} labels")
     return Samples(x, y)

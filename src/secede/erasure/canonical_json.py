@@ -91,11 +91,10 @@ def save_document(path: Path, document: Document) -> None:
 def load_document(kind: type[D], path: Path, limit: int) -> D:
     """Return the document of a kind in a file of at most `limit` bytes."""
     try:
-        return kind.model_validate_json(to_canonical(parse_json(read_bounded(path, limit), limit)))
-    except (ConfigError, TrustError, ValidationError) as error:
-        reason = describe_errors(error) if isinstance(error, ValidationError) else error
+        return parse_document(kind, read_bounded(path, limit), limit, f"a {kind.__name__.lower()}")
+    except (ConfigError, TrustError) as error:
         raise RecordError(
-            f"{path}: missing or damaged ({reason}); restore it from a backup"
+            f"{path}: missing or damaged ({error}); restore it from a backup"
         ) from error
 
 

@@ -18,6 +18,8 @@ from secede.errors import RecordError, SecedeError, StorageError
 from secede.text import printable
 
 VALUE_BYTES = 1 << 24  # a longer text or blob is damage
+# Of a schema: steps of SQLite's machine to read it, and bytes of a statement. Ours take hundreds.
+_SCHEMA_STEPS, _STATEMENT_BYTES = 2_000, 1 << 14
 WAIT_SECONDS = 10.0  # for another process's transaction
 _WAL_VERSIONS = slice(18, 20)  # bytes of the header: 2 and 2 mean write-ahead log
 # SQLITE_ERROR: a statement of ours does not fit what the file holds.
@@ -26,6 +28,7 @@ _DAMAGE = {
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_TOOBIG,
     sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_INTERRUPT,  # by us: the schema takes more steps than ours
 }
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
@@ -141,9 +144,13 @@ class Database:
             cached_statements=16,
         )
         try:
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _STATEMENT_BYTES)
+            connection.set_progress_handler(lambda: True, _SCHEMA_STEPS)  # true ends it
             for pragma in ("trusted_schema = OFF", "foreign_keys = ON", "synchronous = FULL"):
                 connection.execute(f"PRAGMA {pragma}")
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            connection.set_progress_handler(None, 0)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES)
         except BaseException:
             connection.close()
             raise

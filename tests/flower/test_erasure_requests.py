@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.flower.journals import home, told
-from harness.flower.small import OPTIONS, Federation, strategy
+from harness.flower.small import NOW, OPTIONS, Federation, strategy
+from secede.erasure import new_request, sign_request
 from secede.erasure.receipts.verify import countersign_receipt, verify_receipt
-from secede.erasure.signing.keys import Keyring
+from secede.erasure.signing.keys import (
+    Keyring,
+    generate_key_pair,
+    load_private_key,
+    load_public_key,
+)
 from secede.errors import ConfigError, RecordError, RolledBackError, TrustError
 from secede.flower import erasure, plan
 from secede.flower.storage import register
@@ -30,6 +38,39 @@ def test_the_operator_cannot_countersign_as_the_leaver(federation: Federation) -
         verify_receipt(both, keys, countersigned_by=["site-1"])
     assert operator.public_key.keyid != keys["server"].keyid
     assert any("operator" in limit for limit in told(outcome.receipt)["limits"])
+
+
+def test_a_request_names_a_key_that_was_there_before_the_first_training(
+    federation: Federation, tmp_path: Path
+) -> None:
+    here = home(federation)
+    federation.store.home.make_server_key()  # as `secede flower init` does
+    pinned = load_public_key(here / "keys" / "server.pub").keyid
+    private, public = generate_key_pair(tmp_path / "site", "site-1")
+    shutil.copy(public, here / "keys")
+    federation.train(2)
+    assert federation.store.identity == pinned
+    model = federation.store.last_round()
+    assert model is not None
+    asked = new_request(
+        federation="north",
+        client="site-1",
+        trigger="objection",
+        model=model.model,
+        server=pinned,
+        now=NOW,
+    )
+    signed = sign_request(asked, load_private_key(private))
+    outcome = federation.erase("name:site-1", request=signed, trigger=None)
+    assert outcome.receipt is not None
+    assert load_public_key(here / "keys" / "server.pub").keyid == pinned
+    federation_part = told(outcome.receipt)["federation"]
+    assert federation_part["server"] == pinned
+
+
+def test_a_training_makes_the_key_before_it_waits_for_clients(federation: Federation) -> None:
+    federation.store.start_training(3, given="0" * 64)
+    assert load_public_key(home(federation) / "keys" / "server.pub").keyid
 
 
 def test_the_receipt_says_what_flower_itself_may_keep(federation: Federation) -> None:

@@ -10,10 +10,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from harness.paths import ROOT
-from secede.erasure.signing.keys import generate_key_pair
+from secede.erasure.signing.keys import generate_key_pair, load_private_key, load_public_key
 from secede.errors import ConfigError, StorageError
+from secede.flower import Store
 from secede.flower.deploy import scaffold
 from secede.flower.deploy.project import Project
 from secede.flower.deploy.scaffold import write_project
@@ -43,6 +45,18 @@ def test_everything_secret_is_readable_by_its_owner_alone(tmp_path: Path) -> Non
     assert {stat.S_IMODE(p.stat().st_mode) for p in secrets} == {0o600}
     assert "*.key" in (folder / ".gitignore").read_text()
     assert not any(b"PRIVATE" in p.read_bytes() for p in (folder / "app").rglob("*.*"))
+
+
+def test_a_new_project_has_the_key_that_requests_name(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", sites=SITES)
+    private, public = project.home / "server.key", project.home / "keys" / "server.pub"
+    assert stat.S_IMODE(project.home.stat().st_mode) == 0o700
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    key = load_public_key(public).keyid
+    assert load_private_key(private).public_key.keyid == key
+    assert private.read_bytes() != (project.folder / "certificates/server.key").read_bytes()
+    store = Store(project.home, lambda: nn.Linear(2, 2))
+    assert store.identity == key  # what clients see later, by the same key
 
 
 def test_nothing_is_overwritten_and_a_failure_leaves_nothing(

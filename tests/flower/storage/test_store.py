@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from flwr.app import ArrayRecord
+from torch import nn
 
 from harness.erasure import small
 from harness.flower.dying import dying
 from harness.flower.small import Federation, initial, load_model, strategy
 from secede import state as states
+from secede.erasure.signing.keys import generate_key_pair, load_private_key, load_public_key
 from secede.errors import ConfigError, GuardError, RecordError
 from secede.flower import Store, recording
 from secede.flower.storage import register
@@ -143,3 +145,11 @@ def test_after_a_round_without_updates_no_number_is_told_twice(federation: Feder
     assert told == {4, 5}
     assert [r.server_round for r in federation.store.log.rounds()] == [1, 3, 4, 5]
     assert [r.number for r in federation.store.log.rounds()] == [1, 2, 3, 4]
+
+
+def test_a_key_made_beforehand_by_keygen_is_the_homes(tmp_path: Path) -> None:
+    private, public = generate_key_pair(tmp_path / "home", "server")  # secede keygen server
+    store = Store(tmp_path / "home", lambda: nn.Linear(2, 2))
+    assert store.identity == load_public_key(public).keyid
+    assert load_public_key(tmp_path / "home" / "keys" / "server.pub").keyid == store.identity
+    assert load_private_key(private).public_key.keyid == store.identity

@@ -122,6 +122,7 @@ def init(
     print(f"{folder / 'certificates'}  private authority and the server's certificate")
     print(f"{folder / 'nodes'}  the sites' keys: give each site its own and keep no private one")
     print(f"{folder / 'app'}  the Flower app")
+    print(f"{project.home / 'keys' / 'server.pub'}  the server's key, which requests name")
     print(f"Next: secede flower up {folder}")
 
 

@@ -1,7 +1,7 @@
 """Writes a new project folder, completely or not at all: app, scripts, certificates and keys.
 
-There is a private certificate authority, the server's certificate, and a key pair for each node
-that has not made its own.
+There is a private certificate authority, the server's certificate, a key pair for each node that
+has not made its own, and the home with the key pair that signs receipts and that requests name.
 TLS keys are ECDSA P-256 in PEM. Node keys are ECDSA P-384 in OpenSSH's format, which a SuperNode
 reads. Private keys are readable by their owner alone, and no file is ever replaced.
 """
@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from secede import files
+from secede.erasure import Home
 from secede.errors import ConfigError, StorageError
 from secede.flower.deploy import processes
 from secede.flower.deploy.project import CONNECTION, Project, address_of, check_host
@@ -129,6 +130,8 @@ def _fill(
         files.write_text(part / template.name, text)
         if template.suffix == ".sh":
             (part / template.name).chmod(0o755)
+    with files.private():  # so that requests can name the key, and sites pin it, from the start
+        Home(part / "home").make_server_key()
     files.write_text(part / ".gitignore", "*.key\n/flower/\n/home/\n/logs/\n/sites/\n/state/\n")
     project.write(part)
 

@@ -122,12 +122,15 @@ class Store:
 
         It is written down once, and survives a move of the folder.
         """
+        return load_document(Identity, self._make_identity(), _LIMIT).home
+
+    def _make_identity(self) -> Path:
         path = self.path / "identity.json"
         if not path.exists():
             with files.private():
                 self.home.make_server_key()
                 save_document(path, Identity(home=self.home.server_key().public_key.keyid))
-        return load_document(Identity, path, _LIMIT).home
+        return path
 
     @cached_property
     def template(self) -> dict[str, Tensor]:
@@ -231,6 +234,7 @@ class Store:
         state = None if begins_as_given else self.last_model()
         start = self.trainings.start(rounds, given=given, from_scratch=from_scratch)
         logger.info(start.description)
+        self._make_identity()  # before any client is waited for: requests name the server's key
         return start, state
 
     def cancel_from_scratch(self) -> bool:

@@ -24,6 +24,7 @@ from secede.flower import backend
 from secede.flower.client.consent import Release, release
 from secede.flower.client.kept_updates import KeptUpdates
 from secede.flower.client.question_log import QuestionLog
+from secede.nvflare import flmodels
 from secede.nvflare.controller import FederationController
 
 
@@ -38,6 +39,47 @@ def test_a_client_is_erased_and_the_receipt_names_nvflare(job: Job) -> None:
     assert software["environment"]["engine"] == "nvflare"
     assert {"nvflare", "flwr", "torch"} <= set(software["versions"])
     assert job.told.has("leaver name:site-1", "'site-1'")
+
+
+def counting_steps(model: FLModel) -> FLModel:
+    """Send what NVFlare's examples do: the steps of a round, batches of 16, as its weight."""
+    if flmodels.WEIGHT in (model.meta or {}):
+        model.meta[flmodels.WEIGHT] = -(-model.meta[flmodels.WEIGHT] // 16)
+    return model
+
+
+def test_weights_that_count_steps_are_said_once_in_the_first_round(job: Job) -> None:
+    for site in job.sites.values():
+        site.change = counting_steps
+    job.run(rounds=3)
+    last = job.store.last_round()
+    assert last is not None
+    assert [c.weight for c in last.clients] == [4, 6, 8, 3]
+    said_so = [line for line in job.told if "does not count samples" in line]
+    assert len(said_so) == 1
+    assert f"{flmodels.WEIGHT!r} does not count samples at site-0" in said_so[0]
+    assert "client 'site-0' reports 4 and has 60" in said_so[0]
+    job.run(rounds=1)  # another training: it may be another script
+    assert sum("does not count samples" in line for line in job.told) <= 2
+
+
+def test_weights_that_count_samples_are_not_remarked_on(job: Job) -> None:
+    job.run(rounds=2)
+    assert not job.told.has("does not count samples")
+
+
+@pytest.mark.parametrize("count", ["60", -1, True, 2**60])
+def test_a_count_that_is_none_is_not_compared(job: Job, count: object) -> None:
+    def lying(model: FLModel) -> FLModel:
+        model.meta = {name: count if "samples" in name else v for name, v in model.meta.items()}
+        return model
+
+    job.site("site-1").change = lying
+    job.run(rounds=1)
+    assert not job.told.has("does not count samples")
+    last = job.store.last_round()
+    assert last is not None
+    assert len(last.clients) == len(SIZES)
 
 
 def test_the_leaver_gets_questions_and_no_round(job: Job) -> None:

@@ -31,14 +31,16 @@ class ClientErasure(LeavingClient[str]):
 
     _round: Message | None = None  # that the script trains for
     _start: State | None = None  # and the model that it trains from
+    _samples = 0  # of this site, in the first round of a training; else 0
 
     def receive(self, timeout: float | None = None) -> FLModel | None:
         """Return the next model to train from, None at the end, like `flare.receive`."""
         while (model := flare.receive(timeout)) is not None:
             kind, message = flmodels.message_of(model) or (flmodels.TRAIN, None)
             if message is None or kind == flmodels.TRAIN:
+                self._samples = 0
                 if message is not None:
-                    self._try_out(message, _context(message))
+                    self._samples = self._try_out(message, _context(message))
                 self._round, self._start = message, None
                 if message is not None:  # a copy, which the script cannot change
                     self._start = {n: v.clone() for n, v in flmodels.tensors(model.params).items()}
@@ -54,6 +56,8 @@ class ClientErasure(LeavingClient[str]):
             reply = flmodels.reply_of(message, model)
             client = messages.read_client(message)
             home, serving = messages.pop_home(message)
+            if self._samples and home:
+                flmodels.add_samples(model, self._samples)
             self._keep(
                 reply,
                 message,

@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from nvflare.apis.client import Client
+from nvflare.apis.fl_constant import FLMetaKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
@@ -34,6 +35,7 @@ class Store(FlowerStore):
 
     engine = "nvflare"
     packages = ("nvflare", "flwr")
+    weighted_by = FLMetaKey.NUM_STEPS_CURRENT_ROUND
 
 
 class FederationController(Controller):

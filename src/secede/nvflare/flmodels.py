@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from nvflare.apis.fl_constant import FLMetaKey
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from torch import Tensor
@@ -29,6 +29,7 @@ TRAIN, ASK = "train", "secede"  # names of NVFlare's tasks
 WEIGHT = FLMetaKey.NUM_STEPS_CURRENT_ROUND  # NVFlare's own mean reads it, too
 # Two names, since NVFlare reshapes an array to the last one that was sent under the same name.
 _MESSAGE, _REPLY = "secede.message", "secede.reply"
+_SAMPLES = "secede.samples"  # as the record is called in a reply on Flower
 
 
 def task_of(message: Message) -> tuple[str, FLModel]:
@@ -73,6 +74,11 @@ def reply_of(message: Message, model: FLModel) -> Message:
     return Message(content, reply_to=message)
 
 
+def add_samples(model: FLModel, count: int) -> None:
+    """Add the number of a client's samples to its first update, to compare its weight with."""
+    model.meta = {**(model.meta or {}), _SAMPLES: count}
+
+
 def _update(message: Message, model: FLModel) -> Message:
     if model.params_type != ParamsType.FULL or not isinstance(model.params, dict):
         raise GuardError(
@@ -87,7 +93,11 @@ def _update(message: Message, model: FLModel) -> Message:
             "metrics": MetricRecord({"num-examples": weight}),
         }
     )
-    return Message(content, reply_to=message)
+    reply = Message(content, reply_to=message)
+    samples = (model.meta or {}).get(_SAMPLES)
+    if type(samples) is int and 0 < samples <= 2**53:
+        reply.content[_SAMPLES] = ConfigRecord({"samples": samples})
+    return reply
 
 
 def tensors(params: Mapping[Any, Any]) -> dict[str, Tensor]:

@@ -333,12 +333,12 @@ class Recording(Strategy):
         other = [(n, w, s) for n, w, s in weights if s and not s / _NEAR <= w <= s * _NEAR]
         if other:
             name, weight, samples = other[0]
-            key = self.inner.weighted_by_key
+            key = self.store.weighted_by or self.inner.weighted_by_key
             logger.warning(
                 f"{key!r} does not count samples at {list_first([n for n, _, _ in other], 8)}: "
                 f"client {name!r} reports {weight:g} and has {samples}. The mean weighs by it, and "
                 f"erasures go by the weights that are recorded; to weigh by samples, return "
-                f"len(loader.dataset) as {key!r}, not len(loader), the number of batches"
+                f"len(loader.dataset) as {key!r}, not len(loader), the number of batches or steps"
             )
 
     def _checked(

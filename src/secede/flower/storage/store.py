@@ -72,6 +72,7 @@ class Store:
 
     engine = "flower"  # what runs the rounds, as receipts name it
     packages: tuple[str, ...] = ("flwr",)  # whose versions receipts list
+    weighted_by = ""  # what clients call their weights, unless it is the strategy's key
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ Print the threat table: python -m benchmarks.threats.attacks
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import safetensors.torch
@@ -356,35 +356,41 @@ def between(values: Sequence[float]) -> str:
     return f"{min(values):.1%} to {max(values):.1%}"
 
 
-def main() -> None:
-    """Print the threat table as Markdown, least and most over the seeds."""
+def markdown() -> Iterator[str]:
+    """Yield the threat table's lines, least and most over the seeds, as they are measured."""
     torch.set_num_threads(1)
     labs = [Lab(seed) for seed in SEEDS]
-    print("| without an attack | measure | value |\n|---|---|---|")
+    yield "| without an attack | measure | value |\n|---|---|---|"
     for found in zip(*(peace(lab) for lab in labs), strict=True):
         name, measure, _ = found[0]
-        print(f"| {name} | {measure} | {between([value for *_, value in found])} |")
-    print("\n| threat | measure | without | with | what the defence did |\n|---|---|---|---|---|")
+        yield f"| {name} | {measure} | {between([value for *_, value in found])} |"
+    yield "\n| threat | measure | without | with | what the defence did |\n|---|---|---|---|---|"
     for rows in zip(*(table(lab) for lab in labs), strict=True):
         without, defended = [row.without for row in rows], [row.defended for row in rows]
         by = "; or ".join(dict.fromkeys(row.by for row in rows))
         cells = (rows[0].threat, rows[0].measure, between(without), between(defended), by)
-        print(f"| {' | '.join(cells)} |", flush=True)
+        yield f"| {' | '.join(cells)} |"
     plain, ours = oversized(labs[0])
     most = limit_bytes(labs[0].global_state)
-    print(
+    yield (
         f"| oversized message | bytes decoded | {plain:,} | {ours:,} "
         f"| refused before it is parsed: at most {most:,} bytes |"
     )
-    print("\nloss counted at the gate after an honest erasure, and if one client denies its hits:")
+    yield "\nloss counted at the gate after an honest erasure, and if one client denies its hits:"
     for lab in labs:
         after = [lab.counts(lab.erased), lied(lab, lab.erased)[0]]
         losses = [lab.before.overall().value - counts.overall().value for counts in after]
-        print(", ".join(f"{loss:.1%}" for loss in losses))
-    print("honest start (second choice), units from the reference:")
+        yield ", ".join(f"{loss:.1%}" for loss in losses)
+    yield "honest start (second choice), units from the reference:"
     for lab in labs:
         report = lab.guard().check(lab.honest)[1]
-        print(f"{report.distance / report.unit:.2f}")
+        yield f"{report.distance / report.unit:.2f}"
+
+
+def main() -> None:
+    """Print them."""
+    for line in markdown():
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ Print the table (seconds): python -m benchmarks.threats.gate_margins
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from secede.erasure.defences.gate import Counts, find_loss
 from secede.erasure.documents.plan import Margins
@@ -84,5 +84,16 @@ def table() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def markdown() -> Iterator[str]:
+    """Yield the table's lines."""
+    yield from table().splitlines()
+
+
+def main() -> None:
+    """Print them."""
+    for line in markdown():
+        print(line, flush=True)
+
+
 if __name__ == "__main__":
-    print(table())
+    main()

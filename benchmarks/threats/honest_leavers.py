@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -136,25 +136,22 @@ def _count(server: Server, state: State) -> Counts:
     return total([*counted.counts.values()])
 
 
-def main() -> None:
-    """Print a Markdown table: least and most over all federations, by scenario and method."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--keep-unused-weights", action="store_true", help="as if leavers were trusted"
-    )
-    parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=SCENARIOS)
-    parser.add_argument("--federations", type=int, default=len(FEDERATIONS), help="the first ones")
-    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
-    asked = parser.parse_args()
+def markdown(
+    scenarios: Sequence[str] = SCENARIOS,
+    *,
+    federations: int = len(FEDERATIONS),
+    seeds: Sequence[int] = SEEDS,
+    fades: bool = True,
+) -> Iterator[str]:
+    """Yield the table's lines, least and most over all federations, by scenario and method."""
     torch.set_num_threads(1)
     found = defaultdict[tuple[str, str], list[Found]](list)
-    for scenario in asked.scenarios:
-        for federation in FEDERATIONS[: asked.federations]:
-            for seed in asked.seeds:
-                fades = not asked.keep_unused_weights
+    for scenario in scenarios:
+        for federation in FEDERATIONS[:federations]:
+            for seed in seeds:
                 for name, one in measure(*federation, scenario, seed, fades=fades):
                     found[scenario, name].append(one)
-    print(
+    yield (
         "| scenario | method | to the reference | to the global model | to the line "
         "| guard passes | gate passes by round 1 | 3 | 10 |\n|---|---|---|---|---|---|---|---|---|"
     )
@@ -170,10 +167,30 @@ def main() -> None:
             str(sum(one.rounds is not None and one.rounds <= limit for one in all_of))
             for limit in (1, 3, AFTERWARDS)
         )
-        print(f"| {scenario} | {name} | {ranges} | {guarded} | {gated} |")
+        yield f"| {scenario} | {name} | {ranges} | {guarded} | {gated} |"
     passed = [one.report for all_of in found.values() for one in all_of if one.guarded]
     least = min((report.distance_to_line or 0) / report.unit for report in passed)
-    print(f"\nleast distance to the line of the {len(passed)} that pass: {least:.2g}")
+    yield f"\nleast distance to the line of the {len(passed)} that pass: {least:.2g}"
+
+
+def main() -> None:
+    """Print them; options choose a part."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--keep-unused-weights", action="store_true", help="as if leavers were trusted"
+    )
+    parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=SCENARIOS)
+    parser.add_argument("--federations", type=int, default=len(FEDERATIONS), help="the first ones")
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
+    asked = parser.parse_args()
+    chosen = markdown(
+        asked.scenarios,
+        federations=asked.federations,
+        seeds=asked.seeds,
+        fades=not asked.keep_unused_weights,
+    )
+    for line in chosen:
+        print(line)
 
 
 if __name__ == "__main__":

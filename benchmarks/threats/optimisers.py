@@ -5,7 +5,7 @@ Print the table (some minutes): python -m benchmarks.threats.optimisers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -90,10 +90,10 @@ def measured(lab: Lab) -> tuple[float, ...]:
     return tuple(found)
 
 
-def main() -> None:
-    """Print a Markdown table: least and most over the seeds."""
+def markdown() -> Iterator[str]:
+    """Yield the table's lines, least and most over the seeds, as they are measured."""
     torch.set_num_threads(1)
-    print(
+    yield (
         f"| clients train with | honest: accuracy after {AFTERWARDS} rounds, without | with "
         "| lazy with noise: success, without | with | new backdoor: success, without | with "
         "| five pixels from the edge, without | with | honest, by the median "
@@ -101,7 +101,13 @@ def main() -> None:
     )
     for name in OPTIMISERS:
         rows = [measured(lab(name, seed)) for seed in SEEDS]
-        print(f"| {name} | {' | '.join(map(between, zip(*rows, strict=True)))} |", flush=True)
+        yield f"| {name} | {' | '.join(map(between, zip(*rows, strict=True)))} |"
+
+
+def main() -> None:
+    """Print them."""
+    for line in markdown():
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

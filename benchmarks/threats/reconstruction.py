@@ -493,19 +493,26 @@ def near(lab: Lab, count: int = 784) -> Iterator[Row]:
 TRIES = (traps, averaged, counts, near, oracle, asked_again, far_away)
 
 
+def markdown(images: int = 100, networks: Sequence[str] = ("mlp", "paper-cnn")) -> Iterator[str]:
+    """Yield the table's lines."""
+    rows = list[Row]()
+    for network in networks:
+        with tempfile.TemporaryDirectory() as folder:
+            tries = (steps, *(TRIES if network == "mlp" else TRIES[:2]))
+            for number, attempt in enumerate(tries):
+                rows += attempt(Lab(Path(folder) / str(number), network, images))
+    columns = ("network", "what is asked", "without limits", "with", "the client")
+    yield from table(columns, rows).splitlines()
+
+
 def main() -> None:
-    """Print the table."""
+    """Print them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=100)
     parser.add_argument("--network", nargs="+", default=["mlp", "paper-cnn"])
     arguments = parser.parse_args()
-    rows = list[Row]()
-    for network in arguments.network:
-        with tempfile.TemporaryDirectory() as folder:
-            tries = (steps, *(TRIES if network == "mlp" else TRIES[:2]))
-            for number, attempt in enumerate(tries):
-                rows += attempt(Lab(Path(folder) / str(number), network, arguments.images))
-    print(table(("network", "what is asked", "without limits", "with", "the client"), rows))
+    for line in markdown(arguments.images, arguments.network):
+        print(line)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Print the table (a quarter of an hour): python -m benchmarks.threats.trigger_pos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -52,10 +52,10 @@ def planted(place: int) -> Backdoor:
     return replace(PLANTED, distance=place)
 
 
-def main() -> None:
-    """Print a Markdown table: least and most over the seeds."""
+def markdown() -> Iterator[str]:
+    """Yield the table's lines, least and most over the seeds, as they are measured."""
     torch.set_num_threads(1)
-    print(
+    yield (
         f"| network, pixels from the edge | honest: accuracy after {AFTERWARDS} rounds, without "
         "| with | lazy with noise: success, without | with | new backdoor: success, without "
         "| with |\n|---|---|---|---|---|---|---|"
@@ -67,7 +67,13 @@ def main() -> None:
         for place in places:
             labs = [Lab(seed, planted(place), build) for seed in seeds]
             rows = [measured(lab, place) for lab in labs]
-            print(f"| {name}, {place} | {cells(rows)} |", flush=True)
+            yield f"| {name}, {place} | {cells(rows)} |"
+
+
+def main() -> None:
+    """Print them."""
+    for line in markdown():
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

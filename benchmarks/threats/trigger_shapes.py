@@ -5,7 +5,7 @@ Print the table (some minutes): python -m benchmarks.threats.trigger_shapes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -61,11 +61,11 @@ def success(lab: Lab, state: State, trigger: Trigger) -> float:
     return float((answers == TARGET).double().mean())
 
 
-def main() -> None:
-    """Print a Markdown table: least and most over the seeds."""
+def markdown() -> Iterator[str]:
+    """Yield the table's lines, least and most over the seeds, as they are measured."""
     torch.set_num_threads(1)
-    print(f"| trigger | success before | after {AFTERWARDS} rounds, without | with |")
-    print("|---|---|---|---|")
+    yield f"| trigger | success before | after {AFTERWARDS} rounds, without | with |"
+    yield "|---|---|---|---|"
     labs = [Lab(seed) for seed in range(3)]
     for name, trigger in SHAPES.items():
         rows = []
@@ -73,7 +73,13 @@ def main() -> None:
             start = taught(lab, trigger)
             ends = (lab.post_train(start, fade=fade) for fade in (False, True))
             rows.append([success(lab, s, trigger) for s in (lab.global_state, *ends)])
-        print(f"| {name} | {' | '.join(map(between, zip(*rows, strict=True)))} |", flush=True)
+        yield f"| {name} | {' | '.join(map(between, zip(*rows, strict=True)))} |"
+
+
+def main() -> None:
+    """Print them."""
+    for line in markdown():
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

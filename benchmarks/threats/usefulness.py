@@ -2,12 +2,12 @@
 
 And leavers with an accomplice among the retained clients, which spoils every round.
 
-Print the table (some minutes): PYTHONPATH=tests python -m benchmarks.threats.usefulness
+Print the table (some minutes): python -m benchmarks.threats.usefulness
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -178,14 +178,20 @@ def table() -> Iterable[Row]:
                 yield spoilt(Path(folder), name, sent, seed=seed)
 
 
-def main() -> None:
-    """Print the table as Markdown."""
+def markdown() -> Iterator[str]:
+    """Yield the table's lines, as they are measured."""
     torch.set_num_threads(1)
-    print("| leaver | outcome | test accuracy | backdoor's success | given up before |")
-    print("|---|---|---|---|---|")
+    yield "| leaver | outcome | test accuracy | backdoor's success | given up before |"
+    yield "|---|---|---|---|---|"
     for row in table():
         numbers = (" to ".join(f"{v:.1%}" for v in pair) for pair in (row.accuracy, row.success))
-        print(f"| {' | '.join((row.leaver, row.outcome, *numbers, row.given_up))} |", flush=True)
+        yield f"| {' | '.join((row.leaver, row.outcome, *numbers, row.given_up))} |"
+
+
+def main() -> None:
+    """Print them."""
+    for line in markdown():
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

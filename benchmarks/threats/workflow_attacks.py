@@ -1,11 +1,11 @@
 """The same attacks through the whole workflow: refused or rolled back, then the next rung.
 
-Print the table (some minutes): PYTHONPATH=tests python -m benchmarks.threats.workflow_attacks
+Print the table (some minutes): python -m benchmarks.threats.workflow_attacks
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -144,15 +144,15 @@ def table(lab: HomeLab) -> Iterable[attacks.Row]:
     yield row(lab, "nothing: an honest leaver", None, options=enough)
 
 
-def main() -> None:
-    """Print the table as Markdown, least and most over the seeds."""
+def markdown() -> Iterator[str]:
+    """Yield the table's lines, least and most over the seeds, as they are measured."""
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
         labs = []
         for seed in SEEDS:
             (Path(folder) / str(seed)).mkdir()
             labs.append(HomeLab(Path(folder) / str(seed), seed))
-        print("| threat | measure | without | with | what happened |\n|---|---|---|---|---|")
+        yield "| threat | measure | without | with | what happened |\n|---|---|---|---|---|"
         for rows in zip(*(table(lab) for lab in labs), strict=True):
             without, defended = [r.without for r in rows], [r.defended for r in rows]
             by = "; or ".join(dict.fromkeys(r.by for r in rows))
@@ -163,7 +163,13 @@ def main() -> None:
                 attacks.between(defended),
                 by,
             )
-            print(f"| {' | '.join(cells)} |", flush=True)
+            yield f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Print them."""
+    for line in markdown():
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

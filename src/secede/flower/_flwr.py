@@ -6,6 +6,7 @@ a new release of Flower is a diff of this file.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -75,6 +76,13 @@ def set_message_id(message: Message, message_id: str) -> None:
 def answer_as_server(reply: Message) -> None:
     """Mark a reply as the server's own, not the client's: the SuperLink's mark of a lost node."""
     reply.metadata.__dict__["_src_node_id"] = SERVER_NODE
+
+
+def message_like(message: Message, kind: str, content: RecordDict) -> Message:
+    """Return a message of another kind and content that came as `message` did."""
+    metadata = copy.copy(message.metadata)
+    metadata.__dict__["_message_type"] = kind
+    return make_message(metadata, content=content)
 
 
 def message_to_bytes(message: Message, *, arrays: bool = True) -> bytes:

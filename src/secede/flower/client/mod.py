@@ -9,9 +9,10 @@ is clipped, which would put the reference off by as much.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +39,7 @@ from secede.flower._flwr import (
     client_mods,
     has_client_fn,
 )
-from secede.flower.client import counted_predictions, secagg_checks
+from secede.flower.client import counted_predictions, mod_checks, secagg_checks
 from secede.flower.client.consent import Consent, check_consent, check_planned
 from secede.flower.client.counted_predictions import CountedPredictions, PairedCount
 from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
@@ -57,6 +58,8 @@ from secede.flower.protocol.messages import TaskHeader
 from secede.state import State
 from secede.text import printable, short_digest, shorten
 from secede.unlearning import CountRight, LocalResult, Reply, TakeStep, Task, client_tasks
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
 OWNER = "secede-owner"  # and the public key whose requests it takes steps for
@@ -285,10 +288,7 @@ class LeavingClient(ABC, Generic[SourceT]):
 
         Return how many samples there are; 0 if that is not known, or this is not the first update.
         """
-        run = str(message.metadata.run_id)
-        if messages.is_erasure_round(message):
-            return 0
-        if any(entry.run == run for entry in self.updates(context).all()):
+        if not self._is_first(message, context):
             return 0
         try:
             with preserved_randomness():
@@ -300,6 +300,12 @@ class LeavingClient(ABC, Generic[SourceT]):
                 f"this client could not be erased later: {error}; see docs/flower.md for what "
                 "load_data and load_model may return"
             ) from error
+
+    def _is_first(self, message: Message, context: Context) -> bool:
+        """Return whether a round is a training's first one here."""
+        run = str(message.metadata.run_id)
+        known = any(entry.run == run for entry in self.updates(context).all())
+        return not known and not messages.is_erasure_round(message)
 
     def _own_update(
         self, updates: KeptUpdates, header: TaskHeader, template: State
@@ -328,7 +334,9 @@ class ClientErasure(LeavingClient[Context]):
     `load_data` is called with the client's context. All parameters are those of LeavingClient.
     """
 
-    _mod_answers = False  # in an app that takes no handlers
+    _mod_answers = False  # whatever lies inside of the mod
+    _is_registered = False
+    _mods_around: Sequence[object] = ()
 
     def mod(self, message: Message, context: Context, call_next: Handler) -> Message:
         """Keep the update that leaves this client in a round of training; pass on all else."""
@@ -339,6 +347,7 @@ class ClientErasure(LeavingClient[Context]):
         secagg_checks.check_order(message)
         client = messages.read_client(message)
         home, serving = messages.pop_home(message)
+        fault = self._find_fault(message, context)
         samples = self._try_out(message, context)
         start = _start(message) if home else None  # before the app may change the message
         reply = call_next(message, context)
@@ -346,6 +355,8 @@ class ClientErasure(LeavingClient[Context]):
             return reply
         if samples and home and not secagg_checks.is_hidden(message):
             messages.add_samples(reply, samples)
+        if fault and home and not secagg_checks.is_hidden(message):
+            messages.add_fault(reply, fault)
         kept = self._keep(
             reply, message, context, home=home, serving=serving, client=client, start=start
         )
@@ -356,16 +367,33 @@ class ClientErasure(LeavingClient[Context]):
     def register(self, app: ClientApp) -> ClientApp:
         """Add the handlers and return `app`: `train.unlearn`, `query.secede`, `query.leave`.
 
-        An app that is made of a `client_fn` takes no handlers: there the mod replies to tasks.
+        Where the mod is among the app's own, it replies to tasks, and no mod inside of it gets
+        them. An app that is made of a `client_fn` takes no handlers.
         """
-        secagg_checks.check_mods(client_mods(app), self.mod)
+        mods = client_mods(app)
+        secagg_checks.check_mods(mods, self.mod)
+        self._is_registered = True
+        self._mods_around = mod_checks.mods_around(mods, self.mod)
+        self._mod_answers = self.mod in mods or has_client_fn(app)
         if has_client_fn(app):
-            self._mod_answers = True
             return app
         app.train(messages.UNLEARN)(self._answer)
         app.query(messages.QUERY)(self._answer)
         app.query(messages.LEAVE)(self._answer)
         return app
+
+    def _find_fault(self, message: Message, context: Context) -> str:
+        """Return, and log, why an erasure's messages will not reach this client; "" if they do."""
+        if not self._is_first(message, context):
+            return ""
+        fault = mod_checks.UNREGISTERED
+        if self._is_registered:
+            with preserved_randomness():
+                found = mod_checks.find_faults(self._mods_around, message, context)
+            fault = shorten(printable(found), MAX_WORD)
+        if fault:
+            logger.warning(f"an erasure cannot ask this client: {fault}")
+        return fault
 
     def _folder_name(self, context: Context) -> str:
         # In a simulation node ids change in each run, but partitions do not.

@@ -57,6 +57,7 @@ MESSAGE_TYPES = frozenset({*TASK_TYPES.values(), LEAVE_TYPE})
 _STATE, _TASK, _REPLY = "secede.state", "secede.task", "secede.answer"
 _PLAN = "secede.plan"
 _KEEP, _UPDATE, _SAMPLES = "secede.keep", "secede.update", "secede.samples"
+_FAULT = "secede.fault"
 _GROUP = "secede"  # the first part of the group id of an erasure's rounds
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HOME = re.compile(r"[0-9a-f]{1,64}")
@@ -167,6 +168,33 @@ def pop_samples(reply: Message) -> int | None:
     del reply.content[_SAMPLES]
     count = content.get("samples")
     return count if type(count) is int and 0 < count <= 2**53 else None
+
+
+def add_fault(reply: Message, fault: str) -> None:
+    """Add to a client's first update why an erasure's messages will not reach it."""
+    reply.content[_FAULT] = ConfigRecord({"fault": fault[:_TEXT]})
+
+
+def pop_fault(reply: Message) -> str:
+    """Take out and return what `add_fault` added; "" if it is missing or malformed."""
+    content = reply.content.config_records.get(_FAULT)
+    if content is None:
+        return ""
+    del reply.content[_FAULT]
+    fault = content.get("fault")
+    return printable(fault)[:_TEXT] if isinstance(fault, str) else ""
+
+
+def trial_question() -> RecordDict:
+    """Return records like those of a task, to see what becomes of them on their way."""
+    state = arrays.pack({"weight": torch.zeros(1)})
+    return RecordDict({_STATE: state, _TASK: ConfigRecord({"json": "{}"})})
+
+
+def trial_reply() -> RecordDict:
+    """Return records like those of a client's reply."""
+    state = arrays.pack({"weight": torch.zeros(1)})
+    return RecordDict({_STATE: state, _REPLY: ConfigRecord({"json": "{}"})})
 
 
 class Deletion(Document):

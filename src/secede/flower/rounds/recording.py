@@ -199,6 +199,10 @@ class Recording(Strategy):
         samples = {
             r.metadata.src_node_id: messages.pop_samples(r) for r in every if r.has_content()
         }
+        for reply in every:
+            if reply.has_content() and (fault := messages.pop_fault(reply)):
+                name = self._participants[reply.metadata.src_node_id].name
+                logger.warning(f"an erasure cannot ask client {name!r}: {fault}")
         # Flower samples in random order, and a sum of floats depends on its order.
         every.sort(key=self._name)
         with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:

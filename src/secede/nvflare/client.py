@@ -15,7 +15,7 @@ from nvflare.app_common.abstract.fl_model import FLModel
 
 from secede.erasure import check_name
 from secede.errors import ConfigError
-from secede.flower.client.mod import LeavingClient
+from secede.flower.client.leaving_client import LeavingClient
 from secede.flower.protocol import messages
 from secede.nvflare import flmodels
 from secede.state import State

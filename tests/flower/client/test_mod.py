@@ -1,4 +1,4 @@
-"""Tests `flower/protocol/messages.py` too."""
+"""Tests `flower/client/leaving_client.py` and `flower/protocol/messages.py` too."""
 
 from __future__ import annotations
 

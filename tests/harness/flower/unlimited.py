@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from secede.flower.client import mod
+from secede.flower.client import leaving_client
 from secede.flower.client.limits import ClientLimits
 from secede.flower.protocol import messages
 from secede.unlearning import Reply, client_tasks
@@ -38,7 +38,7 @@ def no_limits() -> NoLimits:
 
 def unlimit(patch: pytest.MonkeyPatch) -> None:
     """Let clients take steps without request and plan."""
-    patch.setattr(mod.LeavingClient, "_check_consent", lambda *_: None)
-    patch.setattr(mod, "check_planned", lambda *_: None)
+    patch.setattr(leaving_client.LeavingClient, "_check_consent", lambda *_: None)
+    patch.setattr(leaving_client, "check_planned", lambda *_: None)
     patch.setattr(messages, "read_plan", lambda _: SimpleNamespace(digest=str))
     patch.setattr(client_tasks, "ANSWERED", client_tasks.LOCAL)

@@ -95,7 +95,7 @@ def test_more_samples_than_sums_can_hold_are_refused(monkeypatch: pytest.MonkeyP
         state = {"right": torch.tensor([0, 0, 0]), "samples": torch.tensor([most, 0, 0])}
         return Reply(state=state, gradient_samples=0, samples=most)
 
-    monkeypatch.setattr(gates, "CountRight", lambda: lie)
+    monkeypatch.setattr(gates, "CountRight", lambda _before: lie)
     assert dict(gates.tally(engine(), (1, 2), constant(0)).left_out) == dict.fromkeys(
         (1, 2), "malformed"
     )

@@ -114,6 +114,10 @@ class Lab:
         )
         return sign_request(request, load_private_key(self._key)).decode()
 
+    def wait_a_month(self) -> None:
+        """Let the client forget what it answered: each try has its whole quota."""
+        (self.kept.folder / "questions.jsonl").unlink(missing_ok=True)
+
     def train(self, start: State) -> State:
         """Let the client train in a hidden round; return its update, which it keeps."""
         model, draw = self.model(), generator(0, "training")
@@ -377,6 +381,7 @@ def _step(
 ) -> Row:
     """Return what a step tells; with a share that is a lie, what it tells of the own update."""
     task, read, said = client_tasks.LOCAL_STEP, f"0 of {len(lab.samples)} images", ""
+    lab.wait_a_month()
     before = lab.without_limits(state, task, method, share=share, **settings).state
     try:
         found = lab.ask(state, task, method, share=share, **settings).state

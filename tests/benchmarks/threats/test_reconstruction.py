@@ -38,7 +38,7 @@ def test_traps_and_a_false_share_tell_no_image(tmp_path: Path, network: str) -> 
 
 def test_made_up_requests_do_not_average_the_noise_away(tmp_path: Path) -> None:
     (row,) = reconstruction.averaged(Lab(tmp_path, "mlp", 100), 20)
-    assert (first(row, 3), row[4]) == (0, "takes 6 steps in thirty days")
+    assert (first(row, 3), row[4]) == (0, "takes 2 steps in thirty days")
 
 
 def test_pixels_cannot_be_counted(tmp_path: Path) -> None:

@@ -223,7 +223,27 @@ def test_a_hidden_update_is_no_part_of_a_step_from_a_mean_without_it(tmp_path: P
     found = step(federation, request)
     assert found is not None
     assert "takes no step from a mean that it is not in" in found["text"]
-    assert step(federation, request, weight=0.3) is None
+    other = signed(federation, tmp_path / "operator" / "operator.key")
+    assert step(federation, other, weight=0.3) is None
+
+
+def test_who_hides_its_updates_takes_one_step_for_a_request_and_two_in_a_month(
+    tmp_path: Path,
+) -> None:
+    # Their noise is drawn anew, and averages away.
+    federation = SecureFederation(tmp_path)
+    federation.train(2)
+    generate_key_pair(tmp_path / "operator", "operator")
+    requests = [signed(federation, tmp_path / "operator" / "operator.key") for _ in range(3)]
+    assert step(federation, requests[0], weight=0.3) is None
+    assert step(federation, requests[0], weight=0.3) is None  # the same again tells no more
+    found = step(federation, requests[0], weight=0.31)
+    assert found is not None
+    assert "has answered 1 questions for this request" in found["text"]
+    assert step(federation, requests[1], weight=0.3) is None
+    found = step(federation, requests[2], weight=0.3)
+    assert found is not None
+    assert "has answered 2 questions with steps in thirty days" in found["text"]
 
 
 def test_each_client_number_and_each_request_counts_as_a_step(tmp_path: Path) -> None:

@@ -210,6 +210,9 @@ class LeavingClient(ABC, Generic[SourceT]):
     ) -> LocalResult | Reply:
         """Reply to a task within this client's limits; raise if it is not within them."""
         updates, limits, own = self.updates(context), self._limits, None
+        hidden = self._hides(context)
+        if hidden:
+            limits = limits.while_hidden()
         if isinstance(task, TakeStep):
             limits.check_step(task, self._training, header.weight)
             own = self._own_update(updates, header, template)
@@ -217,7 +220,6 @@ class LeavingClient(ABC, Generic[SourceT]):
         QuestionLog(updates.folder).append(question, limits)
         known = ((_named(update, template), moved) for update, moved in updates.known(header.home))
         limits.check_known(state, known, step=isinstance(task, TakeStep))
-        hidden = self._hides(context)
         if isinstance(task, TakeStep) and hidden and not header.weight:
             raise ConfigError(
                 "this client hides its updates, and takes no step from a mean that it is not in"

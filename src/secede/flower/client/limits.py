@@ -43,6 +43,8 @@ class ClientLimits:
     model_distance: float = 5.0  # from an own update, in what that round moved
     steps: int = 4  # different local steps for one request
     monthly_steps: int = 6  # and in 30 days, whatever the request: it may be made up
+    hidden_steps: int = 1  # of a client that hides its updates: the noise of several averages out
+    hidden_monthly_steps: int = 2
     questions: int = 24  # counts and measures of different models for one request
     monthly: int = 96  # questions of any kind in 30 days
     min_class: int = 10  # samples: smaller classes are counted together, or not at all
@@ -55,6 +57,14 @@ class ClientLimits:
                 raise ConfigError(
                     f"{field.name} must be positive, got {getattr(self, field.name)!r}"
                 )
+
+    def while_hidden(self) -> ClientLimits:
+        """Return the bounds of a client that hides its updates."""
+        return replace(
+            self,
+            steps=min(self.steps, self.hidden_steps),
+            monthly_steps=min(self.monthly_steps, self.hidden_monthly_steps),
+        )
 
     def check_step(self, task: TakeStep, training: LocalTraining, share: float) -> None:
         """Raise unless a step's settings, and the share that is said to be ours, are in bounds."""

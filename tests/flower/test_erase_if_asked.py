@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,14 @@ def test_a_leaver_that_is_offline_for_a_moment_is_waited_for(federation: Federat
     federation.train(2)
     leaver = federation.site("site-1")
     leaver.online = False
-    threading.Timer(0.5, lambda: setattr(leaver, "online", True)).start()
-    outcome = federation.erase("name:site-1", options=replace(OPTIONS, leaver_timeout=20.0))
+
+    def come_back() -> None:
+        while not federation.told.has("waiting for site-1 until"):
+            time.sleep(0.05)
+        leaver.online = True
+
+    threading.Thread(target=come_back, daemon=True).start()
+    outcome = federation.erase("name:site-1", options=replace(OPTIONS, leaver_timeout=60.0))
     assert (outcome.state, outcome.rung) == ("promoted", "local-step")
     assert federation.told.has("site-1 is not online: the erasure waits for it until its deadline")
     assert federation.told.has("waiting for site-1 until", "to come online")

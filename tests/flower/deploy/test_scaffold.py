@@ -180,7 +180,6 @@ def test_each_site_has_a_partition_of_its_own(tmp_path: Path) -> None:
 
 def test_a_site_in_the_account_of_the_home_is_told(tmp_path: Path) -> None:
     folder = write_project(tmp_path / "p", sites=SITES, port=9092).folder
-    (folder / "home").mkdir()
     told = called(tmp_path, folder / "site.sh", "site-1").stderr
     for private in ("home", "certificates/server.key"):
         assert f"a run's code can read {folder / private} in this account" in told

@@ -117,6 +117,7 @@ def check(folder: Path, names: Sequence[str]) -> int:
             found = nearest(table, documented)
             if found is None:
                 print(f"{name}: docs/threats.md has no table of these columns: {table.columns}")
+                differ = True
                 continue
             lines = list(differences(table, found))
             differ = differ or bool(lines)

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from secede import state as states
-from secede.errors import ConfigError
+from secede.errors import ConfigError, DataError
 from secede.federation.engine import ClientSide
 from secede.state import State
 from secede.unlearning.method import (
@@ -92,7 +92,13 @@ def predict(side: ClientSide, state: State) -> Predictions:
         right.append((outputs.argmax(dim=1) == labels) & outputs.isfinite().all(dim=1))
         every.append(labels)
         classes = outputs.shape[1]
-    return Predictions(torch.cat(right).cpu(), torch.cat(every).cpu(), classes)
+    labels = torch.cat(every).cpu()
+    if classes < 2 or int(labels.max()) >= classes:
+        raise DataError(
+            f"the gate counts right predictions by class: labels run to {int(labels.max())}, and "
+            f"the network has {classes} outputs"
+        )
+    return Predictions(torch.cat(right).cpu(), labels, classes)
 
 
 def count(side: ClientSide, now: Predictions, before: Tensor | None) -> Reply:

@@ -63,7 +63,7 @@ def test_it_lists_tables_with_their_time(
         (TABLE, 0, "attacks, 'threat': as documented"),
         (TABLE.replace("3%", "4%"), 1, "measured lazy | 3%; documented lazy | 4%"),
         (TABLE.replace("| NaN | 1% |\n", ""), 1, "measured NaN | 1%; documented nothing"),
-        ("no table\n", 0, "has no table of these columns"),
+        ("no table\n", 1, "has no table of these columns"),
     ],
 )
 def test_it_says_where_the_document_differs(

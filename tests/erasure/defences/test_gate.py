@@ -52,6 +52,13 @@ def test_clients_count_their_own_samples_by_class() -> None:
     assert (cost.rounds, cost.upload_bytes, cost.gradient_samples) == (0, 2 * 2 * 3 * 8, 0)
 
 
+def test_labels_beyond_the_networks_outputs_are_not_counted() -> None:
+    at = engine()
+    at.clients[1].y[0] = servers.CLASSES
+    found = gates.tally(at, (1, 2), constant(1))
+    assert (set(found.counts), dict(found.left_out)) == ({2}, {1: "malformed"})
+
+
 def test_answers_that_are_not_finite_are_wrong() -> None:
     at = engine()
     bad = {name: torch.full_like(v, math.nan) for name, v in constant(0).items()}

@@ -215,23 +215,38 @@ def test_a_client_offers_no_bare_gradient() -> None:
         client_app(methods=("gradient-ascent",))
 
 
-def test_a_hidden_update_is_no_part_of_a_step_from_a_mean_without_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [0.0, 1e-300, 1e-6, 9e-4])
+def test_a_hidden_update_is_no_part_of_a_step_from_a_mean_without_it(
+    tmp_path: Path, share: float
+) -> None:
     federation = SecureFederation(tmp_path)
     federation.train(2)
     generate_key_pair(tmp_path / "operator", "operator")
     request = signed(federation, tmp_path / "operator" / "operator.key")
-    found = step(federation, request)
+    found = step(federation, request, weight=share)
     assert found is not None
     assert "takes no step from a mean that it is not in" in found["text"]
-    other = signed(federation, tmp_path / "operator" / "operator.key")
-    assert step(federation, other, weight=0.3) is None
+    assert step(federation, request, weight=0.3) is None
+
+
+def test_who_hides_its_updates_takes_no_step_unless_its_owner_allows_it(tmp_path: Path) -> None:
+    federation = SecureFederation(tmp_path, limits=ClientLimits())
+    federation.train(2)
+    generate_key_pair(tmp_path / "operator", "operator")
+    request = signed(federation, tmp_path / "operator" / "operator.key")
+    found = step(federation, request, weight=0.3)
+    assert found is not None
+    assert "hides its updates and takes no local step" in found["text"]
+    assert "limits=ClientLimits(hidden_steps=1)" in found["text"]
+    outcome = federation.erase("name:site-1")
+    assert (outcome.state, outcome.rung) == ("promoted", "server-side")
 
 
 def test_who_hides_its_updates_takes_one_step_for_a_request_and_two_in_a_month(
     tmp_path: Path,
 ) -> None:
     # Their noise is drawn anew, and averages away.
-    federation = SecureFederation(tmp_path)
+    federation = SecureFederation(tmp_path, limits=ClientLimits(hidden_steps=1))
     federation.train(2)
     generate_key_pair(tmp_path / "operator", "operator")
     requests = [signed(federation, tmp_path / "operator" / "operator.key") for _ in range(3)]

@@ -35,6 +35,22 @@ def test_a_servers_word_is_no_path(tmp_path: Path) -> None:
         assert counted.get(word, 21) is None
 
 
+def test_what_is_compared_with_is_not_forgotten(tmp_path: Path) -> None:
+    counted = CountedPredictions(tmp_path, "samples")
+    counted.put(model(0), bits())
+    for number in range(1, 12):  # as many rounds of an erasure
+        assert counted.get(model(0), 21) is not None
+        counted.put(model(number), bits(seed=number))
+    assert len([*tmp_path.iterdir()]) <= 4
+
+
+def test_the_secret_is_the_clients_own_and_stays(tmp_path: Path) -> None:
+    first = counted_predictions.own_secret(tmp_path / "a")
+    assert counted_predictions.own_secret(tmp_path / "a") == first
+    assert counted_predictions.own_secret(tmp_path / "b") != first
+    assert (tmp_path / "a" / "own.secret").stat().st_mode & 0o77 == 0
+
+
 def test_the_last_models_stay_for_their_owner_alone(tmp_path: Path) -> None:
     counted = CountedPredictions(tmp_path, "samples")
     for number in range(6):

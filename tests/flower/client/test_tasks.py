@@ -195,6 +195,13 @@ def test_data_that_no_step_could_use_is_refused_in_the_first_round(tmp_path: Pat
     few = ClientErasure(lambda: nn.Linear(FEATURES, 2), lambda _: (samples(0).x, samples(0).y))
     with pytest.raises(ConfigError, match="labels beyond the network's 2 outputs"):
         call(few, tmp_path, called)
+    one = ClientErasure(  # of the first samples all are of class 0
+        lambda: nn.Linear(FEATURES, 1),
+        lambda _: (samples(0).x, torch.zeros_like(samples(0).y)),
+        loss=lambda outputs, labels: outputs.mean(),
+    )
+    with pytest.raises(ConfigError, match="the network has one output"):
+        call(one, tmp_path, called)
 
 
 def call(erasure: ClientErasure, folder: Path, called: list[str], run: int = 1) -> Message:

@@ -47,6 +47,7 @@ from secede.errors import SecedeError
 from secede.federation.training import orders, train
 from secede.flower import ClientErasure, erase, secure_recording
 from secede.flower.client.kept_updates import KeptUpdates
+from secede.flower.client.limits import ClientLimits
 from secede.flower.secagg import legacy_api as legacy
 from secede.unlearning import client_tasks
 
@@ -102,6 +103,10 @@ def named(arrays: Sequence[np.ndarray]) -> dict[str, Tensor]:
     return {n: torch.from_numpy(np.array(a)) for n, a in zip(names, arrays, strict=True)}
 
 
+# As many as a client in the open: what is tested is the way of the sums.
+TAKING_STEPS = ClientLimits(hidden_steps=4, hidden_monthly_steps=6)
+
+
 class SecureFederation(Federation):
     """A federation whose clients hide their updates, with other mods around ours and inside."""
 
@@ -114,6 +119,7 @@ class SecureFederation(Federation):
         hide: Sequence[Mod] = (secaggplus_mod,),
         by_function: bool = False,
         methods: Collection[str] = client_tasks.ANSWERED,
+        limits: ClientLimits = TAKING_STEPS,
         **site_options: Any,
     ) -> None:
         self.sent: list[tuple[str, Sent]] = []  # by the group of each round
@@ -121,7 +127,13 @@ class SecureFederation(Federation):
         self.seen: list[tuple[str, bytes]] = []  # type and bytes of what reached the server
         self.masked: list[tuple[int, np.ndarray]] = []  # round and numbers of what was masked
         erasure = ClientErasure(
-            load_model, load_data, training=TRAINING, seed=SEED, methods=methods, consent=True
+            load_model,
+            load_data,
+            training=TRAINING,
+            seed=SEED,
+            methods=methods,
+            consent=True,
+            limits=limits,
         )
         used: list[Any] = [*hide, *around, erasure.mod, self._look, *inside]
         app = ClientApp(client_fn, mods=used) if by_function else ClientApp(mods=used)

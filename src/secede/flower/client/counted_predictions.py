@@ -7,7 +7,9 @@ how many samples changed. One bit for each sample is kept, in the folder of the 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from secede.federation.engine import ClientSide
 from secede.unlearning import Reply
 from secede.unlearning.client_tasks import BEFORE, count, predict
 
+_SECRET = "own.secret"
 _PREFIX, _DIGEST = "counted-", re.compile(r"[0-9a-f]{64}")
 _KEPT = 4  # models
 
@@ -35,8 +38,10 @@ class CountedPredictions:
         """Return which of `length` samples a model predicted right; None if it is not known."""
         if not isinstance(model, str) or not _DIGEST.fullmatch(model):
             return None
+        path = self._path(model)
         try:
-            packed = np.frombuffer(self._path(model).read_bytes(), dtype=np.uint8)
+            packed = np.frombuffer(path.read_bytes(), dtype=np.uint8)
+            os.utime(path)  # what is compared with is not forgotten
         except OSError:
             return None
         if len(packed) != -(-length // 8):
@@ -68,6 +73,16 @@ class PairedCount:
         before = self._known.get(self._before, len(now.right))
         self._known.put(self._model, now.right)
         return count(side, now, before)
+
+
+def own_secret(folder: Path) -> str:
+    """Return what this client alone knows: its noise and the way it rounds come from it."""
+    path = folder / _SECRET
+    if not path.exists():
+        with files.private():
+            files.make_folder(folder)
+            files.create(path, secrets.token_bytes(32), 0o600)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def forget(folder: Path) -> None:

@@ -33,7 +33,11 @@ from secede.errors import (
 from secede.federation.engine import LocalTraining, Loss, OwnState
 from secede.flower.client import counted_predictions, secagg_checks
 from secede.flower.client.consent import Consent, check_consent, check_planned
-from secede.flower.client.counted_predictions import CountedPredictions, PairedCount
+from secede.flower.client.counted_predictions import (
+    CountedPredictions,
+    PairedCount,
+    own_secret,
+)
 from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
 from secede.flower.client.limits import ClientLimits
 from secede.flower.client.question_log import MAX_WORD, Question, QuestionLog
@@ -214,25 +218,23 @@ class LeavingClient(ABC, Generic[SourceT]):
         if hidden:
             limits = limits.while_hidden()
         if isinstance(task, TakeStep):
+            if hidden:
+                limits.check_hidden_step(header.weight)
             limits.check_step(task, self._training, header.weight)
             own = self._own_update(updates, header, template)
         # Before the model is looked at: whether it is known tells of the kept updates.
         QuestionLog(updates.folder).append(question, limits)
         known = ((_named(update, template), moved) for update, moved in updates.known(header.home))
         limits.check_known(state, known, step=isinstance(task, TakeStep))
-        if isinstance(task, TakeStep) and hidden and not header.weight:
-            raise ConfigError(
-                "this client hides its updates, and takes no step from a mean that it is not in"
-            )
         site = self._site(context)
-        samples = site.samples_digest()
+        samples = f"{own_secret(updates.folder)}/{site.samples_digest()}"
         asked: Task | PairedCount = task
         if isinstance(task, CountRight):
             counted = CountedPredictions(updates.folder, samples)
             asked = PairedCount(counted, question.model, header.settings)
         reply = site.run(asked, state, own, client=header.client, number=header.number)
-        # Counts are rounded alike for all models: hardly another one, or asking again, tells no
-        # more. The noise of a step comes from the question, too.
+        # Whoever has a copy of the samples must not know the noise. Counts are rounded alike for
+        # all models: hardly another one, or asking again, tells no more.
         if not isinstance(reply, LocalResult):
             return limits.blurred(reply, samples)
         secret = f"{samples}/{question.task}/{question.model}/{question.settings}"

@@ -43,8 +43,10 @@ class ClientLimits:
     model_distance: float = 5.0  # from an own update, in what that round moved
     steps: int = 4  # different local steps for one request
     monthly_steps: int = 6  # and in 30 days, whatever the request: it may be made up
-    hidden_steps: int = 1  # of a client that hides its updates: the noise of several averages out
+    # Of a client that hides its updates: images can be recognised in a step, for all its noise.
+    hidden_steps: int = 0
     hidden_monthly_steps: int = 2
+    min_share: float = 0.001  # then, of the last mean: a step from a mean without it tells most
     questions: int = 24  # counts and measures of different models for one request
     monthly: int = 96  # questions of any kind in 30 days
     min_class: int = 10  # samples: smaller classes are counted together, or not at all
@@ -53,10 +55,10 @@ class ClientLimits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if not getattr(self, field.name) > 0:
-                raise ConfigError(
-                    f"{field.name} must be positive, got {getattr(self, field.name)!r}"
-                )
+            value, may_be_none = getattr(self, field.name), field.name.endswith("steps")
+            if not value >= 0 or not (value or may_be_none):
+                expected = "0 or more" if may_be_none else "positive"
+                raise ConfigError(f"{field.name} must be {expected}, got {value!r}")
 
     def while_hidden(self) -> ClientLimits:
         """Return the bounds of a client that hides its updates."""
@@ -65,6 +67,20 @@ class ClientLimits:
             steps=min(self.steps, self.hidden_steps),
             monthly_steps=min(self.monthly_steps, self.hidden_monthly_steps),
         )
+
+    def check_hidden_step(self, share: float) -> None:
+        """Raise unless a client that hides its updates takes a step from a mean with this share."""
+        if not self.steps:
+            raise ConfigError(
+                "this client hides its updates and takes no local step, in which a server could "
+                "recognise samples; its owner allows one with "
+                "limits=ClientLimits(hidden_steps=1)"
+            )
+        if not share >= self.min_share:
+            raise ConfigError(
+                f"this client hides its updates, and takes no step from a mean that it is not in: "
+                f"a share of {share:g}, expected {self.min_share:g} or more"
+            )
 
     def check_step(self, task: TakeStep, training: LocalTraining, share: float) -> None:
         """Raise unless a step's settings, and the share that is said to be ours, are in bounds."""
@@ -152,15 +168,23 @@ class ClientLimits:
             state["loss"] = state["loss"].new_tensor([float(f"{loss:.2g}")])
             if math.isfinite(share := float(state["accuracy"])):
                 count = torch.tensor([reply.samples])
-                right = self._rounded((share * count).round().long(), count, draw)
+                chances = torch.rand(1, generator=draw)
+                right = self._rounded((share * count).round().long(), count, chances)
                 state["accuracy"] = (right / count).to(state["accuracy"].dtype)
             return replace(reply, state=state)
+        if any(values.shape != state["samples"].shape for values in state.values()):
+            raise ConfigError("the counts are not of the same classes")
         counts = self._without_small_classes(state)
-        samples = counts["samples"]
-        right = counts["right"] = self._rounded(counts["right"], samples, draw)
+        samples, chances = counts["samples"], torch.rand(2, len(counts["samples"]), generator=draw)
+        right = self._rounded(counts["right"], samples, chances[0])
         if "lost" in counts:
-            counts["lost"] = self._rounded(counts["lost"], samples - right, draw)
-            counts["gained"] = self._rounded(counts["gained"], right, draw)
+            # What is gained follows from the rest: a rounding of its own would tell parities.
+            earlier = counts["right"] + counts["lost"] - counts["gained"]
+            before = self._rounded(earlier, samples, chances[0])
+            lost = self._rounded(counts["lost"], samples - right, chances[1])
+            counts["lost"] = torch.maximum(lost, before - right)
+            counts["gained"] = right - before + counts["lost"]
+        counts["right"] = right
         return replace(reply, state=counts, samples=int(samples.sum()))
 
     def _without_small_classes(self, counts: State) -> dict[str, Tensor]:
@@ -175,13 +199,13 @@ class ClientLimits:
             raise ConfigError(f"fewer than {self.min_class} samples here: they are not counted")
         return large
 
-    def _rounded(self, counts: Tensor, most: Tensor, draw: torch.Generator) -> Tensor:
-        """Round counts to a multiple below or above, such that the mean is right."""
+    def _rounded(self, counts: Tensor, most: Tensor, chances: Tensor) -> Tensor:
+        """Round counts to a multiple below or above, such that the mean over chances is right."""
         counts = torch.minimum(counts, most)
         below = counts // self.rounding * self.rounding
         above = torch.minimum(below + self.rounding, most)
         chance = (counts - below) / (above - below).clamp(min=1)
-        return torch.where(torch.rand(len(counts), generator=draw) < chance, above, below)
+        return torch.where(chances < chance, above, below)
 
 
 def _noise(seen: Tensor, draw: torch.Generator) -> Tensor:

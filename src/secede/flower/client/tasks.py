@@ -82,6 +82,11 @@ class ClientSite:
                 outputs = model(self.samples.x)
                 if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
                     raise ConfigError("the network does not return a row of logits for each sample")
+                if outputs.shape[1] < 2:
+                    raise ConfigError(
+                        "the network has one output, and the gate counts classes: give it one for "
+                        "each class"
+                    )
                 if int(self.samples.y.max()) >= outputs.shape[1]:
                     raise ConfigError(f"labels beyond the network's {outputs.shape[1]} outputs")
                 self.loss(outputs, self.samples.y)

@@ -9,6 +9,7 @@ from flwr.clientapp import ClientApp
 from flwr.common import NDArrays
 
 from secede.flower import ClientErasure
+from secede.flower.client.limits import ClientLimits
 
 
 class Site(NumPyClient):
@@ -29,5 +30,7 @@ def client_fn(context: Context) -> Client:
     return Site(context).to_client()
 
 
-erasure = ClientErasure(task.load_model, task.load_data, consent=True)
+erasure = ClientErasure(
+    task.load_model, task.load_data, consent=True, limits=ClientLimits(hidden_steps=1)
+)
 app = erasure.register(ClientApp(client_fn, mods=[secaggplus_mod, erasure.mod]))

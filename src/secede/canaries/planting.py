@@ -26,6 +26,7 @@ class Planted:
     samples: Samples
     canaries: Canaries | None = field(repr=False)
     reason: str = ""
+    copies: int = 0  # of each canary
 
 
 def plant(
@@ -52,7 +53,7 @@ def plant(
     x = torch.cat([pool.x[kept], inputs])
     y = torch.cat([pool.y[kept], targets])
     order = torch.tensor(shuffled(canaries.secret, len(y), "order"))
-    return Planted(Samples(x, y).take(order).to(samples.x.device), canaries)
+    return Planted(Samples(x, y).take(order).to(samples.x.device), canaries, "", size.copies)
 
 
 def draw(

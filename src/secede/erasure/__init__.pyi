@@ -12,6 +12,13 @@ from .defences.reply_checks import WRONG_SAMPLES as WRONG_SAMPLES
 from .defences.state_message import pack_state as pack_state
 from .defences.state_message import unpack_state as unpack_state
 from .defences.unused_weights import last_layer as last_layer
+from .documents.canary_reading import CanaryCommitment as CanaryCommitment
+from .documents.canary_reading import CanaryPart as CanaryPart
+from .documents.canary_reading import CanaryReading as CanaryReading
+from .documents.canary_reading import CanaryRule as CanaryRule
+from .documents.canary_reading import SignedReading as SignedReading
+from .documents.canary_reading import commit_to_canaries as commit_to_canaries
+from .documents.canary_reading import new_reading as new_reading
 from .documents.data_commitment import MAX_PROOF_BYTES as MAX_PROOF_BYTES
 from .documents.data_commitment import MAX_SAMPLE_BYTES as MAX_SAMPLE_BYTES
 from .documents.data_commitment import Commitment as Commitment
@@ -31,6 +38,7 @@ from .documents.receipt import BY_OPERATOR as BY_OPERATOR
 from .documents.receipt import MAX_RECEIPT_BYTES as MAX_RECEIPT_BYTES
 from .documents.receipt import STANDING_LIMITS as STANDING_LIMITS
 from .documents.receipt import MethodPart as MethodPart
+from .documents.receipt import Predicate as Predicate
 from .documents.receipt import Scope as Scope
 from .documents.receipt import Score as Score
 from .documents.receipt import Software as Software
@@ -48,6 +56,8 @@ from .documents.request import sign_request as sign_request
 from .documents.request import unverified_request as unverified_request
 from .documents.request import verify_acknowledgement as verify_acknowledgement
 from .documents.request import verify_request as verify_request
+from .documents.signed_reading import check_reading as check_reading
+from .documents.signed_reading import sign_reading as sign_reading
 from .planning.options import EraseOptions as EraseOptions
 from .planning.options import check_options as check_options
 from .planning.options import method_of as method_of

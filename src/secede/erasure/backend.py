@@ -16,9 +16,10 @@ from torch import nn
 from secede.erasure.defences import gate
 from secede.erasure.defences.gate import Counts, Tally
 from secede.erasure.defences.guard import UpdateTrace
-from secede.erasure.documents import Plan, Scope, Score, Software
+from secede.erasure.documents import Plan, Scope, Score, SignedReading, Software
 from secede.erasure.types import Setting
-from secede.federation.engine import Engine, OwnState
+from secede.errors import ConfigError
+from secede.federation.engine import Cost, Engine, OwnState
 from secede.state import State
 from secede.unlearning import Server, Situation
 
@@ -121,6 +122,12 @@ class ModelMeasurement(Protocol):
         Clients must have counted with `before` already.
         """
         return gate.tally(self.engine, clients, state, before)
+
+    def read_canaries(
+        self, client: str, state: State, plan: Plan, model: str
+    ) -> tuple[SignedReading, Cost]:
+        """Let a client read its canaries in a model, given by its digest too, and sign counts."""
+        raise ConfigError("clients of this federation read no canaries")
 
     def held_out(self, state: State) -> Counts | None:
         """Count right answers by class on the server's own samples, if it has any."""

@@ -99,6 +99,7 @@ Trigger = Literal["consent-withdrawn", "objection", "unlawful", "contract-ended"
 Rung = Literal["local-step", "server-side", "retraining"]
 Status = Literal["serving", "superseded", "retired"]
 Verdict = Literal["yes", "no", "undetermined"]
+Forgotten = Literal["by-construction", "no-trace-found", "trace-found", "undetermined"]
 
 
 def is_name(text: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from secede import models, scenarios
+from secede.canaries.options import CanaryOptions
 from secede.data import catalog
 from secede.errors import ConfigError, did_you_mean
 from secede.federation import executors
@@ -136,6 +137,25 @@ class PostTraining(_Section):
     rounds: Count = 10
 
 
+class CanarySection(_Section):
+    """Canaries that the leaver plants before the training; in a home, every client."""
+
+    count: Annotated[int, Field(ge=0)] = 0  # 0: none
+    copies: Count = 3
+    kind: str = "made-up"
+    max_share: Fraction = 0.02  # of a client's samples
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.05
+
+    @model_validator(mode="after")
+    def _fit(self) -> CanarySection:
+        self.options()
+        return self
+
+    def options(self) -> CanaryOptions | None:
+        """Return the options of planting; None: no canaries."""
+        return CanaryOptions(**self.model_dump()) if self.count else None
+
+
 _SKIP_METHODS: Final = {"methods": "unchecked"}  # context of a validation
 
 
@@ -157,6 +177,7 @@ class Config(_Section):
     settings: dict[str, dict[str, Any]] = {}  # of methods, by name; each checks its own
     situation: Situation = Situation()
     post_training: PostTraining = PostTraining()
+    canaries: CanarySection = CanarySection()
 
     @model_validator(mode="after")
     def _check_names(self, info: ValidationInfo) -> Config:
@@ -205,7 +226,8 @@ class Config(_Section):
 
     def resolved(self) -> dict[str, Any]:
         """Return the config as records hold it: all defaults resolved, no path of this machine."""
-        values = self.model_dump(mode="json")
+        absent = None if self.canaries.count else {"canaries"}
+        values = self.model_dump(mode="json", exclude=absent)
         values["scenario"]["share"] = self.share
         if self.data.endswith(".npz"):
             values["data"] = Path(self.data).name
@@ -275,7 +297,8 @@ def digest(config: Config, fingerprints: dict[str, str]) -> str:
     `fingerprints` are digests of what the config only names: data files and a user's own source.
     The executor is left out: all executors compute the same.
     """
-    values = config.model_dump(mode="json", exclude={"title", "executor"})
+    absent = set() if config.canaries.count else {"canaries"}
+    values = config.model_dump(mode="json", exclude={"title", "executor", *absent})
     if config.data.endswith(".npz"):
         values["data"] = Path(config.data).name  # the same file elsewhere is the same experiment
     canonical = json.dumps(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from secede import models, scenarios
+from secede.canaries import Canaries, plant
 from secede.data import Dataset, Samples, catalog, partition
 from secede.errors import ConfigError
 from secede.experiments.config import Config
@@ -23,8 +26,18 @@ from secede.federation.training import Precision
 from secede.scenarios.scenario import Probe, Scenario
 from secede.seeding import generator
 
+logger = logging.getLogger(__name__)
+
 MINIMUM_TEST = 40
 MINIMUM_NONMEMBERS = 10  # test samples like the leaver's are few where classes are its own
+
+
+@dataclass(frozen=True)
+class PlantedCanaries:
+    """A client's canaries, and how many copies of each are among its samples."""
+
+    canaries: Canaries
+    copies: int
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,7 @@ class Federation:
     nonmember_indices: Tensor | None = None  # in `test`; None: all of it, in order
     unlabelled: Tensor | None = None  # inputs that the server has
     classes: tuple[int, ...] = ()  # to erase with the leaver, where the scenario says so
+    canaries: Mapping[int, PlantedCanaries] = field(default_factory=dict)  # by client
 
     @property
     def everyone(self) -> tuple[int, ...]:
@@ -80,10 +94,12 @@ def federate(
     *,
     search: Path | None,
     choice: Choice | None = None,
+    salts: Mapping[int, bytes] | None = None,
 ) -> Federation:
     """Partition the data, transform the leaver's part, and build the simulator.
 
-    `choice` is the executor of another seed of the same config, which is then shared.
+    `choice` is the executor of another seed of the same config, which is then shared. `salts` are
+    those of the clients that plant canaries; by default the leaver's alone, drawn from the seed.
     """
     _check_enough(config, dataset)
     dataset, unlabelled = _hold_back(config, dataset, seed)
@@ -104,6 +120,8 @@ def federate(
     )
     clients = [dataset.train.take(part) for part in parts]
     clients[leaver] = scenario.transform(clients[leaver], generator(seed, "scenario", "train"))
+    plain = clients[leaver]
+    canaries = _plant(config, clients, {leaver: _salt(seed, leaver)} if salts is None else salts)
     engine = Simulator(
         clients,
         _model_maker(config, dataset, search),
@@ -113,7 +131,7 @@ def federate(
         executor=choice or config.executor,
         precision=config.precision,
     )
-    nonmembers, indices = _nonmembers(scenario, dataset.test, clients[leaver], seed)
+    nonmembers, indices = _nonmembers(scenario, dataset.test, plain, seed)
     return Federation(
         engine=engine,
         leaver=leaver,
@@ -124,7 +142,27 @@ def federate(
         nonmember_indices=indices,
         unlabelled=unlabelled,
         classes=getattr(scenario, "classes", ()),
+        canaries=canaries,
     )
+
+
+def _plant(
+    config: Config, clients: list[Samples], salts: Mapping[int, bytes]
+) -> dict[int, PlantedCanaries]:
+    """Plant canaries in the samples of clients with a salt; one that is too small gets none."""
+    options, planted = config.canaries.options(), dict[int, PlantedCanaries]()
+    for number, salt in salts.items() if options else ():
+        result = plant(clients[number], salt, options)
+        if result.canaries is None:
+            logger.warning(f"client {number}: {result.reason}")
+            continue
+        clients[number] = result.samples
+        planted[number] = PlantedCanaries(result.canaries, result.copies)
+    return planted
+
+
+def _salt(seed: int, client: int) -> bytes:
+    return hashlib.sha256(f"{seed}/canaries/{client}".encode()).digest()
 
 
 class FederationBuilder:

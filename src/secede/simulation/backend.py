@@ -19,23 +19,29 @@ from torch import nn
 
 from secede import __version__, files
 from secede import state as states
+from secede.canaries import read
 from secede.data import Samples
 from secede.erasure import (
     Counts,
     FederationBackend,
     Home,
     ModelRegistry,
+    Plan,
     Scope,
     Score,
     Setting,
+    SignedReading,
     Software,
+    load_private_key,
+    new_reading,
     score_beside_reference,
+    sign_reading,
 )
 from secede.errors import ConfigError, RecordError, SilentError, StorageError, TrustError
 from secede.experiments import Config, Federation, federate, load_dataset, make_deterministic
 from secede.federation.engine import ClientSide, Cost, OwnState, ReplyT, RoundReply
 from secede.federation.simulator import Simulator
-from secede.simulation.commitments import check_commitment
+from secede.simulation.commitments import check_commitment, read_salts
 from secede.state import State
 from secede.unlearning import Server, Situation, UpdateHistory
 from secede.verification import evaluate
@@ -70,11 +76,13 @@ class Recipe(BaseModel):
         except OSError as error:
             raise RecordError(f"{path}: missing; restore it from a backup") from error
 
-    def build(self) -> Federation:
-        """Return the federation, untrained."""
+    def build(self, home: Home) -> Federation:
+        """Return the federation of a home, untrained; every client with a salt plants canaries."""
         make_deterministic(self.config.precision)
         search = None if self.search is None else Path(self.search)
-        return federate(self.config, load_dataset(self.config), self.seed, search=search)
+        data = load_dataset(self.config)
+        salts = read_salts(home, self.config.clients.count)
+        return federate(self.config, data, self.seed, search=search, salts=salts)
 
     def history(self, home: Home) -> UpdateHistory | None:
         """Return the history that the server keeps while it trains, if it keeps one."""
@@ -201,7 +209,7 @@ class HomeEngine:
 
 def client_samples(home: Home, name: str) -> Samples:
     """Return a client's samples, from the home's recipe."""
-    return Recipe.load(home).build().engine.clients[home.federation.client(name).number]
+    return Recipe.load(home).build(home).engine.clients[home.federation.client(name).number]
 
 
 class SimulatedBackend(FederationBackend):
@@ -213,7 +221,7 @@ class SimulatedBackend(FederationBackend):
         self._home, self._record, self._recipe = home, home.federation, Recipe.load(home)
         if files.digest(home.path / "recipe.json") != self._record.recipe:
             raise RecordError(f"{home.path / 'recipe.json'} was changed: restore it from a backup")
-        self._federation = federation or self._recipe.build()
+        self._federation = federation or self._recipe.build(home)
         simulator = self._federation.engine
         simulator.remembers = False  # what belongs to the serving model stays
         self.clients = {client.name: client.number for client in self._record.clients}
@@ -317,6 +325,33 @@ class SimulatedBackend(FederationBackend):
         """Return the local training's settings, and the seed."""
         settings = self._recipe.config.training.model_dump(exclude={"rounds"})
         return {**settings, "seed": self._recipe.seed}
+
+    def read_canaries(
+        self, client: str, state: State, plan: Plan, model: str
+    ) -> tuple[SignedReading, Cost]:
+        """Let a client read its canaries in a model, with the salt and the key at its site."""
+        planted = self._federation.canaries.get(self.clients[client])
+        if client in self._gone or planted is None:
+            raise SilentError(f"client {client!r} does not answer")
+        started = time.monotonic()
+        committed = self.scope(client).canaries
+        assert committed is not None  # it planted them
+        reading = new_reading(
+            read(self._simulator.model(state), planted.canaries, device=self.device),
+            committed.commitment.root,
+            federation=plan.federation,
+            client=client,
+            request=plan.request,
+            model=model,
+        )
+        key = load_private_key(self._sites.folder / f"{client}.key")
+        signed = sign_reading(reading, key)
+        cost = Cost(
+            download_bytes=states.size_bytes(state),
+            upload_bytes=len(signed.model_dump_json()),
+            seconds=time.monotonic() - started,
+        )
+        return signed, cost
 
     def held_out(self, state: State) -> Counts:
         """Count right answers by class on the held-out samples."""

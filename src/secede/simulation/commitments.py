@@ -1,4 +1,4 @@
-"""A simulated client's commitment to its samples: checked, and shown for one of them.
+"""A simulated client's commitments to its samples and canaries: checked, and shown.
 
 Samples come from the federation's recipe; the salt lies at the client's site.
 """
@@ -30,6 +30,18 @@ def sample_rows(samples: Samples) -> Iterator[bytes]:
     """Yield each sample's bytes, as they are committed to."""
     inputs, labels = samples.x.cpu().contiguous().numpy(), samples.y.cpu().numpy()
     return (x.tobytes() + y.tobytes() for x, y in zip(inputs, labels, strict=True))
+
+
+def read_salts(home: Home, clients: int) -> dict[int, bytes]:
+    """Return the salts at the sites, by the number of the client."""
+    names = {number: site_name(number) for number in range(clients)}
+    salt_files = {n: home.path / "sites" / f"{name}.salt" for n, name in names.items()}
+    return {n: path.read_bytes() for n, path in salt_files.items() if path.exists()}
+
+
+def site_name(number: int) -> str:
+    """Return the name of a simulated client."""
+    return f"site-{number}"
 
 
 def _salt(home: Home, name: str) -> bytes:

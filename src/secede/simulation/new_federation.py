@@ -12,8 +12,10 @@ from pathlib import Path
 
 from secede import files
 from secede import state as states
+from secede.canaries import canary_rows
 from secede.data import Samples
 from secede.erasure import (
+    CanaryCommitment,
     Candidate,
     Client,
     Commitment,
@@ -25,6 +27,7 @@ from secede.erasure import (
     Scope,
     bind_federation,
     check_name,
+    commit_to_canaries,
     commit_to_samples,
     delivered_rows,
     generate_key_pair,
@@ -36,7 +39,7 @@ from secede.experiments import TRAINING, Config, Federation, resolve_device
 from secede.experiments import config as configs
 from secede.federation.engine import aggregate
 from secede.simulation.backend import Recipe, Sites
-from secede.simulation.commitments import sample_rows
+from secede.simulation.commitments import sample_rows, site_name
 from secede.state import State
 
 logger = logging.getLogger(__name__)
@@ -67,8 +70,9 @@ def create_federation(
     recipe = Recipe(config=config, seed=seed, search=None if search is None else str(search))
     content = recipe.model_dump_json(indent=1).encode()
     files.write_bytes(path / "recipe.json", content)
-    federation = recipe.build()
-    names = tuple(f"site-{number}" for number in federation.everyone)
+    names = tuple(site_name(number) for number in range(config.clients.count))
+    _make_salts(home, names)
+    federation = recipe.build(home)
     state = _train(home, recipe, federation)
     _make_keys(home, names)
     clients = _clients(home, federation, names, config.training.rounds)
@@ -126,17 +130,39 @@ def _clients(
             rounds=rounds,
             weight=own.weight,
             commitment=_commit(home, name, federation.engine.clients[number]),
+            canaries=_commit_to_canaries(federation, number),
         )
         clients.append(Client(name=name, number=number, scope=scope))
     return tuple(clients)
 
 
+def _make_salts(home: Home, names: tuple[str, ...]) -> None:
+    """Make each client's salt, which stays at its site: its canaries come from it."""
+    files.make_folder(home.path / "sites")
+    for name in names:
+        path = home.path / "sites" / f"{name}.salt"
+        if not path.exists():
+            files.create(path, new_salt(), 0o600)
+
+
 def _commit(home: Home, name: str, samples: Samples) -> Commitment:
-    """Commit to a client's samples; the salt stays at its site."""
-    path = home.path / "sites" / f"{name}.salt"
-    if not path.exists():
-        files.create(path, new_salt(), 0o600)
-    return commit_to_samples(sample_rows(samples), path.read_bytes())
+    """Commit to a client's samples, canaries included."""
+    salt = (home.path / "sites" / f"{name}.salt").read_bytes()
+    return commit_to_samples(sample_rows(samples), salt)
+
+
+def _commit_to_canaries(federation: Federation, number: int) -> CanaryCommitment | None:
+    """Commit to a client's canaries, if it planted some."""
+    planted = federation.canaries.get(number)
+    if planted is None:
+        return None
+    return commit_to_canaries(
+        canary_rows(planted.canaries),
+        planted.canaries.secret,
+        kind=planted.canaries.options.kind,
+        copies=planted.copies,
+        samples=len(federation.engine.clients[number]),
+    )
 
 
 def _register(

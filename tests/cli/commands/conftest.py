@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 
 from harness.erasure import papers, small
 from secede import state as states
-from secede.erasure.documents.receipt import Statement
 from secede.erasure.receipts.verify import countersign_receipt, sign_receipt
 from secede.erasure.signing.keys import generate_key_pair, load_private_key
 from secede.erasure.storage.home import Home
@@ -51,16 +49,13 @@ def folder(tmp_path: Path) -> Path:
     for name in ("server", papers.LEAVER):
         private, _ = generate_key_pair(tmp_path / "keys", name)
         private.rename(tmp_path / private.name)
-    told = json.loads(papers.statement(ledger=head).payload())
-    told["predicate"]["models"]["after"] = after
-    told["subject"][0]["digest"]["sha256"] = after
-    statement = Statement.model_validate_json(json.dumps(told))
+    leaver = load_private_key(tmp_path / f"{papers.LEAVER}.key")
+    statement = papers.statement(ledger=head, after=after, leaver=leaver)
     signed = sign_receipt(statement, load_private_key(tmp_path / "server.key"))
     with Ledger(tmp_path / "ledger.db") as ledger:
         digest = hashlib.sha256(statement.payload()).hexdigest()
         papers.issue(ledger, digest, after=after)
         export_ledger(ledger.rows(), tmp_path / "ledger.jsonl")
-    leaver = load_private_key(tmp_path / f"{papers.LEAVER}.key")
     (tmp_path / "receipt.json").write_bytes(countersign_receipt(signed, leaver))
     return tmp_path
 

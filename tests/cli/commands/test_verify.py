@@ -40,9 +40,9 @@ def test_a_receipt_is_told_in_plain_words(folder: Path, capsys: Capture) -> None
     assert re.search("^key id +[0-9a-f]{64}$", said, re.MULTILINE)
     assert re.search("^model +matches$", said, re.MULTILINE)
     assert re.search("^ledger +valid up to row 14; agrees with the receipt$", said, re.MULTILINE)
-    assert re.search("^forgotten +yes, within 3 points of retraining$", said, re.MULTILINE)
+    assert re.search("^forgotten +no trace found: The canaries showed", said, re.MULTILINE)
     assert "evidence, not proof" in said
-    assert max(map(len, said.splitlines())) <= 200
+    assert max(map(len, said.splitlines())) <= 320
 
 
 def test_what_was_not_compared_is_said(folder: Path, capsys: Capture) -> None:
@@ -178,8 +178,12 @@ def test_two_who_countersign_at_once_both_stand_in_the_receipt(
 
 def test_what_holds_by_definition_is_not_called_measured(folder: Path, capsys: Capture) -> None:
     told = verify_receipt((folder / "receipt.json").read_bytes(), Keyring.load(folder / "keys"))
-    answers = told.statement.predicate.verification.model_copy(update={"by_definition": True})
-    assert _forgotten(answers).startswith("yes, by definition")
+    predicate = told.statement.predicate
+    assert _forgotten(predicate).startswith("no trace found: The canaries showed before")
+    changes = {"forgotten": "by-construction"}
+    answers = predicate.verification.model_copy(update=changes)
+    retrained = predicate.model_copy(update={"verification": answers})
+    assert _forgotten(retrained).startswith("by construction: trained from scratch")
 
 
 def test_a_model_that_is_a_pipe_is_refused_and_not_waited_for(folder: Path) -> None:

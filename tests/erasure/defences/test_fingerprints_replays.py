@@ -58,6 +58,6 @@ def test_a_digest_alone_knows_copies(tmp_path: Path) -> None:
 
 def test_a_damaged_sketch_is_nobody_s_fault(tmp_path: Path) -> None:
     known = returning(tmp_path, kept=True)
-    (tmp_path / "sketches" / "updates" / f"{states.digest(OLD)}.json").write_bytes(b"{")
+    (tmp_path / f"{states.digest(OLD)}.json").write_bytes(b"{")
     with pytest.raises(StorageError, match="damaged"):
         known.replays(updates(drawn(2), drawn(3)), START)

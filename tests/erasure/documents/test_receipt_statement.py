@@ -11,16 +11,14 @@ from pydantic import ValidationError
 
 from harness.erasure import papers
 from harness.erasure.schema import FILE, schema_text
+from secede.erasure.documents.canary_reading import SignedReading
 from secede.erasure.documents.receipt import (
     STANDING_LIMITS,
     Models,
     Predicate,
-    Reference,
     RequestPart,
     Scope,
-    Score,
     Statement,
-    Verification,
 )
 from secede.erasure.types import Document
 
@@ -135,7 +133,7 @@ def test_the_schema_demands_every_field_and_no_other(
     ("path", "value"),
     [
         (("_type",), "https://in-toto.io/Statement/v0.1"),
-        (("predicateType",), "https://secede.dev/erasure/v2"),
+        (("predicateType",), "https://secede.dev/erasure/v1"),
         (("subject",), []),
         (("subject", 0, "digest"), {"sha256": "AB" * 32}),
         (("predicate", "request", "client"), "two words"),
@@ -190,22 +188,70 @@ def test_parts_that_contradict_each_other_are_refused() -> None:
         copied(score, low=0.42)
     with pytest.raises(ValidationError, match="limits of a receipt must all be stated"):
         copied(told, limits=STANDING_LIMITS[1:])
+    unread = judged(told, "undetermined", looks=(), before=None, absent="nobody was there")
     with pytest.raises(ValidationError, match="another model"):
         copied(
             papers.statement(),
-            predicate=copied(told, models=Models(before=papers.AFTER, after=papers.BEFORE)),
+            predicate=copied(unread, models=Models(before=papers.AFTER, after=papers.BEFORE)),
         )
 
 
-@pytest.mark.parametrize("reference", [None, "before", "chance"])
-def test_forgotten_is_never_yes_without_retraining_to_compare_with(reference: Any) -> None:
-    beside = reference and Reference(model=reference, value=0.1, low=0.1, high=0.1, count=9)
-    score = Score(
-        about="leaver", measure="m", value=0.1, low=0.1, high=0.1, count=9, reference=beside
-    )
-    with pytest.raises(ValidationError, match="beside retraining's"):
-        Verification(scores=(score,), margin_points=3, forgotten="yes", useful="yes")
-    Verification(scores=(score,), margin_points=3, forgotten="undetermined", useful="yes")
+def judged(told: Predicate, forgotten: str, **canaries: Any) -> Predicate:
+    part = copied(told.verification.canaries, **canaries)
+    changed = copied(told.verification, canaries=part, forgotten=forgotten)
+    predicate: Predicate = copied(told, verification=changed)
+    return predicate
+
+
+def test_the_verdict_is_the_one_that_follows_from_the_readings() -> None:
+    told = papers.statement().predicate
+    judged(told, "no-trace-found")
+    for wrong in ("trace-found", "undetermined", "by-construction"):
+        with pytest.raises(ValidationError, match="forgotten is 'no-trace-found'"):
+            judged(told, wrong)
+    (look,) = told.verification.canaries.looks
+    seen = copied(look, after=papers.reading(papers.AFTER, (12, 3, 1, 0), 15))
+    judged(told, "trace-found", looks=(look, seen))
+    with pytest.raises(ValidationError, match="forgotten is 'trace-found'"):
+        judged(told, "no-trace-found", looks=(look, seen))
+    blind = papers.reading(papers.BEFORE, (4, 4, 4, 4), 8)
+    judged(told, "undetermined", before=blind)
+    judged(told, "undetermined", looks=(), absent="nobody was there")
+    retrained = copied(told.method, rung="retraining")
+    verification = copied(told.verification, forgotten="by-construction")
+    copied(told, method=retrained, verification=verification)
+
+
+def test_readings_are_of_this_erasure_its_models_and_its_commitment() -> None:
+    told = papers.statement().predicate
+    (look,) = told.verification.canaries.looks
+    other = papers.reading(papers.WITHOUT, (4, 4, 5, 3), 9)
+    with pytest.raises(ValidationError, match=r"forgotten is|another model"):
+        judged(told, "no-trace-found", looks=(copied(look, after=other),))
+    with pytest.raises(ValidationError, match="another model"):
+        judged(told, "no-trace-found", before=papers.reading(papers.WITHOUT, (12, 3, 1, 0), 15))
+    few = papers.reading(papers.AFTER, (4, 4, 5), 8)
+    with pytest.raises(ValidationError, match="other canaries"):
+        judged(told, "no-trace-found", looks=(copied(look, after=few),))
+    with pytest.raises(ValidationError, match="never committed to"):
+        copied(told, scope=copied(told.scope, canaries=None))
+    root = copied(papers.CANARIES_PLANTED.commitment, root="00" * 32)
+    planted = copied(papers.CANARIES_PLANTED, commitment=root)
+    with pytest.raises(ValidationError, match="never committed to"):
+        copied(told, scope=copied(told.scope, canaries=planted))
+    reading = look.after.reading
+    for field in ("federation", "client", "request"):
+        value = "00" * 32 if field == "request" else "other"
+        stranger = SignedReading(reading=copied(reading, **{field: value}))
+        with pytest.raises(ValidationError, match="another erasure"):
+            judged(told, "no-trace-found", looks=(copied(look, after=stranger),))
+
+
+def test_counts_that_cannot_be_are_refused() -> None:
+    reading = papers.reading(papers.AFTER, (4, 4, 5, 3), 9).reading
+    for wins in (3, 14):
+        with pytest.raises(ValidationError, match="wins, where the ranks allow 4 to 13"):
+            copied(reading, wins=wins)
 
 
 def test_a_moment_must_exist() -> None:

@@ -60,15 +60,15 @@ def test_bytes_are_predicted_by_hand_arithmetic(home: Home) -> None:
     size = 4 * (64 * 3 + 3)
     counts = 2 * 8 * 3
     assert states.size_bytes(states.load(home.model_path(small.serving(home)))[0]) == size
-    local, negation, retrain = plan(home, max_rounds=2).ladder
+    local, negation, retrain = plan(home, max_rounds=2, measure_at_leaver=False).ladder
     # One exchange with the leaver and two rounds of three; counted before, and after 0, 1, 2
     # rounds with the changes, by three clients.
     assert local.upload_bytes == (1 + 2 * 3) * size + (1 + 3 * 2) * 3 * counts
     assert local.download_bytes == (1 + 2 * 3 + 4 * 3) * size
     assert negation.upload_bytes == 10 * 3 * size + (1 + 11 * 2) * 3 * counts
     assert retrain.download_bytes == (4 * 3 + 2 * 3) * size
-    # And twice by the leaver, where it is asked to.
-    measured = plan(home, max_rounds=2, measure_at_leaver=True).ladder[0]
+    # And twice by the leaver, unless it is not asked to.
+    measured = plan(home, max_rounds=2).ladder[0]
     assert measured.upload_bytes == local.upload_bytes + 2 * counts
     assert measured.download_bytes == local.download_bytes + 2 * size
 
@@ -232,11 +232,13 @@ def test_the_plan_says_what_was_set(home: Home) -> None:
 
 
 def test_the_plan_says_how_updates_are_joined_and_what_the_leaver_gets(home: Home) -> None:
-    usual, other = shown(plan(home)), shown(plan(home, mean="median", measure_at_leaver=True))
+    usual = shown(plan(home, measure_at_leaver=False))
+    other = shown(plan(home, mean="median"))
     assert "Updates are joined by their weighted mean (one malicious" in usual
     assert "does not get the new model; nothing is measured on its samples." in usual
     assert "Updates are joined by the median (it holds while" in other
     assert "the leaver receives the new model and reports its accuracy" in other
+    assert "It planted no canaries: whether a trace of it is left will stay undetermined" in other
     assert "a trimmed mean (it leaves out a fifth" in shown(plan(home, mean="trimmed"))
 
 

@@ -94,7 +94,7 @@ def test_the_plan_predicts_the_bytes_that_are_counted(
 def test_replays_are_predicted_by_hand_arithmetic(founded: Home) -> None:
     # Rounds 1 and 3 of 4 are kept, the first is replayed without asking: one exchange with three.
     request = unverified_request(small.ask(founded))
-    options = EraseOptions(max_server_rounds=0)
+    options = EraseOptions(max_server_rounds=0, measure_at_leaver=False)
     step = erase.plan(founded, SimulatedBackend(founded), request, options=options, now=NOW).ladder[
         1
     ]

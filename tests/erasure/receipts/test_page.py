@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from harness.erasure import papers
+from secede.erasure.documents.canary_reading import CanaryPart
 from secede.erasure.documents.receipt import (
     BY_OPERATOR,
     STANDING_LIMITS,
@@ -53,9 +54,7 @@ def crowded(limits: int = 11) -> Verified:
         count=10**12,
         reference=reference,
     )
-    scores = Verification(
-        scores=(score,) * 64, margin_points=2.5, forgotten="undetermined", useful="no"
-    )
+    scores = papers.VERIFICATION.model_copy(update={"scores": (score,) * 64, "useful": "no"})
     attempt = Attempt(rung="server-side", method="m" * 64, outcome="o" * 64)
     parameters = {f"{'p' * 50}{index}": "v" * 300 for index in range(100)}
     method = papers.METHOD.model_copy(
@@ -108,9 +107,10 @@ def test_who_asked_is_said_where_one_looks_for_it() -> None:
 
 def test_what_was_not_forgotten_or_has_no_reference_is_not_made_to_look_better() -> None:
     alone = papers.VERIFICATION.scores[0].model_copy(update={"reference": None})
-    scores = Verification(scores=(alone,), margin_points=3, forgotten="undetermined", useful="no")
+    unread = CanaryPart(absent="the client was not there to read them")
+    scores = Verification(scores=(alone,), canaries=unread, forgotten="undetermined", useful="no")
     html = render_page(verified(verification=scores), "receipt.json")
-    assert "Whether the client is forgotten as by retraining is undetermined." in html
+    assert "Undetermined: the client was not there to read them." in html
     assert "less useful than the stated margin allows" in html
     assert "nothing to compare with" in html
     assert 'class="verdict undetermined"' in html

@@ -54,7 +54,7 @@ def test_it_is_an_in_toto_statement_in_a_dsse_envelope(data: bytes) -> None:
     assert told["payloadType"] == "application/vnd.in-toto+json"
     payload = json.loads(b64decode(told["payload"]))
     assert payload["_type"] == "https://in-toto.io/Statement/v1"
-    assert payload["predicateType"] == "https://secede.dev/erasure/v1"
+    assert payload["predicateType"] == "https://secede.dev/erasure/v2"
     assert payload["subject"] == [{"name": "erased-model", "digest": {"sha256": papers.AFTER}}]
 
 

@@ -86,7 +86,7 @@ def unlike(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        (method(rung="retraining"), "the rung"),
+        (method(rung="server-side"), "the rung"),
         (method(name="retrain"), "the method"),
         (method(rounds=3), "the number of rounds"),
         (method(plan="7" * 64), "no such plan"),
@@ -120,7 +120,7 @@ def test_a_receipt_that_contradicts_its_ledger_is_refused(
         {"after": "7" * 64},
         {"rung": "retraining"},
         {"method": "retrain"},
-        {"forgotten": "no"},
+        {"forgotten": "undetermined"},
         {"useful": "no"},
     ],
 )

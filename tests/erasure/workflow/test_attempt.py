@@ -18,7 +18,7 @@ from secede.erasure.planning.options import EraseOptions
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
 from secede.erasure.workflow import erase, post_training
-from secede.erasure.workflow.measurement import ABSENT, ITSELF, NOT_SENT
+from secede.erasure.workflow.measurement import ABSENT, ITSELF
 from secede.errors import SilentError
 from secede.federation.simulator import Simulator
 from secede.simulation.backend import SimulatedBackend
@@ -37,7 +37,7 @@ def test_a_leaver_that_is_gone_is_erased_at_the_server(home: Home) -> None:
     )
     assert "local-step" not in small.way(home)
     told = small.told(home)
-    assert NOT_SENT in told["limits"]
+    assert ABSENT in told["limits"]
     assert told["method"]["tried_before"] == []
 
 
@@ -118,7 +118,7 @@ def test_a_shut_gate_escalates_and_retraining_is_its_own_comparison(home: Home) 
     assert [f.outcome for f in outcome.failures] == ["gate-failed", "gate-failed"]
     told = small.told(home)
     assert told["method"]["rounds"] == 4
-    assert told["verification"]["forgotten"] == "yes"
+    assert told["verification"]["forgotten"] == "by-construction"
     assert ITSELF in told["limits"]
 
 
@@ -126,7 +126,7 @@ def test_retraining_forgets_by_definition_and_nothing_is_compared_with_itself(ho
     ground = SimulatedBackend(home, gone=["site-0"])
     small.erase(home, small.receive(home).id, ground=ground, how=EraseOptions(max_server_rounds=0))
     told = small.told(home)["verification"]
-    assert (told["forgotten"], told["by_definition"]) == ("yes", True)
+    assert told["forgotten"] == "by-construction"
     assert not any(s["reference"]["model"] == "retrained" for s in told["scores"])
 
 

@@ -9,6 +9,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from secede.erasure.canonical_json import digest
+from secede.erasure.documents.canary_reading import (
+    CanaryCommitment,
+    CanaryPart,
+    CanaryReading,
+    CanaryRule,
+    Look,
+    SignedReading,
+)
 from secede.erasure.documents.data_commitment import commit_to_samples
 from secede.erasure.documents.ledger_rows import (
     START,
@@ -43,6 +51,7 @@ from secede.erasure.documents.receipt import (
     Statement,
     Verification,
 )
+from secede.erasure.documents.signed_reading import sign_reading
 from secede.erasure.receipts.verify import countersign_receipt, sign_receipt
 from secede.erasure.signing.keys import (
     PrivateKey,
@@ -140,18 +149,25 @@ def issue(ledger: Ledger, receipt: str, **changes: Any) -> Head:
         "after": AFTER,
         "rung": "local-step",
         "method": "projected-ascent",
-        "forgotten": "yes",
+        "forgotten": "no-trace-found",
         "useful": "yes",
     }
     return ledger.append(ReceiptBody(**{**told, **changes}), COMPLETED).head
 
 
+CANARIES_PLANTED = CanaryCommitment(
+    commitment=commit_to_samples([bytes([n]) for n in range(16)], bytes(32)),
+    kind="made-up",
+    copies=3,
+    share=0.02,
+)
 SCOPE = Scope(
     first_round=1,
     last_round=40,
     rounds=38,
     weight=0.2,
     commitment=commit_to_samples([b"one", b"two", b"three"], bytes(32)),
+    canaries=CANARIES_PLANTED,
 )
 METHOD = MethodPart(
     rung="local-step",
@@ -164,6 +180,40 @@ METHOD = MethodPart(
     rounds=2,
     retained=4,
 )
+
+
+def reading(
+    model: str, ranks: tuple[int, ...], wins: int, key: PrivateKey | None = None
+) -> SignedReading:
+    plain = CanaryReading(
+        federation="heart-study",
+        client=LEAVER,
+        request=REQUEST,
+        model=model,
+        root=CANARIES_PLANTED.commitment.root,
+        ranks=(ranks,),
+        wins=wins,
+        count=sum(ranks),
+    )
+    return sign_reading(plain, key or private(LEAVER))
+
+
+def canaries(after: str = AFTER, key: PrivateKey | None = None) -> CanaryPart:
+    return CanaryPart(
+        rule=CanaryRule(looks=7),
+        before=reading(BEFORE, (12, 3, 1, 0), 15, key),
+        looks=(
+            Look(
+                rung="local-step",
+                method="projected-ascent",
+                round=2,
+                after=reading(after, (4, 4, 5, 3), 9, key),
+            ),
+        ),
+    )
+
+
+CANARIES = canaries()
 VERIFICATION = Verification(
     scores=(
         Score(
@@ -196,8 +246,8 @@ VERIFICATION = Verification(
             ),
         ),
     ),
-    margin_points=3,
-    forgotten="yes",
+    forgotten="no-trace-found",
+    canaries=CANARIES,
     useful="yes",
 )
 
@@ -217,7 +267,11 @@ def statement(
     destroyed: tuple[Destroyed, ...] = DESTROYED,
     remaining: tuple[Remaining, ...] = REMAINING,
     further_limits: tuple[str, ...] = (),
+    after: str = AFTER,
+    leaver: PrivateKey | None = None,
 ) -> Statement:
+    if after != AFTER or leaver:
+        verification = verification.model_copy(update={"canaries": canaries(after, leaver)})
     predicate = Predicate(
         request=RequestPart(
             digest=REQUEST,
@@ -242,7 +296,7 @@ def statement(
                 steps=("local-step", "verified"),
             ),
         ),
-        models=Models(before=BEFORE, after=AFTER),
+        models=Models(before=BEFORE, after=after),
         destroyed=destroyed,
         remaining=remaining,
         costs=Costs(

@@ -8,7 +8,7 @@ from typing import Any
 from harness.paths import ROOT
 from secede.erasure.documents.receipt import PREDICATE_TYPE, Statement
 
-FILE = ROOT / "src" / "secede" / "erasure" / "schemas" / "erasure-v1.json"
+FILE = ROOT / "src" / "secede" / "erasure" / "schemas" / "erasure-v2.json"
 
 
 def schema_text() -> str:

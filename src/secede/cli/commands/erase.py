@@ -131,10 +131,11 @@ class EraseArguments:
     measure_at_leaver: Annotated[
         bool,
         typer.Option(
-            "--measure-at-leaver",
-            help="Send the erased model to the leaver, and ask for its accuracy there.",
+            "--measure-at-leaver/--no-measure-at-leaver",
+            help="Send the erased model to the leaver, which reads its canaries and counts its "
+            "right answers. Without it, whether a trace is left stays undetermined.",
         ),
-    ] = False
+    ] = True
     backups_until: Annotated[
         datetime | None,
         typer.Option(

@@ -14,7 +14,7 @@ from secede.cli.shared import Auditors, Json, Keys, ServerName, naming, print_js
 from secede.errors import ConfigError, TrustError
 
 if TYPE_CHECKING:
-    from secede.erasure import Acknowledgement, MethodPart, Signers, Verification, Verified
+    from secede.erasure import Acknowledgement, MethodPart, Predicate, Signers, Verified
 
 
 def verify(
@@ -227,7 +227,7 @@ def _print_receipt(path: Path, verified: Verified, key_id: str) -> None:
         "client": f"{receipt.request.client}, federation {receipt.request.federation}",
         "completed": f"{receipt.request.completed[:10]}, {describe_duration(receipt.request)}",
         "method": _method(receipt.method),
-        "forgotten": _forgotten(receipt.verification),
+        "forgotten": _forgotten(receipt),
         "useful": receipt.verification.useful,
         "model": "matches" if verified.model_checked else "not compared; give --model FILE",
         "ledger": ledger,
@@ -238,12 +238,12 @@ def _print_receipt(path: Path, verified: Verified, key_id: str) -> None:
     print(STANDING_LIMITS[0])
 
 
-def _forgotten(verification: Verification) -> str:
-    if verification.forgotten != "yes":
-        return verification.forgotten
-    if verification.by_definition:
-        return "yes, by definition: trained from scratch without the client"
-    return f"yes, within {verification.margin_points:g} points of retraining"
+def _forgotten(receipt: Predicate) -> str:
+    verification = receipt.verification
+    if verification.forgotten == "by-construction":
+        return "by construction: trained from scratch without the client"
+    reason = verification.canaries.judgement(receipt.models.after).reason
+    return f"{verification.forgotten.replace('-', ' ')}: {reason}"
 
 
 def _method(method: MethodPart) -> str:

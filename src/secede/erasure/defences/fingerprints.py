@@ -25,7 +25,6 @@ from torch import Tensor
 from secede import files
 from secede import state as states
 from secede.erasure.documents import SketchBody
-from secede.erasure.storage import Home
 from secede.errors import RecordError, StorageError
 from secede.federation.engine import OwnState, Update
 from secede.state import State
@@ -125,14 +124,15 @@ class Fingerprints:
 class ReplayDetector:
     """Detects updates of erased clients, and older ones of the leaver, that somebody sends again.
 
-    `last` is the leaver's last update, where the server has it, `older` are the digests of those
-    that it once had, the oldest first. `trainable` are the entries that training moves.
+    The fingerprints of old updates lie in `folder`. `last` is the leaver's last update, where the
+    server has it, `older` are the digests of those that it once had, the oldest first. `trainable`
+    are the entries that training moves.
     """
 
     def __init__(
-        self, home: Path, trainable: Collection[str], last: OwnState | None, older: Sequence[str]
+        self, folder: Path, trainable: Collection[str], last: OwnState | None, older: Sequence[str]
     ) -> None:
-        self._fingerprints = Fingerprints(Home(home).sketches("update"))
+        self._fingerprints = Fingerprints(folder)
         self._trainable, self._last, self._older = trainable, last, older
 
     def save(self) -> list[SketchBody]:

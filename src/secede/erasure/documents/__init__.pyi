@@ -1,3 +1,17 @@
+from .canary_reading import ABSENT as ABSENT
+from .canary_reading import MAX_CANARIES as MAX_CANARIES
+from .canary_reading import MAX_READING_BYTES as MAX_READING_BYTES
+from .canary_reading import NO_CANARIES as NO_CANARIES
+from .canary_reading import NOT_ASKED as NOT_ASKED
+from .canary_reading import UNSOUND as UNSOUND
+from .canary_reading import CanaryCommitment as CanaryCommitment
+from .canary_reading import CanaryPart as CanaryPart
+from .canary_reading import CanaryReading as CanaryReading
+from .canary_reading import CanaryRule as CanaryRule
+from .canary_reading import Look as Look
+from .canary_reading import SignedReading as SignedReading
+from .canary_reading import commit_to_canaries as commit_to_canaries
+from .canary_reading import new_reading as new_reading
 from .ledger_rows import MAX_NAMES as MAX_NAMES
 from .ledger_rows import MAX_ROW_BYTES as MAX_ROW_BYTES
 from .ledger_rows import START as START
@@ -63,3 +77,5 @@ from .request import sign_acknowledgement as sign_acknowledgement
 from .request import unverified_request as unverified_request
 from .request import verify_acknowledgement as verify_acknowledgement
 from .request import verify_request as verify_request
+from .signed_reading import check_reading as check_reading
+from .signed_reading import sign_reading as sign_reading

@@ -19,6 +19,7 @@ from secede.erasure.types import (
     Count,
     Digest,
     Document,
+    Forgotten,
     Name,
     Rung,
     Scalars,
@@ -146,7 +147,7 @@ class ReceiptBody(BodyOfRequest):
     after: Digest
     rung: Rung
     method: Name
-    forgotten: Verdict
+    forgotten: Forgotten
     useful: Verdict
 
 

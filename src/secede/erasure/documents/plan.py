@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from secede.erasure.canonical_json import digest, to_canonical
+from secede.erasure.documents.canary_reading import CanaryRule
 from secede.erasure.documents.ledger_rows import MAX_NAMES, PlanBody
 from secede.erasure.types import (
     Count,
@@ -61,7 +62,6 @@ class Margins(Document):
     per_class: Fraction = 0.1
     min_samples: Annotated[int, Field(ge=1)] = 30  # samples of a class that is judged
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    points: Annotated[float, Field(ge=0, le=100)] = 5.0  # from retraining, where there is one
 
 
 PositiveUnits = Annotated[float, Field(gt=0, le=100)]
@@ -99,11 +99,14 @@ class Plan(Document):
     guard: GuardLimits
     quorum: Fraction  # of the retained clients' samples that must take part; below, the next rung
     client_timeout: Seconds  # for one answer of a retained client
-    measure_at_leaver: bool  # how many of its own samples the new model gets right
+    measure_at_leaver: bool  # its canaries, and how many of its own samples the model gets right
     leaver_timeout: Seconds  # for one answer of the leaver
     wait_until: Timestamp | None  # for a silent leaver; None: the next rung at once
     backups_until: Timestamp | None
     single_updates: bool = True  # False: secure aggregation hides them
+    canary_rule: CanaryRule | None = (
+        None  # None: nobody is asked, or the client planted no canaries
+    )
     keep_unused_weights: bool = False  # after a local step, that the others' training does not use
 
     def content(self) -> bytes:

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from secede.erasure.canonical_json import digest, to_canonical
+from secede.erasure.documents.canary_reading import CanaryCommitment, CanaryPart
 from secede.erasure.documents.data_commitment import Commitment
 from secede.erasure.documents.ledger_rows import FederationBody, Head, RequestBody, Row, key_ids
 from secede.erasure.signing.keys import SERVER
@@ -20,6 +21,7 @@ from secede.erasure.types import (
     Count,
     Digest,
     Document,
+    Forgotten,
     Fraction,
     Name,
     Rung,
@@ -34,7 +36,7 @@ from secede.errors import TrustError
 
 RECEIPT_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE: Literal["https://in-toto.io/Statement/v1"] = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE: Literal["https://secede.dev/erasure/v1"] = "https://secede.dev/erasure/v1"
+PREDICATE_TYPE: Literal["https://secede.dev/erasure/v2"] = "https://secede.dev/erasure/v2"
 MAX_RECEIPT_BYTES = 256 * 1024  # signed; one takes about 10,000
 STANDING_LIMITS = (
     "This is evidence, not proof: it says what was measured and gives no formal guarantee.",
@@ -117,6 +119,7 @@ class Scope(Document):
     rounds: Count
     weight: Fraction
     commitment: Commitment | None = None
+    canaries: CanaryCommitment | None = None  # None: it planted none
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -241,24 +244,13 @@ class Score(Interval):
 
 
 class Verification(Document):
-    """The scores and both verdicts, which stay undetermined without a retrained model."""
+    """What the canaries say of the erased model, the scores, and both verdicts."""
 
     scores: Annotated[tuple[Score, ...], Field(min_length=1, max_length=64)]
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    margin_points: Annotated[float, Field(ge=0, le=100)]
-    forgotten: Verdict
-    by_definition: bool = False  # trained from scratch without the client
+    forgotten: Forgotten
+    canaries: CanaryPart
     useful: Verdict
-
-    @model_validator(mode="after")
-    def _check_verdict(self) -> Self:
-        compared = [s for s in self.scores if s.reference and s.reference.model == "retrained"]
-        if self.by_definition and self.forgotten != "yes":
-            raise ValueError("forgotten by definition, and yet not 'yes'")
-        measured = any(score.about == "leaver" for score in compared)
-        if self.forgotten == "yes" and not (self.by_definition or measured):
-            raise ValueError("forgotten 'yes' needs a score of the leaver beside retraining's")
-        return self
 
 
 class Predicate(Document):
@@ -289,6 +281,28 @@ class Predicate(Document):
         if BY_OPERATOR in self.limits:
             return f"the server's operator, on behalf of {client}"
         return client
+
+    @model_validator(mode="after")
+    def _check_forgotten(self) -> Self:
+        canaries, retrained = self.verification.canaries, self.method.rung == "retraining"
+        try:
+            judged = canaries.verdict(self.models.after)
+        except TrustError as error:
+            raise ValueError(str(error)) from None
+        expected = "by-construction" if retrained else judged
+        if self.verification.forgotten != expected:
+            raise ValueError(f"forgotten is {expected!r} by the rung and the readings")
+        about = (self.request.federation, self.request.client, self.request.digest)
+        for reading, model in canaries.readings(self.models.before, self.models.after):
+            if (reading.federation, reading.client, reading.request) != about:
+                raise ValueError("a reading is of another erasure")
+            committed = self.scope.canaries and self.scope.canaries.commitment
+            of = (reading.root, reading.count)
+            if not committed or of != (committed.root, committed.samples):
+                raise ValueError("a reading is of canaries that the client never committed to")
+            if model is not None and reading.model != model:
+                raise ValueError("a reading is of another model")
+        return self
 
     @model_validator(mode="after")
     def _check_deletions(self) -> Self:
@@ -325,7 +339,7 @@ class Statement(Document):
     )
     subject: Annotated[tuple[Subject, ...], Field(min_length=1, max_length=1)]
     predicate_type: Annotated[
-        Literal["https://secede.dev/erasure/v1"], Field(alias="predicateType")
+        Literal["https://secede.dev/erasure/v2"], Field(alias="predicateType")
     ] = PREDICATE_TYPE
     predicate: Predicate
 

@@ -42,7 +42,7 @@ class EraseOptions:
     guard: GuardLimits = field(default_factory=GuardLimits)
     quorum: float = 0.5  # of the retained clients' samples
     client_timeout: float = TIMEOUT  # for one answer of a retained client
-    measure_at_leaver: bool = False
+    measure_at_leaver: bool = True  # its canaries, and its accuracy: it is sent the new model
     backups_until: datetime | None = None
     keep_unused_weights: bool = False  # that the retained clients' training does not use
     accept_loss: str = ""  # why a retrained model may serve that lost more than the margin

@@ -139,8 +139,21 @@ def _leaver_notes(plan: Plan) -> Iterator[str]:
             "After the last round the leaver receives the new model and reports its accuracy on "
             "its own samples."
         )
+        yield _canary_note(plan)
     else:
         yield "The leaver does not get the new model; nothing is measured on its samples."
+
+
+def _canary_note(plan: Plan) -> str:
+    """Say what decides whether the leaver is forgotten."""
+    rule = plan.canary_rule
+    if rule is None:
+        return "It planted no canaries: whether a trace of it is left will stay undetermined."
+    return (
+        f"It also reads its canaries in the models before and after. A trace is found at "
+        f"p < {rule.level:g}; then the rung's remaining rounds are taken, as many again if that "
+        f"helped, and then the next rung. At most {rule.looks} looks."
+    )
 
 
 def _unused_weights_note(plan: Plan) -> str:

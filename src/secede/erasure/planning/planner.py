@@ -17,7 +17,7 @@ from torch import nn
 
 from secede import state as states
 from secede.erasure.backend import FederationBackend
-from secede.erasure.documents import Mean, Omitted, Plan, Request, Step
+from secede.erasure.documents import CanaryRule, Mean, Omitted, Plan, Request, Step
 from secede.erasure.planning.options import EraseOptions, parameters
 from secede.erasure.storage import Home, Model, ModelRegistry
 from secede.erasure.types import Rung, check_name, describe_errors, format_time
@@ -36,6 +36,7 @@ from secede.unlearning import (
 )
 from secede.unlearning import registry as methods
 
+LOOKS = 3  # at the canaries on a rung: when it is good enough, after its last round, after twice
 RUNGS: tuple[Rung, ...] = ("local-step", "server-side", "retraining")
 # Their rounds take each update by itself, so that no other mean can stand in.
 OWN_MEAN = ("orthogonal-descent", "rapid-retrain")
@@ -124,12 +125,23 @@ def _plan(
         quorum=options.quorum,
         client_timeout=options.client_timeout,
         measure_at_leaver=options.measure_at_leaver,
+        canary_rule=_canary_rule(backend, request.client, options, ladder),
         leaver_timeout=options.leaver_timeout,
         wait_until=format_time(now + options.wait) if options.wait else None,
         backups_until=format_time(options.backups_until) if options.backups_until else None,
         single_updates=situation.single_updates,
         keep_unused_weights=options.keep_unused_weights,
     )
+
+
+def _canary_rule(
+    backend: FederationBackend, client: str, options: EraseOptions, ladder: Sequence[Step]
+) -> CanaryRule | None:
+    """Return the rule of the canary test; None where nobody is asked, or none were planted."""
+    if not options.measure_at_leaver or backend.scope(client).canaries is None:
+        return None
+    rungs = sum(step.rung != "retraining" for step in ladder)
+    return CanaryRule(looks=LOOKS * rungs + 1)
 
 
 class _Rung(NamedTuple):

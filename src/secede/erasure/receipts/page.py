@@ -42,12 +42,12 @@ _RUNGS = {
     "retraining": "Retraining without the client",
 }
 _RETRAINED = "The model was retrained without the client: none of its updates went into it."
-_FORGOTTEN = {
-    "yes": "Measured within {margin:g} points of a model retrained without the client.",
-    "no": "Measured further than {margin:g} points from a model retrained without the client.",
-    "undetermined": "Whether the client is forgotten as by retraining is undetermined.",
+_MARKS = {
+    "by-construction": "retrained",
+    "no-trace-found": "no trace found",
+    "trace-found": "trace found",
+    "undetermined": "undetermined",
 }
-_MARKS = {"yes": "as retraining", "no": "not as retraining", "undetermined": "undetermined"}
 _USEFUL = {
     "yes": "The model stays useful within the stated margin.",
     "no": "The model is less useful than the stated margin allows.",
@@ -87,7 +87,7 @@ def render_page(verified: Verified, receipt_name: str) -> str:
         receipt=receipt,
         receipt_name=receipt_name,
         headline=_headline(receipt),
-        mark="retrained" if _is_retrained(receipt) else _MARKS[verification.forgotten],
+        mark=_MARKS[verification.forgotten],
         heading=scores_heading(verification.scores),
         trigger=_TRIGGERS[receipt.request.trigger],
         rung=_RUNGS[receipt.method.rung],
@@ -128,12 +128,11 @@ def _template() -> Template:
 def _headline(receipt: Predicate) -> str:
     """Return both verdicts in words."""
     verdicts = receipt.verification
-    forgotten = _FORGOTTEN[verdicts.forgotten].format(margin=verdicts.margin_points)
-    return f"{_RETRAINED if _is_retrained(receipt) else forgotten} {_USEFUL[verdicts.useful]}"
-
-
-def _is_retrained(receipt: Predicate) -> bool:
-    return receipt.method.rung == "retraining" and receipt.verification.forgotten == "yes"
+    by_construction = verdicts.forgotten == "by-construction"
+    forgotten = _RETRAINED
+    if not by_construction:
+        forgotten = verdicts.canaries.judgement(receipt.models.after).reason
+    return f"{forgotten} {_USEFUL[verdicts.useful]}"
 
 
 def scores_heading(scores: Sequence[Score]) -> str:

@@ -36,6 +36,7 @@ from secede.erasure.documents import (
     Row,
     Statement,
     TransitionBody,
+    check_reading,
     federation_part,
     summarise_destroyed,
 )
@@ -59,6 +60,7 @@ class Verified:
     server: str
     countersigned_by: tuple[str, ...]
     model_checked: bool
+    readings_signed: bool  # whether the leaver signed all readings of its canaries
     ledger: Head | None  # the end of the ledger that it was compared with
 
     def ledger_row(self) -> ReceiptBody:
@@ -119,12 +121,17 @@ def verify_receipt(
         )
     if model_digest is not None:
         _check_model(predicate.models, model_digest)
+    leaver = keys.get(predicate.request.client)
+    readings = predicate.verification.canaries.signed_readings
+    for reading in readings:
+        check_reading(reading, leaver)
     return Verified(
         statement=statement,
         digest=digest,
         server=server,
         countersigned_by=countersigners,
         model_checked=model_digest is not None,
+        readings_signed=leaver is not None and all(r.envelope is not None for r in readings),
         ledger=None if ledger is None else _check_ledger(predicate, digest, ledger),
     )
 

@@ -20,6 +20,7 @@ from .progress import ALLOWED as ALLOWED
 from .progress import TERMINAL as TERMINAL
 from .progress import Progress as Progress
 from .state_files import StateFiles as StateFiles
+from .transition_details import CANARIES_READ as CANARIES_READ
 from .transition_details import ESCALATED as ESCALATED
 from .transition_details import GUARDED as GUARDED
 from .transition_details import LEAVER as LEAVER
@@ -35,6 +36,7 @@ from .transition_details import SERVER_STEP as SERVER_STEP
 from .transition_details import UNDECIDED as UNDECIDED
 from .transition_details import VERIFIED as VERIFIED
 from .transition_details import BaselineCounts as BaselineCounts
+from .transition_details import CanariesDetails as CanariesDetails
 from .transition_details import ClassCounts as ClassCounts
 from .transition_details import ClosingDetails as ClosingDetails
 from .transition_details import EscalationDetails as EscalationDetails

@@ -3,6 +3,8 @@
     received → planned → local step → guarded → post-training, round by round → verified → promoted
                        ↘ server step (a rung without the leaver) ↗
     a rung that fails → escalated → the next rung, or rolled back if there is none
+    after the last round → canaries read, if the leaver has some: a trace leads to more rounds, or
+    to the next rung; else → verified
     retraining that lost accuracy → undecided → verified, once a person accepts that
 
 Everything is read from the journal alone: a process that resumes after a kill sees the same.
@@ -15,10 +17,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
-from secede.erasure.documents import LeftOut
+from secede.erasure.documents import LeftOut, Look, SignedReading
 from secede.erasure.storage.journal import Journal
 from secede.erasure.storage.journal_entries import Entry
 from secede.erasure.storage.transition_details import (
+    CANARIES_READ,
     ESCALATED,
     GUARDED,
     LOCAL_STEP,
@@ -32,6 +35,7 @@ from secede.erasure.storage.transition_details import (
     UNDECIDED,
     VERIFIED,
     BaselineCounts,
+    CanariesDetails,
     ComputedDetails,
     EscalationDetails,
     Exchange,
@@ -56,8 +60,17 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     LOCAL_STEP: (GUARDED, ESCALATED, PLANNED, REFUSED),
     SERVER_STEP: (POST_TRAINING, ESCALATED, PLANNED, REFUSED),
     GUARDED: (POST_TRAINING, ESCALATED, PLANNED, REFUSED),
-    POST_TRAINING: (POST_TRAINING, VERIFIED, UNDECIDED, ESCALATED, PLANNED, REFUSED),
-    UNDECIDED: (VERIFIED, ESCALATED, PLANNED, REFUSED),
+    POST_TRAINING: (
+        POST_TRAINING,
+        CANARIES_READ,
+        VERIFIED,
+        UNDECIDED,
+        ESCALATED,
+        PLANNED,
+        REFUSED,
+    ),
+    CANARIES_READ: (POST_TRAINING, VERIFIED, ESCALATED, PLANNED, REFUSED),
+    UNDECIDED: (CANARIES_READ, VERIFIED, ESCALATED, PLANNED, REFUSED),
     ESCALATED: (LOCAL_STEP, SERVER_STEP, ESCALATED, ROLLED_BACK, PLANNED, REFUSED),
     VERIFIED: (PROMOTED, PLANNED, REFUSED, ROLLED_BACK),
     PROMOTED: (),
@@ -158,6 +171,29 @@ class Progress:
         return _details(RoundDetails, self.this_rung)
 
     @property
+    def canary_readings(self) -> tuple[CanariesDetails, ...]:
+        """What the canaries said on this rung, look by look."""
+        return _details(CanariesDetails, self.this_rung)
+
+    @property
+    def canaries_before(self) -> SignedReading | None:
+        """What the canaries said in the model from before, since the plan."""
+        every = _details(CanariesDetails, self.since_plan)
+        return next((each.before for each in every if each.before), None)
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """All looks at the canaries since the plan."""
+        every = _details(CanariesDetails, self.since_plan)
+        return tuple(each.look for each in every if each.look)
+
+    @property
+    def accepted(self) -> UndecidedDetails | None:
+        """What retraining lost on this rung, if a person had to accept it."""
+        undecided = _details(UndecidedDetails, self.this_rung)
+        return undecided[-1] if undecided else None
+
+    @property
     def verification(self) -> VerificationDetails:
         """What was measured at the end of this rung."""
         return self._last_of(VerificationDetails, "verification")
@@ -229,7 +265,7 @@ class Progress:
 
 
 def _exchanges(transitions: Sequence[Transition]) -> Iterator[Exchange]:
-    kinds = (StartDetails, RoundDetails, EscalationDetails, VerificationDetails)
+    kinds = (StartDetails, RoundDetails, CanariesDetails, EscalationDetails, VerificationDetails)
     for transition in transitions:
         if isinstance(transition.details, kinds) and transition.details.exchange is not None:
             yield transition.details.exchange

@@ -13,12 +13,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
-from secede.erasure.documents import LeftOut, Scope, Software, Verification
+from secede.erasure.canonical_json import digest
+from secede.erasure.documents import LeftOut, Look, Scope, SignedReading, Software, Verification
 from secede.erasure.storage.journal_entries import TransitionRow
 from secede.erasure.types import (
     Count,
     Digest,
     Document,
+    Forgotten,
     Name,
     Number,
     Rung,
@@ -30,7 +32,8 @@ from secede.federation.cost import Cost
 
 RECEIVED, PLANNED, REFUSED = "received", "planned", "refused"
 LOCAL_STEP, SERVER_STEP, GUARDED = "local-step", "server-step", "guarded"
-POST_TRAINING, ESCALATED, VERIFIED = "post-training", "escalated", "verified"
+POST_TRAINING, CANARIES_READ = "post-training", "canaries-read"
+ESCALATED, VERIFIED = "escalated", "verified"
 UNDECIDED, PROMOTED, ROLLED_BACK = "undecided", "promoted", "rolled-back"
 
 LEAVER: Literal["leaver"] = "leaver"
@@ -261,6 +264,39 @@ class RoundDetails(ComputedDetails):
         return scalars | (self.unused_weights.scalars() if self.unused_weights else {})
 
 
+class CanariesDetails(TransitionDetails):
+    """The leaver was asked to read its canaries in a rung's model, and what that says."""
+
+    state: ClassVar[str] = CANARIES_READ
+    ledger_fields = frozenset({"round"})
+    plan: Digest
+    model: Digest
+    round: Count
+    before: SignedReading | None  # None: an earlier look has it, or nobody could read
+    look: Look | None
+    absent: str | None  # why a reading is missing
+    verdict: Forgotten
+    reason: str
+    exchange: Exchange
+
+    @property
+    def ledger_model(self) -> str | None:
+        """The digest of the model that was read."""
+        return self.model
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return the verdict, the counts that it follows from, and a digest of the readings."""
+        scalars = super().scalars() | {"verdict": self.verdict, **self.exchange.scalars()}
+        after = self.look.after if self.look else None
+        for name, signed in (("before", self.before), ("after", after)):
+            if signed is not None:
+                counts = signed.reading.counts()
+                scalars[f"mean_rank_{name}"] = counts.ranks.mean
+                scalars[f"wins_{name}"] = counts.wins
+                scalars[f"reading_{name}"] = digest(signed.model_dump(mode="json"))
+        return scalars
+
+
 class EscalationDetails(TransitionDetails):
     """A rung was given up; `outcome` is the kind of reason, `next_rung` None after the last one."""
 
@@ -353,6 +389,7 @@ _MODELS: dict[str, type[TransitionDetails]] = {
         ServerStepDetails,
         GuardDetails,
         RoundDetails,
+        CanariesDetails,
         EscalationDetails,
         UndecidedDetails,
         VerificationDetails,

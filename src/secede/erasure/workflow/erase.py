@@ -39,6 +39,7 @@ from secede.erasure.planning.plan_table import plan_text
 from secede.erasure.planning.planner import fault_of_mean, plan_for
 from secede.erasure.signing.keys import PrivateKey, PublicKey
 from secede.erasure.storage import (
+    CANARIES_READ,
     ESCALATED,
     GUARDED,
     LOCAL_STEP,
@@ -332,6 +333,7 @@ _STEPS: Mapping[str, Callable[[ErasureSession], None]] = {
     GUARDED: post_training.begin,
     SERVER_STEP: post_training.begin,
     POST_TRAINING: post_training.proceed,
+    CANARIES_READ: post_training.heed_canaries,
     UNDECIDED: post_training.decide,
     VERIFIED: promotion.promote,
 }

@@ -1,7 +1,7 @@
 """The final measurement: by the retained clients, the leaver if it is there, and the server.
 
-Without a model retrained without the leaver nobody can say that the result forgot as retraining
-would: the answer stays open then, and the receipt says so.
+Whether the client is forgotten is what its canaries say (`canary_test.py`), or holds by
+construction after retraining; the scores stand beside it.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from dataclasses import dataclass
 from secede import state as states
 from secede.erasure.defences import gate, reply_checks
 from secede.erasure.defences.gate import Counts
-from secede.erasure.documents import LeftOut, Reference, Score, Verification
+from secede.erasure.documents import CanaryPart, LeftOut, Reference, Score, Verification
 from secede.erasure.receipts import client_scope
 from secede.erasure.storage import (
     BaselineCounts,
     ClassCounts,
     GateResult,
     RoundDetails,
-    UndecidedDetails,
     UnusedWeights,
     VerificationDetails,
 )
-from secede.erasure.types import Verdict
+from secede.erasure.types import Forgotten, Verdict
 from secede.erasure.workflow.checked_engine import Participants
 from secede.erasure.workflow.session import ErasureSession
 from secede.errors import SecedeError, StateError
@@ -39,11 +38,13 @@ ITSELF = (
     "definition and was not measured."
 )
 NOTHING = (
-    "No model retrained without the client was there to compare with: whether this one forgot as "
-    "retraining would stays undetermined."
+    "No model retrained without the client was there to compare with: what is said of forgetting "
+    "rests on the client's canaries alone."
 )
 LOST = "Retraining is not shown to keep accuracy within the margins: {reason}."
 ACCEPTED = "A person accepted this: {reason}"
+UNSIGNED = "The client has no key that it signs with: its readings of the canaries are unsigned."
+SHOWN = "The client was sent the new model, to measure on its own premises."
 ABSENT = "The client was not there to measure on its own samples."
 RETURNED = (
     "No round of post-training was needed: the model in service is the state that the client "
@@ -99,7 +100,7 @@ class UnmeasurableError(SecedeError):
     """A model whose answers cannot be measured."""
 
 
-def verify(session: ErasureSession) -> None:
+def verify(session: ErasureSession, canaries: CanaryPart) -> None:
     """Measure the last round's model and write the scores into the journal.
 
     UnmeasurableError if it cannot answer the server's samples, whatever clients counted.
@@ -117,6 +118,9 @@ def verify(session: ErasureSession) -> None:
     measured = _at_leaver(session, before, after)
     limits = _limits(session, baseline)
     limits += [measured.limit] if measured.limit else []
+    limits += _canary_limits(canaries)
+    verdict = canaries.verdict(last.model)
+    judged: Forgotten = "by-construction" if step.rung == "retraining" else verdict
     limits += session.backend.limits(plan.client)
     scores = [
         score_beside_reference("usefulness", AT_OTHERS, new, old, plan.margins.level),
@@ -127,7 +131,6 @@ def verify(session: ErasureSession) -> None:
     useful: Verdict = (
         "yes" if loss.high <= margin else "no" if loss.low > margin else "undetermined"
     )
-    retrained = step.rung == "retraining"
     scope = session.backend.scope(plan.client)
     session.advance(
         VerificationDetails(
@@ -140,9 +143,8 @@ def verify(session: ErasureSession) -> None:
             verification=Verification(
                 scores=tuple(scores),
                 level=plan.margins.level,
-                margin_points=plan.margins.points,
-                forgotten="yes" if retrained else "undetermined",
-                by_definition=retrained,
+                forgotten=judged,
+                canaries=canaries,
                 useful=useful,
             ),
             limits=tuple(limits),
@@ -162,8 +164,8 @@ def _limits(session: ErasureSession, baseline: BaselineCounts) -> list[str]:
     first, last = progress.rounds[0], progress.rounds[-1]
     is_local = step.rung == "local-step"
     limits = [ITSELF if step.rung == "retraining" else NOTHING]
-    if isinstance(progress.last.details, UndecidedDetails):
-        limits.append(LOST.format(reason=progress.last.details.reason))
+    if progress.accepted is not None:
+        limits.append(LOST.format(reason=progress.accepted.reason))
         limits.append(ACCEPTED.format(reason=session.accepted_loss))
     if is_local and not last.round:
         limits.append(RETURNED)
@@ -186,6 +188,12 @@ def _limits(session: ErasureSession, baseline: BaselineCounts) -> list[str]:
     if left_out or not last.round:
         limits.append(STALE)
     return limits
+
+
+def _canary_limits(canaries: CanaryPart) -> list[str]:
+    """Say who signed the readings, and what the client saw."""
+    unsigned = any(each.envelope is None for each in canaries.signed_readings)
+    return [UNSIGNED] * unsigned + [SHOWN] * bool(canaries.looks)
 
 
 def _unused_limits(unused: Sequence[UnusedWeights]) -> list[str]:

@@ -22,6 +22,7 @@ from secede.erasure.canonical_json import digest
 from secede.erasure.defences import gate, unused_weights
 from secede.erasure.defences.gate import Counts
 from secede.erasure.defences.reply_checks import MALFORMED, WRONG_SAMPLES
+from secede.erasure.documents import CanaryPart
 from secede.erasure.storage import (
     BaselineCounts,
     ClassCounts,
@@ -30,6 +31,7 @@ from secede.erasure.storage import (
     UndecidedDetails,
     UnusedWeights,
 )
+from secede.erasure.workflow import canary_test
 from secede.erasure.workflow.attempt import escalate, or_escalate, run_method
 from secede.erasure.workflow.checked_engine import Participants, with_checked_replies
 from secede.erasure.workflow.measurement import (
@@ -172,20 +174,40 @@ def proceed(session: ErasureSession) -> None:
         else:
             escalate(session, "gate-failed", reason + _removed(progress.rounds))
     else:
-        _verify(session)
+        _judge(session)
 
 
 def decide(session: ErasureSession) -> None:
     """Go on with a retrained model that lost accuracy; LossError until a person accepts that."""
     if not session.accepted_loss:
         session.progress.check_decided()
-    _verify(session)
+    _judge(session)
 
 
-def _verify(session: ErasureSession) -> None:
+def heed_canaries(session: ErasureSession) -> None:
+    """Do what follows from a reading: verify, take more rounds, or give the rung up."""
+    progress, step = session.progress, session.step
+    last = progress.canary_readings[-1]
+    if last.verdict != "trace-found" or step.rung == "retraining":
+        _verify(session, canary_test.part(session, progress.looks, last.absent))
+    elif (canary_test.rounds_wanted(progress, step.max_rounds) or 0) > last.round:
+        _train_round(session, progress.rounds[-1])
+    else:
+        escalate(session, "trace-found", last.reason)
+
+
+def _judge(session: ErasureSession) -> None:
+    """Let the leaver read its canaries in the last model; verify at once if it has none."""
+    if session.plan.canary_rule is None:
+        _verify(session, canary_test.part(session, (), None))
+    else:
+        canary_test.read(session)
+
+
+def _verify(session: ErasureSession, canaries: CanaryPart) -> None:
     """Measure the last model; one that cannot be measured gives the rung up."""
     try:
-        verify(session)
+        verify(session, canaries)
     except UnmeasurableError as error:
         escalate(session, "broken", str(error))
 
@@ -299,6 +321,9 @@ def _is_enough(session: ErasureSession) -> bool:
     """Return whether no more round is to be taken on this rung."""
     rounds, baseline, step = session.progress.rounds, session.progress.baseline, session.step
     last = rounds[-1]
+    wanted = canary_test.rounds_wanted(session.progress, step.max_rounds)
+    if wanted is not None:
+        return last.round >= wanted
     if last.round >= step.max_rounds:
         return True
     if last.round < step.min_rounds or baseline is None:

@@ -30,6 +30,7 @@ from secede.erasure.storage import (
     LEAVER,
     RETAINED,
     TERMINAL,
+    CanariesDetails,
     ClosingDetails,
     EscalationDetails,
     Holder,
@@ -183,7 +184,7 @@ class ErasureSession:
         """Return what recognises old updates, those of the leaver among them."""
         client = self.plan.client
         last, digests = self.backend.last_update(client), self.backend.recorded_digests(client)
-        return ReplayDetector(self.home.path, self.trainable, last, digests)
+        return ReplayDetector(self.home.sketches("update"), self.trainable, last, digests)
 
     def engine_numbers(self, names: tuple[str, ...]) -> list[int]:
         """Return clients' numbers in the engine."""
@@ -255,7 +256,8 @@ class ErasureSession:
         if isinstance(details, EscalationDetails) and details.next_rung is not None:
             yield self.plan_of(details.plan).body(details.next_rung)
         if isinstance(
-            details, StartDetails | RoundDetails | EscalationDetails | VerificationDetails
+            details,
+            StartDetails | RoundDetails | CanariesDetails | EscalationDetails | VerificationDetails,
         ):
             for sent in details.exchange.sent if details.exchange else ():
                 yield from self._delivered(transition.number, details.plan, sent)
@@ -287,6 +289,8 @@ def describe(details: TransitionDetails, name: str) -> str:
     """Return the log line of a transition that is called `name`."""
     if isinstance(details, RoundDetails):
         return f"{name} round {details.round}{_describe_round(details)}"
+    if isinstance(details, CanariesDetails):
+        return f"{name}: {details.verdict.replace('-', ' ')}"
     if isinstance(details, ClosingDetails):
         return name  # the command logs the outcome, and why
     if isinstance(details, EscalationDetails):

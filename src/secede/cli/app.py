@@ -20,7 +20,6 @@ from secede.cli.commands import (
     federation,
     flower,
     ledger,
-    lineage,
     lists,
     request,
     requests,
@@ -73,7 +72,7 @@ PANELS: dict[str, tuple[typer.Typer | Callable[..., None], ...]] = {
         verify.verify,
         verify.countersign,
         ledger.group,
-        lineage.lineage,
+        ledger.lineage,
         commitment.group,
     ),
 }

@@ -7,7 +7,7 @@ import pytest
 
 from harness.erasure import papers
 from harness.flower.small import Federation
-from secede.cli.commands.lineage import lineage
+from secede.cli.commands.ledger import lineage
 from secede.erasure.storage.model_registry import Candidate, ModelRegistry
 from secede.errors import ConfigError
 

@@ -46,6 +46,10 @@ GROUPED = (
     "commitment verify",
     "commitment prove",
     "commitment verify-proof",
+    "canaries power",
+    "canaries read",
+    "canaries export",
+    "canaries keygen",
 )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from secede.audit import Ranks, Reading
 from secede.canaries.canary import Canaries, Canary
 from secede.errors import ConfigError, StateError
 from secede.models.evaluation import evaluating
@@ -35,6 +36,11 @@ class CanaryCounts:
     count: int
     ranks: tuple[tuple[int, tuple[int, ...]], ...]
     wins: int
+
+    def reading(self) -> Reading:
+        """Return the counts as the test takes them."""
+        ranks = Ranks(tuple(histogram for _, histogram in self.ranks))
+        return Reading(ranks=ranks, wins=self.wins, count=self.count)
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

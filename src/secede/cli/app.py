@@ -14,6 +14,7 @@ from typer import core, main
 
 from secede import __version__, files, logs
 from secede.cli.commands import (
+    canaries,
     client,
     commitment,
     erase,
@@ -74,6 +75,7 @@ PANELS: dict[str, tuple[typer.Typer | Callable[..., None], ...]] = {
         ledger.group,
         ledger.lineage,
         commitment.group,
+        canaries.group,
     ),
 }
 

@@ -16,7 +16,9 @@ from .documents.canary_reading import CanaryCommitment as CanaryCommitment
 from .documents.canary_reading import CanaryPart as CanaryPart
 from .documents.canary_reading import CanaryReading as CanaryReading
 from .documents.canary_reading import CanaryRule as CanaryRule
+from .documents.canary_reading import CommittedCanaries as CommittedCanaries
 from .documents.canary_reading import SignedReading as SignedReading
+from .documents.canary_reading import check_canaries as check_canaries
 from .documents.canary_reading import commit_to_canaries as commit_to_canaries
 from .documents.canary_reading import new_reading as new_reading
 from .documents.data_commitment import MAX_PROOF_BYTES as MAX_PROOF_BYTES

@@ -19,7 +19,7 @@ from torch import nn
 
 from secede import __version__, files
 from secede import state as states
-from secede.canaries import read
+from secede.canaries import Canaries, read
 from secede.data import Samples
 from secede.erasure import (
     Counts,
@@ -210,6 +210,15 @@ class HomeEngine:
 def client_samples(home: Home, name: str) -> Samples:
     """Return a client's samples, from the home's recipe."""
     return Recipe.load(home).build(home).engine.clients[home.federation.client(name).number]
+
+
+def client_canaries(home: Home, name: str) -> tuple[Canaries, Callable[[State], nn.Module]]:
+    """Return a client's canaries, from its salt, and what makes a model of a state."""
+    federation = Recipe.load(home).build(home)
+    planted = federation.canaries.get(home.federation.client(name).number)
+    if planted is None:
+        raise ConfigError(f"{name!r} planted no canaries, or the salt at its site is gone")
+    return planted.canaries, federation.engine.model
 
 
 class SimulatedBackend(FederationBackend):

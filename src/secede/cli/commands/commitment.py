@@ -20,7 +20,7 @@ from secede.cli.shared import (
 from secede.errors import ConfigError, SecedeError, TrustError
 
 if TYPE_CHECKING:
-    from secede.erasure import Commitment, Home, Signers
+    from secede.erasure import Commitment, Home, Predicate, Signers
 
 HomeArgument = Annotated[Path, typer.Argument(metavar="HOME", help="Home folder.")]
 Client = Annotated[str, typer.Argument(help="Name of the client.")]
@@ -150,16 +150,16 @@ def verify_proof(
     print(f"root {commitment.root}, {commitment.samples:,} samples")
 
 
-def _read_commitment(
-    path: Path, client: str, signers: Signers, server: str = "server", home: Home | None = None
-) -> Commitment:
-    """Return the commitment in a valid receipt about `client`, or in that of a folder.
-
-    With `home`, it must be about its federation.
-    """
+def read_receipt(
+    path: Path, client: str | None, signers: Signers, server: str = "server"
+) -> Predicate:
+    """Return a valid receipt, about `client` if it is given; of a folder the last one about it."""
     from secede.erasure import MAX_RECEIPT_BYTES, read_bounded, verify_receipt
 
-    path = _last_receipt(path, client) if path.is_dir() else path
+    if path.is_dir():
+        if client is None:
+            raise ConfigError(f"{path} is a folder: give a receipt's file, or --client")
+        path = _last_receipt(path, client)
     with naming(path):
         verified = verify_receipt(
             read_bounded(path, MAX_RECEIPT_BYTES),
@@ -168,8 +168,19 @@ def _read_commitment(
             server=server,
         )
     receipt = verified.statement.predicate
-    if receipt.request.client != client:
+    if client is not None and receipt.request.client != client:
         raise ConfigError(f"{path} is about {receipt.request.client!r}, not {client!r}")
+    return receipt
+
+
+def _read_commitment(
+    path: Path, client: str, signers: Signers, server: str = "server", home: Home | None = None
+) -> Commitment:
+    """Return the commitment in a valid receipt about `client`, or in that of a folder.
+
+    With `home`, it must be about its federation.
+    """
+    receipt = read_receipt(path, client, signers, server)
     if home is not None:
         said = (receipt.request.federation, receipt.federation.server)
         if said != (home.federation.name, home.server_id):

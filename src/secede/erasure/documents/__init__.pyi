@@ -8,8 +8,10 @@ from .canary_reading import CanaryCommitment as CanaryCommitment
 from .canary_reading import CanaryPart as CanaryPart
 from .canary_reading import CanaryReading as CanaryReading
 from .canary_reading import CanaryRule as CanaryRule
+from .canary_reading import CommittedCanaries as CommittedCanaries
 from .canary_reading import Look as Look
 from .canary_reading import SignedReading as SignedReading
+from .canary_reading import check_canaries as check_canaries
 from .canary_reading import commit_to_canaries as commit_to_canaries
 from .canary_reading import new_reading as new_reading
 from .ledger_rows import MAX_NAMES as MAX_NAMES

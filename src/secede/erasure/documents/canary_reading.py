@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from secede.audit import CanaryRule as Rule
 from secede.audit import Judgement, Ranks, judge
 from secede.audit import Reading as Counts
+from secede.erasure.canonical_json import parse_document
 from secede.erasure.documents.data_commitment import Commitment, commit_to_samples
 from secede.erasure.types import Count, Digest, Document, Forgotten, Fraction, Name, Rung, Text
 from secede.errors import DataError, TrustError
@@ -41,6 +42,20 @@ class CanaryCommitment(Document):
     kind: Name
     copies: Positive  # of each canary among its training samples
     share: Fraction  # of its training samples that canaries take
+
+
+class CommittedCanaries(Document):
+    """The file that says which commitment a client's canaries belong to; it gives none away."""
+
+    version: Literal[1] = 1
+    federation: Name
+    client: Name
+    canaries: CanaryCommitment
+
+    @classmethod
+    def read(cls, data: bytes) -> CommittedCanaries:
+        """Return the commitment in a file; TrustError if it is none."""
+        return parse_document(cls, data, MAX_READING_BYTES, "a commitment to canaries")
 
 
 class CanaryReading(Document):
@@ -80,6 +95,12 @@ def commit_to_canaries(
     commitment = commit_to_samples(rows, secret)
     share = copies * commitment.samples / samples
     return CanaryCommitment(commitment=commitment, kind=kind, copies=copies, share=share)
+
+
+def check_canaries(rows: Iterable[bytes], secret: bytes, root: str) -> None:
+    """Raise TrustError unless `root` was committed to with these canaries, `rows`."""
+    if commit_to_samples(rows, secret).root != root:
+        raise TrustError("these are not the canaries that were committed to: their root differs")
 
 
 def new_reading(

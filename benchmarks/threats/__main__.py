@@ -1,7 +1,7 @@
-"""All tables of docs/threats.md, one after another: python -m benchmarks.threats
+"""All tables of docs/threats.md and docs/evidence.md: python -m benchmarks.threats
 
 Each is measured in a process of its own and kept in a folder once it is finished; a second run
-measures what is missing. `--check` says where docs/threats.md has other numbers.
+measures what is missing. `--check` says where the pages have other numbers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 DOCUMENT = _ROOT / "docs" / "threats.md"
+EVIDENCE = _ROOT / "docs" / "evidence.md"  # the tables of canaries
 # The modules, the quickest first, with what is known of their time on two cores.
 TABLES: dict[str, str] = {
     "gate_margins": "seconds",
@@ -26,6 +27,8 @@ TABLES: dict[str, str] = {
     "usefulness": "some minutes",
     "workflow_attacks": "some minutes",
     "honest_leavers": "some minutes",
+    "canary_lies": "some minutes",
+    "canaries": "half an hour",
     "trigger_positions": "a quarter of an hour or more",
 }
 _SHOWN = 5  # rows that differ
@@ -47,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--force", action="store_true", help="measure finished ones again")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="the tables, and how long they take")
-    what.add_argument("--check", action="store_true", help="compare with docs/threats.md")
+    what.add_argument("--check", action="store_true", help="compare with the pages")
     asked = parser.parse_args(argv)
     names = [name for name in TABLES if asked.only is None or name in asked.only]
     if asked.list:
@@ -106,8 +109,9 @@ def expected(folder: Path, name: str) -> str:
 
 
 def check(folder: Path, names: Sequence[str]) -> int:
-    """Say where finished tables and docs/threats.md differ; return 1 if they do."""
-    documented, differ = list(parsed(DOCUMENT.read_text())), False
+    """Say where finished tables and the pages differ; return 1 if they do."""
+    pages = (DOCUMENT.read_text(), EVIDENCE.read_text())
+    documented, differ = [table for page in pages for table in parsed(page)], False
     for name in names:
         path = folder / f"{name}.md"
         if not path.exists():
@@ -116,7 +120,7 @@ def check(folder: Path, names: Sequence[str]) -> int:
         for table in parsed(path.read_text()):
             found = nearest(table, documented)
             if found is None:
-                print(f"{name}: docs/threats.md has no table of these columns: {table.columns}")
+                print(f"{name}: no page has a table of these columns: {table.columns}")
                 differ = True
                 continue
             lines = list(differences(table, found))

@@ -2,7 +2,7 @@
 
 Five clients of 1,500 embedded MNIST images each plant ten made-up canaries of ten candidates;
 ten rounds of batches of 32 at a learning rate of 0.02; two seeds. Other data, networks, rounds and
-numbers of clients give other rates: `python -m benchmarks.canary_effect` prints these. Imports no torch.
+numbers of clients give other rates; `python -m benchmarks.canary_effect` prints these. No torch.
 """
 
 from __future__ import annotations

@@ -140,9 +140,7 @@ def test_what_is_sealed_opens_for_its_auditor_federation_and_client_alone(
 ) -> None:
     keys = [told("keygen", name, "--folder", tmp_path) for name in ("auditor", "other")]
     assert Path(keys[0]["private"]).stat().st_mode & 0o777 == 0o600
-    assert "exists and is not replaced" in str(
-        refused("keygen", "auditor", "--folder", tmp_path)
-    )
+    assert "exists and is not replaced" in str(refused("keygen", "auditor", "--folder", tmp_path))
     sealed = tmp_path / "site-0.sealed"
     client, public = ("--client", "site-0"), ("--for", keys[0]["public"])
     told("export", "--home", home.path, *client, *public, "--out", sealed)

@@ -9,9 +9,9 @@ LINE_LENGTH = 300  # characters of a log line, and of a limitation in a receipt
 _REST_LENGTH = 20  # of these, for how many more names there are
 
 
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun, as in "1 seed" and "3 seeds"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """Return a count with its noun, as in "1 seed" and "3 seeds"; `many` if that is no -s."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {many or noun + 's'}"
 
 
 def format_bytes(count: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from secede.erasure.types import Name, Text, check_name
+from secede.erasure.types import Name, Text, check_name, check_text
 from secede.errors import ConfigError
 
 INVISIBLE = {
@@ -57,3 +57,10 @@ def test_no_client_is_called_like_a_folder_or_a_hidden_file(name: str) -> None:
 @pytest.mark.parametrize("name", ["site-1", "a.b", "n:1", "x" * 64, "_", "0."])
 def test_other_names_stay(name: str) -> None:
     assert check_name(name) == TypeAdapter(Name).validate_python(name) == name
+
+
+def test_a_line_for_people_is_checked_before_it_is_written() -> None:
+    assert check_text("University Hospital North") == "University Hospital North"
+    for text in ("", "two\nlines", "x" * 301, "turned \u202eround"):
+        with pytest.raises(ConfigError, match=r"contact .* cannot be used"):
+            check_text(text, "contact")

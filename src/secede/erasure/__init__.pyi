@@ -66,7 +66,10 @@ from .planning.options import method_of as method_of
 from .planning.options import options_from_json as options_from_json
 from .planning.options import options_to_json as options_to_json
 from .planning.plan_table import plan_table as plan_table
-from .receipts.page import describe_duration as describe_duration
+from .receipts.answers import describe_duration as describe_duration
+from .receipts.answers import show_p as show_p
+from .receipts.canary_rows import CanaryRow as CanaryRow
+from .receipts.canary_rows import canary_rows as canary_rows
 from .receipts.page import write_page as write_page
 from .receipts.verify import Verified as Verified
 from .receipts.verify import countersign_receipt as countersign_receipt
@@ -109,6 +112,7 @@ from .types import Name as Name
 from .types import Setting as Setting
 from .types import Timestamp as Timestamp
 from .types import check_name as check_name
+from .types import check_text as check_text
 from .types import describe_errors as describe_errors
 from .types import format_time as format_time
 from .types import is_name as is_name

@@ -16,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    TypeAdapter,
     ValidationError,
 )
 
@@ -87,6 +88,7 @@ Text = Annotated[
     ),
     AfterValidator(_check_visible),
 ]
+_TEXT: TypeAdapter[str] = TypeAdapter(Text)
 Count = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
 Integer = Annotated[int, Field(ge=-MAX_SAFE_INTEGER, le=MAX_SAFE_INTEGER)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -115,6 +117,17 @@ def check_name(name: str, what: str = "name") -> str:
             "the first no dot"
         )
     return name
+
+
+def check_text(text: str, what: str = "text") -> str:
+    """Return `text` if a document may have it as a line for people."""
+    try:
+        return str(_TEXT.validate_python(text))
+    except ValidationError:
+        raise ConfigError(
+            f"{what} {printable(text[:80])!r} cannot be used: expected 1 to 300 visible characters "
+            "in one line"
+        ) from None
 
 
 def describe_errors(error: ValidationError) -> str:

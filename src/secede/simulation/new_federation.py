@@ -27,6 +27,7 @@ from secede.erasure import (
     Scope,
     bind_federation,
     check_name,
+    check_text,
     commit_to_canaries,
     commit_to_samples,
     delivered_rows,
@@ -54,9 +55,17 @@ def create_federation(
     seed: int = 0,
     search: Path | None = None,
     now: datetime,
+    controller: str | None = None,
+    contact: str | None = None,
 ) -> Home:
-    """Train the federation of `config` and register it in the folder `path`."""
+    """Train the federation of `config` and register it in the folder `path`.
+
+    `controller` is who is responsible for the data, and `contact` whom to ask, for receipts.
+    """
     check_name(name, "federation")
+    for text, what in ((controller, "controller"), (contact, "contact")):
+        if text is not None:
+            check_text(text, what)
     # A live federation has a log of its rounds before its first erasure makes it a home.
     if any((path / file).exists() for file in ("federation.json", "rounds.jsonl")):
         raise ConfigError(f"{path} is a federation's home already: take another folder")
@@ -77,7 +86,14 @@ def create_federation(
     _make_keys(home, names)
     clients = _clients(home, federation, names, config.training.rounds)
     recipe_digest = files.digest(path / "recipe.json")
-    record = Record(name=name, run=name, clients=clients, recipe=recipe_digest)
+    record = Record(
+        name=name,
+        run=name,
+        clients=clients,
+        recipe=recipe_digest,
+        controller=controller,
+        contact=contact,
+    )
     _register(home, record, names, state, config.training.rounds, now)
     home.save_federation(record)
     return home

@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from harness import tiny
+from harness.erasure import small
 from secede.cli.commands.federation import _usable_name, init
-from secede.errors import StoppedError
+from secede.erasure.receipts.verify import verify_receipt
+from secede.erasure.storage.home import Home
+from secede.errors import ConfigError, StoppedError
 
 
 def test_settings_that_an_erasure_will_not_have_are_said(
@@ -44,3 +47,25 @@ def test_a_founding_that_is_interrupted_says_that_nothing_was_written(
 def test_a_federation_is_called_after_its_experiment() -> None:
     assert _usable_name("tiny") == "tiny"
     assert _usable_name("paper/mnist backdoor") == "paper-mnist-backdoor"
+
+
+def test_controller_and_contact_reach_receipt_and_page(tmp_path: Path) -> None:
+    told = {"controller": "University Hospital North", "contact": "privacy@north.example"}
+    path = str(tiny.write(tmp_path, small.CONFIG))
+    init(tmp_path / "home", path, name=small.NAME, **told)  # type: ignore[arg-type]
+    home = Home(tmp_path / "home")
+    assert home.federation.model_dump(include=set(told)) == told
+    outcome = small.erase(home, small.receive(home).id)
+    assert outcome.receipt is not None
+    assert outcome.page is not None
+    verified = verify_receipt(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)
+    stated = verified.statement.predicate.federation
+    assert stated.model_dump(include=set(told)) == told
+    assert stated.digest == home.federation.digest()
+    assert "Controller: <b>University Hospital North</b>" in outcome.page.read_text()
+
+
+def test_a_contact_that_cannot_be_shown_is_refused_before_the_training(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"contact 'a[?]b' cannot be used"):
+        init(tmp_path / "home", str(tiny.write(tmp_path)), contact="a\nb")
+    assert not (tmp_path / "home").exists()

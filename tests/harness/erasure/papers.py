@@ -183,14 +183,18 @@ METHOD = MethodPart(
 
 
 def reading(
-    model: str, ranks: tuple[int, ...], wins: int, key: PrivateKey | None = None
+    model: str,
+    ranks: tuple[int, ...],
+    wins: int,
+    key: PrivateKey | None = None,
+    planted: CanaryCommitment = CANARIES_PLANTED,
 ) -> SignedReading:
     plain = CanaryReading(
         federation="heart-study",
         client=LEAVER,
         request=REQUEST,
         model=model,
-        root=CANARIES_PLANTED.commitment.root,
+        root=planted.commitment.root,
         ranks=(ranks,),
         wins=wins,
         count=sum(ranks),
@@ -267,6 +271,9 @@ def statement(
     destroyed: tuple[Destroyed, ...] = DESTROYED,
     remaining: tuple[Remaining, ...] = REMAINING,
     further_limits: tuple[str, ...] = (),
+    federation: FederationPart = FEDERATION,
+    scope: Scope = SCOPE,
+    completed: str = "2026-11-15T13:00:00Z",
     after: str = AFTER,
     leaver: PrivateKey | None = None,
 ) -> Statement:
@@ -284,10 +291,10 @@ def statement(
             acknowledged="2026-11-03T10:00:01Z",
             due="2026-12-03T10:00:00Z",
             promoted="2026-11-15T12:00:00Z",
-            completed="2026-11-15T13:00:00Z",
+            completed=completed,
         ),
-        federation=FEDERATION,
-        scope=SCOPE,
+        federation=federation,
+        scope=scope,
         method=method,
         software=(
             Computed(

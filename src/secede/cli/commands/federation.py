@@ -32,6 +32,12 @@ def init(
         str | None,
         typer.Option(help="Name of the federation.", show_default="the experiment's name"),
     ] = None,
+    controller: Annotated[
+        str | None, typer.Option(help="Who is responsible for the data, for receipts.")
+    ] = None,
+    contact: Annotated[
+        str | None, typer.Option(help="Address of an office to ask, for receipts.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is random.")] = 0,
     rounds: Rounds = None,
     device: Device = None,
@@ -61,6 +67,8 @@ def init(
             seed=seed,
             search=search_folder(experiment),
             now=datetime.now(UTC),
+            controller=controller,
+            contact=contact,
         )
     except KeyboardInterrupt:
         raise StoppedError(_clean_up(folder, existed=existed)) from None

@@ -95,6 +95,8 @@ class FederationPart(Document):
     digest: Digest  # of federation.json
     server: Digest  # the id of the server's key
     keys: Digest  # of the names of all, and the ids of their keys
+    controller: Text | None = None  # as federation.json names it, and so the contact
+    contact: Text | None = None
 
 
 def federation_part(rows: Iterable[Row], request: str) -> FederationPart:

@@ -43,6 +43,7 @@ from secede.erasure.storage import (
     ModelRegistry,
     Progress,
     RoundDetails,
+    VerificationDetails,
 )
 from secede.erasure.types import Setting, describe_errors, format_time
 from secede.errors import TrustError
@@ -84,7 +85,7 @@ def build_statement(
         return Statement.about(
             Predicate(
                 request=_request(progress, request, key, promoted, completed),
-                federation=federation,
+                federation=_named(federation, verified),
                 scope=verified.scope,
                 method=_method(progress, plan),
                 software=_software(progress),
@@ -99,6 +100,11 @@ def build_statement(
         )
     except ValidationError as error:
         raise TrustError(f"a receipt cannot be made of this: {describe_errors(error)}") from error
+
+
+def _named(federation: FederationPart, verified: VerificationDetails) -> FederationPart:
+    names = {"controller": verified.controller, "contact": verified.contact}
+    return FederationPart.model_validate({**federation.model_dump(), **names})
 
 
 def _request(

@@ -1,33 +1,38 @@
-"""The receipt as a page for people: one self-contained HTML file that prints on one sheet of A4.
+"""The receipt as a page for people: one self-contained HTML file that prints on two sheets of A4.
 
 It is made from a verified receipt only and is no document by itself: it names the signed file,
-which counts. Long lists are cut where the sheet ends, and the page says so. The limits of this
-erasure are never cut, and stand before the standing ones.
+which counts. Four answers come first, then all that they rest on. Of what was measured, deleted,
+remains or is not shown nothing is left out.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
 
 from secede import files
-from secede.erasure.documents import STANDING_LIMITS, Destroyed, Predicate, RequestPart, Score
+from secede.erasure.documents import STANDING_LIMITS, Destroyed, Score
+from secede.erasure.receipts.answers import (
+    allowed_losses,
+    answers,
+    describe_difference,
+    remaining_limits,
+    show_day,
+    show_p,
+    show_percent,
+)
+from secede.erasure.receipts.canary_rows import canary_rows
+from secede.erasure.receipts.rank_figure import HEIGHT, WIDTH, rank_figures
 from secede.erasure.receipts.verify import Verified
 from secede.erasure.types import parse_time
 from secede.errors import ConfigError
-from secede.text import format_bytes, plural, short_digest, shorten
-
-# As many as fit on the sheet; fewer where the erasure's own limits take more characters.
-_MAX_SCORES, _MAX_PARAMETERS, _MAX_DESTROYED, _MAX_REMAINING = 4, 4, 3, 1
-_DENSE_SCORES, _DENSE_PARAMETERS, _DENSE_DESTROYED = 2, 2, 1
-_DENSE_LENGTH = 700
-_TEXT_LENGTH = 60  # characters of a description
+from secede.text import format_bytes, plural, short_digest
 
 _TRIGGERS = {
     "consent-withdrawn": "consent was withdrawn",
@@ -37,33 +42,35 @@ _TRIGGERS = {
     "other": "another reason",
 }
 _RUNGS = {
-    "local-step": "Local step at the client, then training by the others",
-    "server-side": "Method at the server, without the client's help",
-    "retraining": "Retraining without the client",
+    "local-step": "The client took a step on its own data and returned one model; the other "
+    "clients trained it on.",
+    "server-side": "The server took the client's part out of the model without its help; the other "
+    "clients trained it on.",
+    "retraining": "The other clients trained a new model from scratch.",
 }
-_RETRAINED = "The model was retrained without the client: none of its updates went into it."
-_MARKS = {
-    "by-construction": "retrained",
-    "no-trace-found": "no trace found",
-    "trace-found": "trace found",
-    "undetermined": "undetermined",
+_MODELS = {"retrained": "retrained", "before": "before", "chance": "guessing"}
+# What a row means, by how its measure begins.
+MEANINGS = {
+    "right answers of the retained clients": "What the erasure took from the other clients.",
+    "right answers at the client": "An ordinary client's own accuracy hardly changes when it is "
+    "erased; that is what retraining does, too.",
+    "right answers on held-out samples": "What the erasure took from everybody.",
+    "attack success": "How often a trigger that the client planted still works. Without the client "
+    "it hardly ever does.",
+    "backdoor accuracy": "The same over all samples; some are of the trigger's own class.",
+    "flipped accuracy": "Mirrored images, which the client had many of. Without it fewer are "
+    "recognised.",
+    "holdout accuracy": "An ordinary client's kind of samples. It hardly changes; that is what "
+    "retraining does, too.",
+    "exclusive accuracy": "Classes that only the client had. Without it a model cannot know them.",
+    "class accuracy": "Classes that the client had most of. Without it they are known less well.",
+    "others accuracy": "All other classes: they should hardly change.",
+    "membership": "Whether an attacker can tell the client's samples: 50 % is guessing.",
 }
-_USEFUL = {
-    "yes": "The model stays useful within the stated margin.",
-    "no": "The model is less useful than the stated margin allows.",
-    "undetermined": "Whether the model stays useful is undetermined.",
+_BY_ABOUT = {
+    "leaver": "About the client: the nearer to a model without it, the better.",
+    "usefulness": "About usefulness: the less it falls, the better.",
 }
-_MODELS = {"retrained": "retrained", "before": "before the erasure", "chance": "guessing"}
-_ABOUT = {"leaver": "about the client", "usefulness": "about usefulness"}
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """The entries that fit, and the number of those that do not."""
-
-    entries: Sequence[object]
-    left_out: int
 
 
 def write_page(verified: Verified, receipt: Path) -> Path:
@@ -78,28 +85,23 @@ def write_page(verified: Verified, receipt: Path) -> Path:
 def render_page(verified: Verified, receipt_name: str) -> str:
     """Return the page for a receipt whose file is called `receipt_name`."""
     receipt = verified.statement.predicate
-    verification = receipt.verification
-    dense = sum(map(len, receipt.own_limits)) > _DENSE_LENGTH
-    parameters = tuple(receipt.method.parameters.items())
-    destroyed = destroyed_by_kind(receipt.destroyed)
+    rows, stays = canary_rows(receipt), remaining_limits(receipt)
     return _template().render(
         verified=verified,
         receipt=receipt,
         receipt_name=receipt_name,
-        headline=_headline(receipt),
-        mark=_MARKS[verification.forgotten],
-        heading=scores_heading(verification.scores),
+        answers=answers(receipt),
+        rows=rows,
+        figures=rank_figures(rows),
+        figure_size=(WIDTH, HEIGHT),
+        heading=scores_heading(receipt.verification.scores),
+        allowed=allowed_losses(receipt),
         trigger=_TRIGGERS[receipt.request.trigger],
         rung=_RUNGS[receipt.method.rung],
-        duration=describe_duration(receipt.request),
         models=_MODELS,
-        about=_ABOUT,
-        scores=_cut(verification.scores, _DENSE_SCORES if dense else _MAX_SCORES),
-        parameters=_cut(parameters, _DENSE_PARAMETERS if dense else _MAX_PARAMETERS),
-        destroyed=_cut(destroyed, _DENSE_DESTROYED if dense else _MAX_DESTROYED),
-        remaining=_cut(receipt.remaining, _MAX_REMAINING),
-        dense=dense,
-        own_limits=receipt.own_limits,
+        destroyed=destroyed_by_day(receipt.destroyed),
+        stays=stays,
+        own_limits=[limit for limit in receipt.own_limits if limit not in stays],
         standing_limits=STANDING_LIMITS,
     )
 
@@ -114,85 +116,68 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        percent=_percent,
+        percent=show_percent,
+        p=show_p,
         bytes=format_bytes,
-        comparison=_comparison,
-        day=_day,
-        shorten=lambda text, length=_TEXT_LENGTH: shorten(text, length),
+        comparison=comparison,
+        meaning=meaning,
+        day=show_day,
+        time=_time,
+        code=_code,
         plural=plural,
         short_digest=short_digest,
     )
     return environment.get_template("receipt.html.j2")
 
 
-def _headline(receipt: Predicate) -> str:
-    """Return both verdicts in words."""
-    verdicts = receipt.verification
-    by_construction = verdicts.forgotten == "by-construction"
-    forgotten = _RETRAINED
-    if not by_construction:
-        forgotten = verdicts.canaries.judgement(receipt.models.after).reason
-    return f"{forgotten} {_USEFUL[verdicts.useful]}"
-
-
 def scores_heading(scores: Sequence[Score]) -> str:
     """Return the heading of the scores, which says what they are compared with."""
     compared = {score.reference.model for score in scores if score.reference is not None}
     if "retrained" in compared:
-        return "How close to retraining"
+        return "Measured beside retraining"
     if "before" in compared:
-        return "Compared with the model from before the erasure"
-    return "Compared with guessing" if compared else "Measured, with nothing to compare with"
+        return "Measured beside the model from before the erasure"
+    return "Measured beside guessing" if compared else "Measured, with nothing to compare with"
 
 
-def _comparison(score: Score) -> str:
+def comparison(score: Score) -> str:
     """Describe how far a score is from its reference."""
     reference = score.reference
     if reference is None:
         return "nothing to compare with"
-    points = 100 * (score.value - reference.value)
-    distance = "the same"
-    if abs(points) >= 0.05:
-        distance = f"{abs(points):.1f} points {'above' if points > 0 else 'below'}"
     apart = score.low > reference.high or reference.low > score.high
+    distance = describe_difference(score.value, reference.value)
     return f"{distance}; intervals {'do not overlap' if apart else 'overlap'}"
 
 
-def describe_duration(request: RequestPart) -> str:
-    """Describe how long the erasure took, and how that compares with the due date."""
-    received, completed, deadline = (
-        parse_time(time).date() for time in (request.received, request.completed, request.deadline)
-    )
-    days, days_left = (completed - received).days, (deadline - completed).days
-    duration = "on the day of receipt" if days == 0 else f"{plural(days, 'day')} after receipt"
-    if not request.in_time:
-        return f"{duration}, after the due date"
-    return f"{duration}, {plural(days_left, 'day')} before it was due"
+def meaning(score: Score) -> str:
+    """Say in a sentence what a score means."""
+    for words, said in MEANINGS.items():
+        if score.measure.startswith(words):
+            return said
+    return _BY_ABOUT[score.about]
 
 
-def destroyed_by_kind(destroyed: Sequence[Destroyed]) -> tuple[Destroyed, ...]:
-    """Return one entry for each kind of item, with their number and the last day."""
+def destroyed_by_day(destroyed: Sequence[Destroyed]) -> dict[str, list[str]]:
+    """Return the kinds that were destroyed, by the day of the last of each.
+
+    A kind of several items has their number behind it.
+    """
     counts, last = Counter(item.what for item in destroyed), dict[str, str]()
     for item in destroyed:
         last[item.what] = max(item.at, last.get(item.what, item.at))
-    return tuple(
-        Destroyed(
-            what=what if counts[what] == 1 else f"{shorten(what, _TEXT_LENGTH)} ({counts[what]})",
-            at=at,
-        )
-        for what, at in last.items()
-    )
+    days: dict[str, list[str]] = {}
+    for what, at in last.items():
+        several = f" ({counts[what]})" if counts[what] > 1 else ""
+        days.setdefault(show_day(at), []).append(what + several)
+    return days
 
 
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f}\u202f%"
+def _time(text: str) -> str:
+    """Return a time with its zone, as in 15 November 2026, 13:00 UTC."""
+    return f"{show_day(text)}, {parse_time(text):%H:%M} UTC"
 
 
-def _day(text: str) -> str:
-    """Return a time's day, as in 15 November 2026."""
-    time = parse_time(text)
-    return f"{time.day} {time:%B %Y}"
-
-
-def _cut(entries: Sequence[T], limit: int) -> _Cut:
-    return _Cut(entries[:limit], max(0, len(entries) - limit))
+def _code(text: str) -> Markup:
+    """Return a text as HTML, with what stands between backticks as code."""
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))

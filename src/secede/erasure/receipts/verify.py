@@ -61,6 +61,7 @@ class Verified:
     countersigned_by: tuple[str, ...]
     model_checked: bool
     readings_signed: bool  # whether the leaver signed all readings of its canaries
+    leaver_key: str | None  # the id of the key that they were verified with; None: not at hand
     ledger: Head | None  # the end of the ledger that it was compared with
 
     def ledger_row(self) -> ReceiptBody:
@@ -132,6 +133,7 @@ def verify_receipt(
         countersigned_by=countersigners,
         model_checked=model_digest is not None,
         readings_signed=leaver is not None and all(r.envelope is not None for r in readings),
+        leaver_key=None if leaver is None else leaver.keyid,
         ledger=None if ledger is None else _check_ledger(predicate, digest, ledger),
     )
 
@@ -180,7 +182,9 @@ def _check_request(predicate: Predicate, rows: Sequence[Row]) -> None:
     if not accepted or accepted[0].client != request.client:
         raise TrustError("the ledger is intact, but the receipt's request is not in it")
     _check_same("the request's key", request.key, accepted[0].key)
-    _check_same("the federation", predicate.federation, federation_part(rows, request.digest))
+    # The ledger has no controller and no contact: they are in the file whose digest it names.
+    federation = predicate.federation.model_copy(update={"controller": None, "contact": None})
+    _check_same("the federation", federation, federation_part(rows, request.digest))
     _check_same("the request's trigger", request.trigger, accepted[0].trigger)
     _check_same("the request's issued", request.issued, accepted[0].issued)
     _check_same("the request's due", request.due, accepted[0].due)

@@ -32,7 +32,7 @@ from secede.erasure.signing.keys import (
     load_private_key,
     load_public_key,
 )
-from secede.erasure.types import Count, Digest, Document, Name
+from secede.erasure.types import Count, Digest, Document, Name, Text
 from secede.errors import ConfigError, RecordError, did_you_mean
 from secede.text import list_first
 
@@ -57,6 +57,8 @@ class Federation(Document):
     run: Name
     clients: Annotated[tuple[Client, ...], Field(min_length=2, max_length=100_000)]
     recipe: Digest  # of what the engine is built from
+    controller: Text | None = None  # who is responsible for the data, for the receipt
+    contact: Text | None = None  # whom to ask, such as an office's address
 
     @model_validator(mode="after")
     def _each_once(self) -> Federation:

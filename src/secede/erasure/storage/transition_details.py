@@ -336,6 +336,8 @@ class VerificationDetails(ComputedDetails):
     limits: tuple[str, ...]
     holdings: tuple[str, ...]  # that the server has of the leaver alone
     scope: Scope
+    controller: str | None = None  # as the federation names it now; the receipt checks both
+    contact: str | None = None
     training: dict[str, bool | int | float | str | None]  # the receipt checks it
     left_out_count: Count  # on the whole rung
     exchange: Exchange

@@ -131,7 +131,7 @@ def verify(session: ErasureSession, canaries: CanaryPart) -> None:
     useful: Verdict = (
         "yes" if loss.high <= margin else "no" if loss.low > margin else "undetermined"
     )
-    scope = session.backend.scope(plan.client)
+    scope, federation = session.backend.scope(plan.client), session.home.federation
     session.advance(
         VerificationDetails(
             plan=plan.digest(),
@@ -150,6 +150,8 @@ def verify(session: ErasureSession, canaries: CanaryPart) -> None:
             limits=tuple(limits),
             holdings=tuple(session.backend.holdings(plan.client)),
             scope=client_scope(session.home, session.journal, session.registry, scope, plan.client),
+            controller=federation.controller,
+            contact=federation.contact,
             training=session.backend.training(),
             left_out_count=len(progress.left_out()),
             exchange=measured.participants.exchange(),

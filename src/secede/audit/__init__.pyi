@@ -18,3 +18,4 @@ from .verdict import Judgement as Judgement
 from .verdict import Reading as Reading
 from .verdict import Verdict as Verdict
 from .verdict import judge as judge
+from .verdict import shown_p as shown_p

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,7 @@ from secede.cli.shared import Auditors, Json, Keys, ServerName, naming, print_js
 from secede.errors import ConfigError, TrustError
 
 if TYPE_CHECKING:
-    from secede.erasure import Acknowledgement, MethodPart, Predicate, Signers, Verified
+    from secede.erasure import Acknowledgement, CanaryRow, MethodPart, Predicate, Signers, Verified
 
 
 def verify(
@@ -213,7 +214,7 @@ def _print_acknowledgement(path: Path, document: Acknowledgement, *, as_json: bo
 
 
 def _print_receipt(path: Path, verified: Verified, key_id: str) -> None:
-    from secede.erasure import STANDING_LIMITS, describe_duration
+    from secede.erasure import STANDING_LIMITS, canary_rows, describe_duration
 
     receipt = verified.statement.predicate
     countersigned = ", ".join(verified.countersigned_by)
@@ -228,6 +229,7 @@ def _print_receipt(path: Path, verified: Verified, key_id: str) -> None:
         "completed": f"{receipt.request.completed[:10]}, {describe_duration(receipt.request)}",
         "method": _method(receipt.method),
         "forgotten": _forgotten(receipt),
+        "canaries": _canaries(verified),
         "useful": receipt.verification.useful,
         "model": "matches" if verified.model_checked else "not compared; give --model FILE",
         "ledger": ledger,
@@ -235,15 +237,75 @@ def _print_receipt(path: Path, verified: Verified, key_id: str) -> None:
     print(f"{path}: signature valid")
     for name, value in lines.items():
         print(f"{name:<16}  {value}")
+        if name == "canaries":
+            for row in canary_rows(receipt):
+                print(f"{'':<16}  {_reading(row)}")
     print(STANDING_LIMITS[0])
 
 
 def _forgotten(receipt: Predicate) -> str:
+    return f"{receipt.verification.forgotten.replace('-', ' ')}: {_reason(receipt)}"
+
+
+def _reason(receipt: Predicate) -> str:
     verification = receipt.verification
     if verification.forgotten == "by-construction":
-        return "by construction: trained from scratch without the client"
+        return "trained from scratch without the client"
     reason = verification.canaries.judgement(receipt.models.after).reason
-    return f"{verification.forgotten.replace('-', ' ')}: {reason}"
+    return reason.removeprefix("Undetermined: ")
+
+
+def _numbers(receipt: Predicate) -> dict[str, object]:
+    """Return what the counts say, computed again by the rule that the plan had."""
+    from secede.erasure import canary_rows
+
+    canaries, planted = receipt.verification.canaries, receipt.scope.canaries
+    return {
+        "planted": planted and planted.model_dump(mode="json"),
+        "rule": canaries.rule.model_dump(),
+        "judgement": asdict(canaries.judgement(receipt.models.after)),
+        "readings": [asdict(row) for row in canary_rows(receipt)],
+    }
+
+
+def _canaries(verified: Verified) -> str:
+    """Say how many canaries the client committed to, and whether it signed what it read."""
+    from secede.text import plural
+
+    receipt = verified.statement.predicate
+    planted, canaries = receipt.scope.canaries, receipt.verification.canaries
+    if planted is None:
+        return "none were planted"
+    count = planted.commitment.samples
+    said = f"{plural(count, 'canary', 'canaries')}, root {planted.commitment.root}"
+    readings = len(canaries.signed_readings)
+    if not readings:
+        return f"{said}; not read: {canaries.absent}"
+    read = plural(readings, "reading")
+    return f"{said}; {read}, {_signed(verified)}"
+
+
+def _signed(verified: Verified) -> str:
+    """Say whether the client signed its readings, and with which key that was compared."""
+    if verified.readings_signed:
+        return f"signed by the client, key {verified.leaver_key}"
+    if verified.leaver_key is None:
+        return "not compared with the client's key: it is not among the keys"
+    return "not all signed by the client"
+
+
+def _reading(row: CanaryRow) -> str:
+    """Say one reading in a line."""
+    from secede.audit import shown_p
+
+    bound = ""
+    if row.win_bound is not None:
+        bound = f", at most {100 * row.win_bound:.1f} % in the long run"
+    return (
+        f"{row.when}: p {shown_p(row.p_value)}, mean rank {row.mean_rank:.2f} (chance "
+        f"{row.chance_mean:.2f}), wins {row.wins} of {row.count}{bound}"
+        f"{'' if row.signed else ', unsigned'}"
+    )
 
 
 def _method(method: MethodPart) -> str:
@@ -254,6 +316,8 @@ def _method(method: MethodPart) -> str:
 
 
 def _as_json(verified: Verified, page: Path | None) -> dict[str, object]:
+    receipt = verified.statement.predicate
+    readings = receipt.verification.canaries.signed_readings
     return {
         "verified": True,
         "receipt": verified.digest,
@@ -261,6 +325,12 @@ def _as_json(verified: Verified, page: Path | None) -> dict[str, object]:
         "countersigned_by": list(verified.countersigned_by),
         "model_checked": verified.model_checked,
         "ledger": verified.ledger and verified.ledger.model_dump(),
+        "forgotten": {
+            "verdict": receipt.verification.forgotten,
+            "reason": _reason(receipt),
+            "readings_signed": verified.readings_signed if readings else None,
+            "canaries": _numbers(receipt),
+        },
         "page": page and str(page),
         "statement": verified.statement.model_dump(mode="json", by_alias=True),
     }

@@ -10,5 +10,8 @@ from importlib import metadata
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__version__ = metadata.version("secede")
+try:
+    __version__ = metadata.version("secede")
+except metadata.PackageNotFoundError:  # the verifier alone
+    __version__ = metadata.version("secede-verify")
 logging.getLogger("secede").addHandler(logging.NullHandler())

@@ -70,6 +70,7 @@ from .receipts.answers import describe_duration as describe_duration
 from .receipts.answers import show_p as show_p
 from .receipts.canary_rows import CanaryRow as CanaryRow
 from .receipts.canary_rows import canary_rows as canary_rows
+from .receipts.model_file import model_file_digest as model_file_digest
 from .receipts.page import write_page as write_page
 from .receipts.verify import Verified as Verified
 from .receipts.verify import countersign_receipt as countersign_receipt

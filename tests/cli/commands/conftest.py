@@ -1,17 +1,12 @@
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import pytest
-import torch
 
-from harness.erasure import papers, small
-from secede import state as states
-from secede.erasure.receipts.verify import countersign_receipt, sign_receipt
-from secede.erasure.signing.keys import generate_key_pair, load_private_key
+from harness.erasure import small
+from harness.erasure.verifiable import verifiable
 from secede.erasure.storage.home import Home
-from secede.erasure.storage.ledger import Ledger, export_ledger
 from secede.errors import SecedeError
 
 
@@ -41,23 +36,7 @@ def recorded_runs(
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a folder with a receipt, its keys, the model and the ledger."""
-    state = {"w": torch.tensor([1.0, 2.0])}
-    states.save(state, tmp_path / "model.safetensors")
-    after = states.digest(state)
-    with Ledger(tmp_path / "ledger.db") as ledger:
-        head = papers.fill(ledger, receipts=False, after=after)
-    for name in ("server", papers.LEAVER):
-        private, _ = generate_key_pair(tmp_path / "keys", name)
-        private.rename(tmp_path / private.name)
-    leaver = load_private_key(tmp_path / f"{papers.LEAVER}.key")
-    statement = papers.statement(ledger=head, after=after, leaver=leaver)
-    signed = sign_receipt(statement, load_private_key(tmp_path / "server.key"))
-    with Ledger(tmp_path / "ledger.db") as ledger:
-        digest = hashlib.sha256(statement.payload()).hexdigest()
-        papers.issue(ledger, digest, after=after)
-        export_ledger(ledger.rows(), tmp_path / "ledger.jsonl")
-    (tmp_path / "receipt.json").write_bytes(countersign_receipt(signed, leaver))
-    return tmp_path
+    return verifiable(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -156,11 +156,11 @@ def countersign(
 
 def model_digest(path: Path) -> str:
     """Return the digest of a model in a safetensors file."""
-    from secede import state as states  # torch, only where a model is given
+    from secede.erasure import model_file_digest
 
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a regular file")  # a pipe may hang
-    return states.digest(states.load(path)[0])
+    return model_file_digest(path)
 
 
 def _request_digest(text: str) -> str:

@@ -3,6 +3,8 @@ from .canary import Canary as Canary
 from .canary import canary_rows as canary_rows
 from .datasets import PlantedSource as PlantedSource
 from .datasets import with_canaries as with_canaries
+from .datasets import with_same_canaries as with_same_canaries
+from .made_up import MakeCanary as MakeCanary
 from .options import CanaryOptions as CanaryOptions
 from .options import Size as Size
 from .planting import Planted as Planted

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -41,6 +41,7 @@ from secede.seeding import seeded
 
 POOL = 512  # own samples that are looked at, for range, labels and columns
 _LABELS = ("label", "labels", "target", "targets", "y")
+_PARTS = ("input", "target")
 
 Keys = tuple[str | int, str | int]  # of input and target in an item
 
@@ -52,6 +53,22 @@ class PlantedSource:
     source: Any
     canaries: Canaries | None = field(repr=False)
     reason: str = ""
+    copies: int = 0  # of each canary
+    samples: int = 0  # in the source, canaries included
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """What goes into a data set, what it takes the place of, and what an own item looks like."""
+
+    canaries: Canaries = field(repr=False)
+    copies: int
+    item: Any
+    keys: Keys
+    replaced: frozenset[int] = frozenset()
+
+
+_Draw = Callable[[Any], _Drawn | str]  # of a data set; or the reason why there are no canaries
 
 
 def with_canaries(
@@ -71,13 +88,56 @@ def with_canaries(
     options = options or CanaryOptions()
     if isinstance(source, Samples):
         planted = plant(source, salt, options, classes=classes, make_canary=make_canary)
-        return PlantedSource(planted.samples, planted.canaries, planted.reason)
-    settings = (salt, options, keys, classes, make_canary)
-    if isinstance(source, DataLoader):
-        return _loader(source, *settings)
-    if isinstance(source, tuple) and _is_arrays(source):
-        return _arrays(source, *settings)
-    return _data_set(source, *settings)
+        return PlantedSource(
+            planted.samples,
+            planted.canaries,
+            planted.reason,
+            planted.copies,
+            len(planted.samples),
+        )
+
+    def anew(data: Any) -> _Drawn | str:
+        count = len(data)
+        size = options.size(count)
+        if size is None:
+            return options.why_too_small(count)
+        places = sorted(shuffled(canary_secret(salt), count, "pool")[:POOL])
+        with _own_randomness():
+            items = [data[place] for place in places]
+        found = _keys(items[0], keys)
+        x, y = (_stack(items, key, part) for key, part in zip(found, _PARTS, strict=True))
+        pool = Pool(x, y, tuple(places))
+        how: Any = {"classes": classes, "make_canary": make_canary}
+        canaries, replaced = draw(pool, salt, options, size, **how)
+        return _Drawn(canaries, size.copies, items[0], found, frozenset(replaced))
+
+    return _plant(source, anew)
+
+
+def with_same_canaries(
+    source: Any, canaries: Canaries, copies: int, *, keys: tuple[str, str] | None = None
+) -> PlantedSource:
+    """Return training data with made-up canaries that were drawn before, whatever it is by now.
+
+    ConfigError if its inputs have another form than theirs. Of the same data as then it is the
+    same as `with_canaries` gives.
+    """
+
+    def again(data: Any) -> _Drawn | str:
+        if not len(data):
+            return "no canaries were planted: the client has no samples"
+        with _own_randomness():
+            item = data[0]
+        found = _keys(item, keys)
+        x, own = _stack([item], found[0], "input")[0], canaries.canaries[0].inputs
+        if (x.shape, x.dtype) != (own.shape[1:], own.dtype):
+            raise ConfigError(
+                f"canaries: the client's inputs are {tuple(x.shape)} of {x.dtype}, those of its "
+                f"canaries {tuple(own.shape[1:])} of {own.dtype}"
+            )
+        return _Drawn(canaries, copies, item, found)
+
+    return _plant(source, again)
 
 
 class PlantedDataset(Dataset[Any]):
@@ -97,14 +157,15 @@ class PlantedDataset(Dataset[Any]):
         return copy.deepcopy(self._canaries[-1 - place])
 
 
-def _data_set(
-    source: Any,
-    salt: bytes,
-    options: CanaryOptions,
-    keys: tuple[str, str] | None,
-    classes: int | None,
-    make_canary: MakeCanary | None,
-) -> PlantedSource:
+def _plant(source: Any, draw_from: _Draw) -> PlantedSource:
+    if isinstance(source, DataLoader):
+        return _loader(source, draw_from)
+    if isinstance(source, tuple) and _is_arrays(source):
+        return _arrays(source, draw_from)
+    return _data_set(source, draw_from)
+
+
+def _data_set(source: Any, draw_from: _Draw) -> PlantedSource:
     if isinstance(source, IterableDataset) or not (
         hasattr(source, "__len__") and hasattr(source, "__getitem__")
     ):
@@ -112,43 +173,42 @@ def _data_set(
             f"canaries: found {type(source).__name__}, expected samples with a length whose items "
             "are pairs or mappings, or a DataLoader of such"
         )
-    count = len(source)
-    size = options.size(count)
-    if size is None:
-        return PlantedSource(source, None, options.why_too_small(count))
-    secret = canary_secret(salt)
-    places = sorted(shuffled(secret, count, "pool")[:POOL])
-    with _own_randomness():
-        items = [source[place] for place in places]
-    found = _keys(items[0], keys)
-    pool = Pool(_stack(items, found[0], "input"), _stack(items, found[1], "target"), tuple(places))
-    canaries, replaced = draw(pool, salt, options, size, classes=classes, make_canary=make_canary)
-    inputs, targets = canaries.training_copies(size.copies)
-    own = [place for place in range(count) if place not in replaced]
-    numbers = [*own, *range(-1, -1 - len(targets), -1)]
-    order = [numbers[place] for place in shuffled(secret, len(numbers), "order")]
-    planted = PlantedDataset(source, order, _like_own(items[0], found, inputs, targets))
+    count, drawn = len(source), draw_from(source)
+    if isinstance(drawn, str):
+        return PlantedSource(source, None, drawn)
+    canaries = drawn.canaries
+    inputs, targets = canaries.training_copies(drawn.copies)
+    own = [place for place in range(count) if place not in drawn.replaced]
+    order = shuffled(canaries.secret, len(own) + len(targets), "order")
+    planted: Dataset[Any]
     if type(source) is TensorDataset:
-        x, y = zip(*(planted[index] for index in range(len(planted))), strict=True)
-        return PlantedSource(TensorDataset(torch.stack(x), torch.stack(y)), canaries)
-    return PlantedSource(planted, canaries)
+        chosen = torch.tensor(own)
+        parts = zip(source.tensors, (inputs, targets), strict=True)
+        planted = TensorDataset(
+            *(torch.cat([part[chosen], new.to(part)])[order] for part, new in parts)
+        )
+    else:
+        numbers = [*own, *range(-1, -1 - len(targets), -1)]
+        items = _like_own(drawn.item, drawn.keys, inputs, targets)
+        planted = PlantedDataset(source, [numbers[place] for place in order], items)
+    return PlantedSource(planted, canaries, "", drawn.copies, len(order))
 
 
-def _arrays(source: tuple[Any, Any], salt: bytes, *settings: Any) -> PlantedSource:
+def _arrays(source: tuple[Any, Any], draw_from: _Draw) -> PlantedSource:
     """Plant in a tuple of inputs and targets, each a tensor or an array."""
     tensors = TensorDataset(*(torch.as_tensor(part) for part in source))
-    planted = _data_set(tensors, salt, *settings)
+    planted = _data_set(tensors, draw_from)
     if planted.canaries is None:
-        return PlantedSource(source, None, planted.reason)
+        return replace(planted, source=source)
     parts = cast("TensorDataset", planted.source).tensors
     same = tuple(
         part if isinstance(own, Tensor) else part.numpy()
         for part, own in zip(parts, source, strict=True)
     )
-    return PlantedSource(same, planted.canaries)
+    return replace(planted, source=same)
 
 
-def _loader(loader: DataLoader[Any], salt: bytes, *settings: Any) -> PlantedSource:
+def _loader(loader: DataLoader[Any], draw_from: _Draw) -> PlantedSource:
     """Return a loader like the user's over a data set with canaries."""
     source: Any = loader.dataset
     sampler = loader.sampler
@@ -160,9 +220,9 @@ def _loader(loader: DataLoader[Any], salt: bytes, *settings: Any) -> PlantedSour
         raise ConfigError(_unusual(loader.batch_sampler))
     if loader.batch_size is None:
         raise ConfigError(_unusual(loader.batch_sampler or "a loader without batches"))
-    planted = _data_set(source, salt, *settings)
+    planted = _data_set(source, draw_from)
     if planted.canaries is None:
-        return PlantedSource(loader, None, planted.reason)
+        return replace(planted, source=loader)
     same = DataLoader(
         planted.source,
         batch_size=loader.batch_size,
@@ -178,7 +238,7 @@ def _loader(loader: DataLoader[Any], salt: bytes, *settings: Any) -> PlantedSour
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=loader.persistent_workers,
     )
-    return PlantedSource(same, planted.canaries)
+    return replace(planted, source=same)
 
 
 def _unusual(sampler: object) -> str:

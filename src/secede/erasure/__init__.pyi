@@ -12,6 +12,8 @@ from .defences.reply_checks import WRONG_SAMPLES as WRONG_SAMPLES
 from .defences.state_message import pack_state as pack_state
 from .defences.state_message import unpack_state as unpack_state
 from .defences.unused_weights import last_layer as last_layer
+from .documents.canary_reading import MAX_CANARIES as MAX_CANARIES
+from .documents.canary_reading import MAX_READING_BYTES as MAX_READING_BYTES
 from .documents.canary_reading import CanaryCommitment as CanaryCommitment
 from .documents.canary_reading import CanaryPart as CanaryPart
 from .documents.canary_reading import CanaryReading as CanaryReading
@@ -80,6 +82,7 @@ from .signing.dsse import ENVELOPE_FIELDS as ENVELOPE_FIELDS
 from .signing.dsse import keep_signature as keep_signature
 from .signing.dsse import payload_type as payload_type
 from .signing.keys import SERVER as SERVER
+from .signing.keys import PrivateKey as PrivateKey
 from .signing.keys import PublicKey as PublicKey
 from .signing.keys import Signers as Signers
 from .signing.keys import generate_key_pair as generate_key_pair

@@ -1,3 +1,4 @@
+from .client.mod import CanaryOptions as CanaryOptions
 from .client.mod import ClientErasure as ClientErasure
 from .erasure import EraseOptions as EraseOptions
 from .erasure import Outcome as Outcome

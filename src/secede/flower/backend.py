@@ -7,6 +7,7 @@ leaver computes the reference itself from its own update and that share.
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from secede.erasure import (
     Plan,
     Scope,
     Setting,
+    SignedReading,
     Software,
     Tally,
     UpdateTrace,
@@ -35,14 +37,17 @@ from secede.erasure import (
     is_name,
     last_layer,
 )
-from secede.errors import ConfigError
-from secede.federation.engine import OwnState, Update
+from secede.errors import ConfigError, GuardError, SecedeError, SilentError
+from secede.federation.engine import Cost, OwnState, Update
+from secede.flower.protocol.messages import CanaryReply
 from secede.flower.rounds import FlowerEngine, LiveEngine, RecordedUpdate, Transport
 from secede.flower.secagg import SecAggSettings, SecureEngine
 from secede.flower.storage import Contribution, OpenedSums, Store, register
 from secede.seeding import seeded
 from secede.state import State
-from secede.unlearning import CountRight, Server, Situation
+from secede.unlearning import CountRight, ReadCanaries, Server, Situation
+
+logger = logging.getLogger(__name__)
 
 IN_DATABASE = (
     "Flower's SuperLink keeps messages in its own database, where pieces of updates may stay "
@@ -216,6 +221,29 @@ class FlowerBackend(FederationBackend):
                 left_out[client] = WRONG_SAMPLES
         valid = {client: c for client, c in sound.counts.items() if client not in left_out}
         return Tally(valid, left_out, replies.cost)
+
+    def read_canaries(
+        self, client: str, state: State, plan: Plan, model: str
+    ) -> tuple[SignedReading, Cost]:
+        """Let a client read its canaries on its own premises; what it sends is checked later.
+
+        A signature counts only where the client's key is known here; else it is dropped.
+        """
+        number = self.clients[client]
+        engine = replace(self.engine, task_timeouts={number: plan.leaver_timeout})
+        try:
+            reply, cost = engine.ask(number, ReadCanaries(), global_state=state)
+        except SilentError:
+            raise
+        except SecedeError as error:  # whatever it sent, no erasure depends on it
+            raise GuardError(str(error)) from error
+        if not isinstance(reply, CanaryReply):
+            raise GuardError(f"client {client!r} sent no reading of its canaries")
+        signed = reply.signed
+        if signed.envelope is not None and client not in self._store.home.client_keys():
+            logger.info(f"client {client!r} signs with a key that is not known here")
+            signed = signed.model_copy(update={"envelope": None})
+        return signed, cost
 
     def aggregated(self, shares: Mapping[str, float]) -> None:
         """Record whose updates went into the last round's mean."""

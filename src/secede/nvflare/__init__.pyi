@@ -1,3 +1,4 @@
+from .client import CanaryOptions as CanaryOptions
 from .client import ClientErasure as ClientErasure
 from .controller import FederationController as FederationController
 from .controller import Store as Store

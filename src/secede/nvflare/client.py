@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeVar
 
 import nvflare.client as flare
 from flwr.app import Context, Message, RecordDict
 from nvflare.app_common.abstract.fl_model import FLModel
 
+from secede.canaries import CanaryOptions as CanaryOptions
+from secede.canaries import MakeCanary
 from secede.erasure import check_name
 from secede.errors import ConfigError
 from secede.flower.client.leaving_client import LeavingClient
 from secede.flower.protocol import messages
 from secede.nvflare import flmodels
 from secede.state import State
+
+DataT = TypeVar("DataT")
 
 
 class ClientErasure(LeavingClient[str]):
@@ -58,6 +63,9 @@ class ClientErasure(LeavingClient[str]):
             home, serving = messages.pop_home(message)
             if self._samples and home:
                 flmodels.add_samples(model, self._samples)
+            told = self._canaries_record(message, _context(message)) if home else None
+            if told is not None:
+                flmodels.add_canaries(model, told)
             self._keep(
                 reply,
                 message,
@@ -68,6 +76,18 @@ class ClientErasure(LeavingClient[str]):
                 start=self._start,
             )
         flare.send(model)
+
+    def with_canaries(
+        self, dataset: DataT, *, classes: int | None = None, make_canary: MakeCanary | None = None
+    ) -> DataT:
+        """Return this site's own training set with canaries in it, the same in every job.
+
+        It is a loader, a map-style data set or a tuple of tensors, as `load_data` returns them, and
+        comes back in that form. Which canaries there are is decided the first time.
+        """
+        context = Context(0, 0, {}, RecordDict(), {})
+        planted: DataT = self._plant(dataset, context, classes=classes, make_canary=make_canary)
+        return planted
 
     def _check_folder(self, folder: str | os.PathLike[str]) -> None:
         if not Path(folder).is_absolute():

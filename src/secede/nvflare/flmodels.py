@@ -29,7 +29,7 @@ TRAIN, ASK = "train", "secede"  # names of NVFlare's tasks
 WEIGHT = FLMetaKey.NUM_STEPS_CURRENT_ROUND  # NVFlare's own mean reads it, too
 # Two names, since NVFlare reshapes an array to the last one that was sent under the same name.
 _MESSAGE, _REPLY = "secede.message", "secede.reply"
-_SAMPLES = "secede.samples"  # as the record is called in a reply on Flower
+_SAMPLES, _CANARIES = "secede.samples", "secede.canaries"  # as records in a reply on Flower
 
 
 def task_of(message: Message) -> tuple[str, FLModel]:
@@ -79,6 +79,11 @@ def add_samples(model: FLModel, count: int) -> None:
     model.meta = {**(model.meta or {}), _SAMPLES: count}
 
 
+def add_canaries(model: FLModel, record: ConfigRecord) -> None:
+    """Add to an update what its client says of its canaries."""
+    model.meta = {**(model.meta or {}), _CANARIES: dict(record)}
+
+
 def _update(message: Message, model: FLModel) -> Message:
     if model.params_type != ParamsType.FULL or not isinstance(model.params, dict):
         raise GuardError(
@@ -97,6 +102,12 @@ def _update(message: Message, model: FLModel) -> Message:
     samples = (model.meta or {}).get(_SAMPLES)
     if type(samples) is int and 0 < samples <= 2**53:
         reply.content[_SAMPLES] = ConfigRecord({"samples": samples})
+    told = (model.meta or {}).get(_CANARIES)
+    if isinstance(told, dict):
+        record = reply.content[_CANARIES] = ConfigRecord()
+        for name, value in told.items():
+            if isinstance(name, str) and isinstance(value, str):
+                record[name] = value
     return reply
 
 

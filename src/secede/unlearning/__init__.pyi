@@ -2,6 +2,7 @@ from .client_tasks import LIVE as LIVE
 from .client_tasks import OWN_REPLY_MODULES as OWN_REPLY_MODULES
 from .client_tasks import CountRight as CountRight
 from .client_tasks import Measure as Measure
+from .client_tasks import ReadCanaries as ReadCanaries
 from .client_tasks import Task as Task
 from .client_tasks import TaskMessage as TaskMessage
 from .method import LocalReport as LocalReport

@@ -32,6 +32,7 @@ from secede.unlearning.steps import evaluate
 
 BATCH_SIZE = 256
 LOCAL_STEP, COUNT, MEASURE = "local-step", "count-right", "measure"
+READ_CANARIES = "read-canaries"
 BEFORE = "before"  # setting of a count: the digest of an earlier model to compare with
 # The methods that need no other client tasks than these.
 LOCAL = tuple(entry.name for entry in METHODS.values() if entry.runs_at == "leaver")
@@ -134,7 +135,16 @@ class Measure:
         return Reply(state=numbers, gradient_samples=0, samples=side.samples)
 
 
-Task = TakeStep | CountRight | Measure
+@dataclass(frozen=True)
+class ReadCanaries:
+    """Read the client's canaries in the global state: a live client has them, and no other."""
+
+    def __call__(self, side: ClientSide) -> Reply:
+        """Refuse: the simulator's canaries are not the client side's."""
+        raise ConfigError("canaries are read by live clients alone")
+
+
+Task = TakeStep | CountRight | Measure | ReadCanaries
 
 
 @dataclass(frozen=True)
@@ -153,6 +163,8 @@ def to_message(task: object) -> TaskMessage:
         return TaskMessage(COUNT, "", earlier)
     if isinstance(task, Measure):
         return TaskMessage(MEASURE, "", {})
+    if isinstance(task, ReadCanaries):
+        return TaskMessage(READ_CANARIES, "", {})
     step = task.step if isinstance(task, TakeStep) else task
     step = step.step if isinstance(step, LocalStepMethod) else step
     step_type = type(step)
@@ -175,10 +187,11 @@ def from_message(message: TaskMessage, *, allowed: Collection[str] = LOCAL) -> T
         return CountRight()
     if message.name == MEASURE:
         return Measure()
+    if message.name == READ_CANARIES:
+        return ReadCanaries()
     if message.name != LOCAL_STEP:
-        raise ConfigError(
-            f"unknown task {message.name[:40]!r}, expected one of {LOCAL_STEP}, {COUNT}, {MEASURE}"
-        )
+        known = ", ".join((LOCAL_STEP, COUNT, MEASURE, READ_CANARIES))
+        raise ConfigError(f"unknown task {message.name[:40]!r}, expected one of {known}")
     if message.method not in allowed or message.method not in LOCAL:
         raise ConfigError(
             f"method {message.method[:40]!r} is not allowed here, expected one of "

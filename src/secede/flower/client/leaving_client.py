@@ -13,15 +13,24 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 from torch import Tensor, nn
 
 from secede import files
 from secede import state as states
-from secede.erasure import format_time, load_public_key, unverified_request
+from secede.canaries import CanaryOptions
+from secede.erasure import (
+    PrivateKey,
+    format_time,
+    load_private_key,
+    load_public_key,
+    new_reading,
+    sign_reading,
+    unverified_request,
+)
 from secede.errors import (
     ConfigError,
     DataError,
@@ -31,7 +40,7 @@ from secede.errors import (
     TrustError,
 )
 from secede.federation.engine import LocalTraining, Loss, OwnState
-from secede.flower.client import counted_predictions, secagg_checks
+from secede.flower.client import counted_predictions, own_canaries, secagg_checks
 from secede.flower.client.consent import Consent, check_consent, check_planned
 from secede.flower.client.counted_predictions import (
     CountedPredictions,
@@ -40,23 +49,34 @@ from secede.flower.client.counted_predictions import (
 )
 from secede.flower.client.kept_updates import KeptUpdate, KeptUpdates
 from secede.flower.client.limits import ClientLimits
+from secede.flower.client.own_canaries import OwnCanaries
 from secede.flower.client.question_log import MAX_WORD, Question, QuestionLog
 from secede.flower.client.tasks import (
     ClientSite,
     SampleKeys,
     count_samples,
+    first_loader,
     float_dtype,
     load_samples,
     preserved_randomness,
 )
 from secede.flower.protocol import arrays, messages
-from secede.flower.protocol.messages import TaskHeader
+from secede.flower.protocol.messages import CanaryReply, TaskHeader
 from secede.state import State
 from secede.text import printable, short_digest, shorten
-from secede.unlearning import CountRight, LocalResult, Reply, TakeStep, Task, client_tasks
+from secede.unlearning import (
+    CountRight,
+    LocalResult,
+    ReadCanaries,
+    Reply,
+    TakeStep,
+    Task,
+    client_tasks,
+)
 
 FOLDER = "secede-folder"  # in the node's config: where this client keeps its updates
 OWNER = "secede-owner"  # and the public key whose requests it takes steps for
+KEY = "secede-key"  # and the private key that it signs readings of its canaries with
 _TRIED = 8  # samples that go through the network before the first round
 _COUNTS = ("num-examples", "num_examples")
 
@@ -72,6 +92,9 @@ class LeavingClient(ABC, Generic[SourceT]):
 
     A step is taken for a request that the key in the file `owner` signed, that was released at the
     site (`secede client release`), or that `consent` allows; `limits` bound all answers.
+
+    `canaries` says how many canaries `with_canaries` plants. Readings of them are signed with the
+    private key in the file `key`, whose public half the server has.
     """
 
     def __init__(
@@ -89,6 +112,8 @@ class LeavingClient(ABC, Generic[SourceT]):
         owner: str | os.PathLike[str] | None = None,
         consent: Consent = False,
         limits: ClientLimits | None = None,
+        canaries: CanaryOptions | None = None,
+        key: str | os.PathLike[str] | None = None,
     ) -> None:
         if unknown := set(methods) - set(client_tasks.ANSWERED):
             raise ConfigError(
@@ -103,6 +128,8 @@ class LeavingClient(ABC, Generic[SourceT]):
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._methods, self._keys = tuple(methods), keys
         self._owner, self._consent, self._limits = owner, consent, limits or ClientLimits()
+        self._canary_options, self._key = canaries or CanaryOptions(), key
+        self._unplanted = dict[Path, str]()  # by folder, why nothing was planted; "": it was
 
     def updates(self, context: Context) -> KeptUpdates:
         """Return this client's updates, in a folder of its own on its own disk."""
@@ -122,6 +149,26 @@ class LeavingClient(ABC, Generic[SourceT]):
 
     def _check_folder(self, folder: str | os.PathLike[str]) -> None:
         """Raise if updates cannot be kept in `folder`."""
+
+    def _plant(self, source: Any, context: Context, **how: Any) -> Any:
+        """Return training data with this client's canaries in it."""
+        own = self._own_canaries(context)
+        planted = own.plant(source, self._keys, **how)
+        self._unplanted[own.folder] = planted.reason
+        return planted.source
+
+    def _canaries_record(self, message: Message, context: Context) -> ConfigRecord | None:
+        """Return what to tell the server with an update of a training; None: nothing."""
+        own = self._own_canaries(context)
+        reason = self._unplanted.get(own.folder)
+        if reason is None or messages.is_erasure_round(message):
+            return None
+        if not reason:  # in each round, since any may be lost
+            return messages.canaries_record(own.commitment(), "")
+        return messages.canaries_record(None, reason) if self._is_first(message, context) else None
+
+    def _own_canaries(self, context: Context) -> OwnCanaries:
+        return OwnCanaries(self.updates(context).folder, self._canary_options)
 
     def _keep(
         self,
@@ -226,6 +273,8 @@ class LeavingClient(ABC, Generic[SourceT]):
         QuestionLog(updates.folder).append(question, limits)
         known = ((_named(update, template), moved) for update, moved in updates.known(header.home))
         limits.check_known(state, known, step=isinstance(task, TakeStep))
+        if isinstance(task, ReadCanaries):
+            return self._read_canaries(header, state, question, context)
         site = self._site(context)
         samples = f"{own_secret(updates.folder)}/{site.samples_digest()}"
         asked: Task | PairedCount = task
@@ -240,6 +289,30 @@ class LeavingClient(ABC, Generic[SourceT]):
         secret = f"{samples}/{question.task}/{question.model}/{question.settings}"
         limits.check_result(reply)
         return limits.hidden_result(reply, state, own, secret) if hidden and own else reply
+
+    def _read_canaries(
+        self, header: TaskHeader, state: State, question: Question, context: Context
+    ) -> CanaryReply:
+        """Return a signed reading for the request in a question; raise if it is not our own."""
+        own, committed = self._own_canaries(context).load()
+        request = unverified_request(header.request.encode())
+        name = self.updates(context).client_of(header.home)
+        if name not in ("", request.client):
+            raise ConfigError(f"the request is {request.client!r}'s, and this client is {name!r}")
+        reading = new_reading(
+            own_canaries.read(self._load_model, state, own, self._device),
+            committed.commitment.root,
+            federation=request.federation,
+            client=request.client,
+            request=request.digest(),
+            model=question.model,
+        )
+        return CanaryReply.of(sign_reading(reading, self._signer(context)))
+
+    def _signer(self, context: Context) -> PrivateKey | None:
+        """Return the key that readings are signed with; None without one."""
+        key = context.node_config.get(KEY, self._key)
+        return None if key is None else load_private_key(Path(str(key)))
 
     def _delete(self, message: Message, updates: KeptUpdates) -> int:
         """Delete a home's updates for its receipt, which is kept; return how many there were."""
@@ -259,7 +332,12 @@ class LeavingClient(ABC, Generic[SourceT]):
         return any(entry.salt for entry in self.updates(context).all())
 
     def _site(self, context: Context, most: int | None = None) -> ClientSite:
-        source = self._load_data(self._source(context))
+        own = self._own_canaries(context)
+        before = self._unplanted.pop(own.folder, None)
+        source = first_loader(self._load_data(self._source(context)))
+        if own.folder not in self._unplanted:  # else `load_data` itself plants them
+            source = own.replant(source, self._keys)
+            self._unplanted |= {} if before is None else {own.folder: before}
         samples = load_samples(
             source,
             keys=self._keys,
@@ -284,6 +362,7 @@ class LeavingClient(ABC, Generic[SourceT]):
         if not self._is_first(message, context):
             return 0
         try:
+            self._signer(context)
             with preserved_randomness():
                 site = self._site(context, most=_TRIED)
                 site.try_out()

@@ -48,6 +48,7 @@ class ClientLimits:
     hidden_monthly_steps: int = 2
     min_share: float = 0.001  # then, of the last mean: a step from a mean without it tells most
     questions: int = 24  # counts and measures of different models for one request
+    readings: int = 12  # of canaries in different models for one request
     monthly: int = 96  # questions of any kind in 30 days
     min_class: int = 10  # samples: smaller classes are counted together, or not at all
     rounding: int = 2  # counts are rounded up or down at random to multiples of it

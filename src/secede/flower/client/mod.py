@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from secede.canaries import CanaryOptions as CanaryOptions
+from secede.canaries import MakeCanary
 from secede.flower._flwr import client_mods, has_client_fn
 from secede.flower.client import mod_checks, secagg_checks
 from secede.flower.client.leaving_client import LeavingClient
@@ -24,6 +27,7 @@ from secede.text import printable, shorten
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Message, Context], Message]
+DataT = TypeVar("DataT")
 
 
 class ClientErasure(LeavingClient[Context]):
@@ -55,12 +59,31 @@ class ClientErasure(LeavingClient[Context]):
             messages.add_samples(reply, samples)
         if fault and home and not secagg_checks.is_hidden(message):
             messages.add_fault(reply, fault)
+        told = self._canaries_record(message, context)
         kept = self._keep(
             reply, message, context, home=home, serving=serving, client=client, start=start
         )
         if kept and home and secagg_checks.is_hidden(message) and kept.digest is not None:
             messages.add_update_digest(reply, kept.digest)
+        if told is not None and home:
+            messages.add_canaries(reply, told)
         return reply
+
+    def with_canaries(
+        self,
+        dataset: DataT,
+        context: Context,
+        *,
+        classes: int | None = None,
+        make_canary: MakeCanary | None = None,
+    ) -> DataT:
+        """Return this client's own training set with canaries in it, the same in every round.
+
+        It is a loader, a map-style data set or a tuple of tensors, as `load_data` returns them, and
+        comes back in that form. Which canaries there are is decided the first time.
+        """
+        planted: DataT = self._plant(dataset, context, classes=classes, make_canary=make_canary)
+        return planted
 
     def register(self, app: ClientApp) -> ClientApp:
         """Add the handlers and return `app`: `train.unlearn`, `query.secede`, `query.leave`.

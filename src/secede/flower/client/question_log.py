@@ -49,6 +49,11 @@ class Question(Document):
         """Whether a local step was asked for."""
         return self.task == client_tasks.LOCAL_STEP
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether a reading of canaries was asked for."""
+        return self.task == client_tasks.READ_CANARIES
+
     def same(self, other: Question) -> bool:
         """Return whether both ask the same, so that the second answer tells nothing new."""
         names = ("home", "request", "task", "method", "settings", "model")
@@ -97,9 +102,11 @@ def _check(question: Question, recent: Sequence[Question], limits: ClientLimits)
     of_request = [
         each
         for each in recent
-        if each.request == question.request and each.is_step == question.is_step
+        if each.request == question.request
+        and (each.is_step, each.is_reading) == (question.is_step, question.is_reading)
     ]
-    limit = limits.steps if question.is_step else limits.questions
+    limit = limits.readings if question.is_reading else limits.questions
+    limit = limits.steps if question.is_step else limit
     steps = [each for each in recent if each.is_step and question.is_step]
     for taken, most, of in (
         (of_request, limit, "for this request"),

@@ -150,10 +150,15 @@ def count_samples(source: Any) -> int:
     return len(source) if hasattr(source, "__len__") else 0
 
 
+def first_loader(source: Any) -> Any:
+    """Return the first of several loaders; whatever else it is, as it is."""
+    several = isinstance(source, tuple | list) and source and isinstance(source[0], DataLoader)
+    return source[0] if several else source
+
+
 def _data_set(source: Any) -> tuple[Any, Iterable[int] | None, Callable[[Any], Any] | None]:
     """Return a loader's data set, the places that it selects, and its own way of collating."""
-    if isinstance(source, tuple | list) and source and isinstance(source[0], DataLoader):
-        source = source[0]
+    source = first_loader(source)
     if not isinstance(source, DataLoader):
         return source, None, None
     own = source.collate_fn not in (default_collate, default_convert)

@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -19,15 +20,19 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from pydantic import Field, ValidationError
 
 from secede.erasure import (
+    MAX_CANARIES,
+    MAX_READING_BYTES,
     MAX_RECEIPT_BYTES,
     MAX_REQUEST_BYTES,
     SERVER,
+    CanaryCommitment,
     Count,
     Digest,
     Document,
     Fraction,
     Name,
     Plan,
+    SignedReading,
     describe_errors,
     is_name,
     parse_json,
@@ -42,6 +47,7 @@ from secede.unlearning import (
     CountRight,
     LocalResult,
     Measure,
+    ReadCanaries,
     Reply,
     TakeStep,
     Task,
@@ -53,15 +59,17 @@ UNLEARN, QUERY, LEAVE = "unlearn", "secede", "leave"  # names of the handlers
 LEAVE_TYPE = f"query.{LEAVE}"  # asks an erased client to delete its updates
 TASK_TYPES = {client_tasks.LOCAL_STEP: f"train.{UNLEARN}", client_tasks.COUNT: f"query.{QUERY}"}
 TASK_TYPES[client_tasks.MEASURE] = f"query.{QUERY}"
+TASK_TYPES[client_tasks.READ_CANARIES] = f"query.{QUERY}"
 MESSAGE_TYPES = frozenset({*TASK_TYPES.values(), LEAVE_TYPE})
 _STATE, _TASK, _REPLY = "secede.state", "secede.task", "secede.answer"
 _PLAN = "secede.plan"
 _KEEP, _UPDATE, _SAMPLES = "secede.keep", "secede.update", "secede.samples"
-_FAULT = "secede.fault"
+_FAULT, _CANARIES = "secede.fault", "secede.canaries"
 _GROUP = "secede"  # the first part of the group id of an erasure's rounds
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HOME = re.compile(r"[0-9a-f]{1,64}")
 _LIMIT, _PLAN_LIMIT = 4 << 20, 16 << 20  # bytes of JSON
+_COMMITMENT_LIMIT, _READING_LIMIT = 4096, 2 * MAX_READING_BYTES
 _CLASSES = 1_000_000
 _TEXT = 400  # characters of an error
 # Errors of a client that are raised here as the same kind; any other is a RecordError.
@@ -185,6 +193,37 @@ def pop_fault(reply: Message) -> str:
     return printable(fault)[:_TEXT] if isinstance(fault, str) else ""
 
 
+def canaries_record(committed: CanaryCommitment | None, reason: str) -> ConfigRecord:
+    """Return what a client says of its canaries: its commitment, or why it planted none."""
+    if committed is None:
+        return ConfigRecord({"reason": reason[:_TEXT]})
+    return ConfigRecord({"json": committed.model_dump_json()})
+
+
+def add_canaries(reply: Message, record: ConfigRecord) -> None:
+    """Add to an update what its client says of its canaries."""
+    reply.content[_CANARIES] = record
+
+
+def pop_canaries(reply: Message) -> tuple[CanaryCommitment | None, str]:
+    """Take out and return what `add_canaries` added; GuardError if it is malformed."""
+    record = reply.content.config_records.get(_CANARIES)
+    if record is None:
+        return None, ""
+    try:
+        if "json" not in record:
+            reason = record.get("reason")
+            return None, printable(reason)[:_TEXT] if isinstance(reason, str) else ""
+        found = CanaryCommitment.model_validate(_json(reply, _CANARIES, _COMMITMENT_LIMIT))
+    except ValidationError as error:
+        raise GuardError(f"its commitment is malformed: {describe_errors(error)}") from None
+    finally:
+        del reply.content[_CANARIES]
+    if found.commitment.samples > MAX_CANARIES:
+        raise GuardError(f"its commitment is to more than {MAX_CANARIES} canaries")
+    return found, ""
+
+
 def trial_question() -> RecordDict:
     """Return records like those of a task, to see what becomes of them on their way."""
     state = arrays.pack({"weight": torch.zeros(1)})
@@ -272,11 +311,25 @@ def read_plan(message: Message) -> Plan:
         raise GuardError(f"the step's plan is malformed: {describe_errors(error)}") from None
 
 
+@dataclass(frozen=True, kw_only=True)
+class CanaryReply(Reply):
+    """A client's reading of its canaries."""
+
+    signed: SignedReading
+
+    @classmethod
+    def of(cls, signed: SignedReading) -> CanaryReply:
+        """Return the reply with a reading, which holds nothing else."""
+        return cls(state={}, gradient_samples=0, samples=signed.reading.count, signed=signed)
+
+
 def reply_message(message: Message, reply: LocalResult | Reply) -> Message:
     """Return a client's reply to a task."""
     if isinstance(reply, LocalResult):
         body: dict[str, Any] = {"report": _finite(reply.report.as_dict())}
         records = RecordDict({_STATE: arrays.pack(reply.state)})
+    elif isinstance(reply, CanaryReply):
+        body, records = {"canaries": reply.signed.model_dump(mode="json")}, RecordDict()
     else:
         numbers = {name: _finite(value.tolist()) for name, value in reply.state.items()}
         body = {"numbers": numbers, "samples": reply.samples}
@@ -297,6 +350,8 @@ def read_reply(message: Message, task: Task, template: State, who: str) -> Local
     try:
         content = _json(message, _REPLY)
         if "error" not in content:
+            if isinstance(task, ReadCanaries):
+                return _reading(content)
             if not isinstance(task, TakeStep):
                 return _numbers(content, task)
             state = arrays.unpack(message.content.array_records[_STATE], template)
@@ -308,6 +363,18 @@ def read_reply(message: Message, task: Task, template: State, who: str) -> Local
         raise GuardError(f"client {who!r}: {error}") from error
     kind = _ERRORS.get(str(content["error"]), RecordError)
     raise kind(f"client {who!r}: {printable(content.get('text'))[:_TEXT]}")
+
+
+def _reading(content: Mapping[str, Any]) -> CanaryReply:
+    text = json.dumps(content["canaries"])
+    if len(text) > _READING_LIMIT:
+        raise GuardError(f"its reading of canaries has more than {_READING_LIMIT:,} bytes")
+    try:
+        return CanaryReply.of(SignedReading.model_validate_json(text))
+    except ValidationError as error:
+        raise GuardError(
+            f"its reading of canaries is malformed: {describe_errors(error)}"
+        ) from None
 
 
 def _numbers(content: Mapping[str, Any], task: CountRight | Measure) -> Reply:

@@ -1,3 +1,6 @@
+from .commitments import Commitments as Commitments
+from .commitments import Told as Told
+from .commitments import pop_told as pop_told
 from .engine import FlowerEngine as FlowerEngine
 from .engine import LiveEngine as LiveEngine
 from .engine import RecordedUpdate as RecordedUpdate

@@ -24,6 +24,7 @@ from secede.errors import ConfigError, GuardError, StateError
 from secede.flower.protocol import arrays, messages
 from secede.flower.protocol.nodes import Node, Roster
 from secede.flower.rounds import supported_strategies
+from secede.flower.rounds.commitments import Commitments, pop_told
 from secede.flower.rounds.grid import (
     AdmissionGrid,
     DeadlineGrid,
@@ -120,6 +121,7 @@ class Recording(Strategy):
         self._evaluators = dict[int, Node]()  # who may evaluate in this round, by node
         self._contributors: dict[str, Node] | None = None  # so far, by identity
         self._digests = dict[str, str]()  # of their last recorded updates, by identity
+        self._commitments = Commitments({})
         self._logged_refusals = set[tuple[int, str]]()
         self._start, self._config, self._run = "", dict[str, Any](), ""
         self._start_bytes = dict[str, bytes]()  # the arrays of the model with digest `_start`
@@ -203,6 +205,9 @@ class Recording(Strategy):
             if reply.has_content() and (fault := messages.pop_fault(reply)):
                 name = self._participants[reply.metadata.src_node_id].name
                 logger.warning(f"an erasure cannot ask client {name!r}: {fault}")
+        told = {
+            r.metadata.src_node_id: pop_told(r, self._name(r)) for r in every if r.has_content()
+        }
         # Flower samples in random order, and a sum of floats depends on its order.
         every.sort(key=self._name)
         with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
@@ -237,7 +242,13 @@ class Recording(Strategy):
             ]
         )
         clients = [
-            Contribution.of(node, weight, digest, distance)
+            Contribution.of(
+                node,
+                weight,
+                digest,
+                distance,
+                self._commitments.take(node.name, told[node.node]),
+            )
             for node, (_, weight), digest, distance in zip(
                 nodes, updates, digests, distances, strict=True
             )
@@ -251,6 +262,7 @@ class Recording(Strategy):
             config=self._config,
             server_round=server_round + self._done,
         )
+        self._commitments.log_missing(node.name for node in nodes)
         self._start, self._start_bytes = completed.model, _bytes(aggregate)
         if self._contributors is not None:
             for node, digest in zip(nodes, digests, strict=True):
@@ -312,6 +324,7 @@ class Recording(Strategy):
         if self._contributors is None:
             self._contributors = {node.identity: node for node in self.store.clients()}
             self._digests = self.store.update_digests()
+            self._commitments = Commitments(self.store.log.canaries())
         roster = Roster(self._contributors.values(), self.store.erased_clients())
         return AdmissionGrid(grid, roster, self._log_refusal)
 

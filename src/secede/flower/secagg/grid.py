@@ -34,7 +34,7 @@ from secede.flower._flwr import (
 )
 from secede.flower.protocol import arrays
 from secede.flower.protocol import messages as wire
-from secede.flower.rounds import ForwardingGrid, Transport
+from secede.flower.rounds import ForwardingGrid, Told, Transport, pop_told
 from secede.flower.storage import OpenedSums
 from secede.state import State
 from secede.text import describe_exception
@@ -70,6 +70,7 @@ class SecAggRound:
     )  # above them, updates are refused
     group: str = ""  # group id of its messages; "": the workflow's own
     digests: dict[int, str] = field(default_factory=dict)  # of updates, as their clients say
+    told: dict[int, Told] = field(default_factory=dict)  # what clients say of their canaries
     faults: dict[int, str] = field(default_factory=dict)  # why a client is not in the mean
     silent: set[int] = field(default_factory=set)  # those of them that did not reply at all
     dropped: set[int] = field(default_factory=set)  # clients that left before they shared keys
@@ -214,6 +215,7 @@ class SecAggGrid(ForwardingGrid):
 
     def _check_masked(self, node: int, reply: Message, masked: Sequence[bytes]) -> None:
         current, digest = self.round, wire.pop_update_digest(reply)
+        current.told[node] = pop_told(reply, current.names[node])
         for record in reply.content.array_records.values():
             if any(len(array.data) for array in record.values()):
                 raise GuardError("its update came in the open beside the masked one")

@@ -37,7 +37,14 @@ from secede.flower._flwr import (
     WorkflowKey,
 )
 from secede.flower.protocol.nodes import Node, Roster
-from secede.flower.rounds import ONLINE_TIMEOUT, AdmissionGrid, DeadlineGrid, Transport, prepared
+from secede.flower.rounds import (
+    ONLINE_TIMEOUT,
+    AdmissionGrid,
+    Commitments,
+    DeadlineGrid,
+    Transport,
+    prepared,
+)
 from secede.flower.secagg import legacy_api
 from secede.flower.secagg.engine import Failures, Results
 from secede.flower.secagg.grid import FitMessages, SecAggGrid, SecAggRound
@@ -117,6 +124,7 @@ class RecordingStrategy(LegacyStrategy):
         self._begin, self._start = begin, states.digest(begin)
         self._contributors = {node.identity: node for node in store.clients()}
         self._digests = store.update_digests()  # of their last recorded updates, by identity
+        self._commitments = Commitments(store.log.canaries())
         self._participants, self._config = dict[int, Node](), dict[str, Any]()
         self._in_mean: set[int] | None = None
         self._messages: FitMessages | None = None  # of this round
@@ -233,11 +241,12 @@ class RecordingStrategy(LegacyStrategy):
                 "cannot leave by a step of its own; is erasure.mod the second of its mods?",
             )
         clients = [
-            Contribution.of(self._participants[node], weight, digests.get(node))
+            self._contribution(node, weight)
             for node, weight in sorted(
                 weights.items(), key=lambda pair: self._participants[pair[0]].name
             )
         ]
+        self._commitments.log_missing(c.client for c in clients)
         self._store.record_round(
             state,
             run=self.run,
@@ -255,6 +264,11 @@ class RecordingStrategy(LegacyStrategy):
                 self._digests[client.identity] = digests[node]
         # What is written down is what the next round begins with, to the bit.
         return legacy_api.to_parameters(state), metrics
+
+    def _contribution(self, node: int, weight: float) -> Contribution:
+        current, client = self._grid.round, self._participants[node]
+        committed = self._commitments.take(client.name, current.told.get(node, (None, "")))
+        return Contribution.of(client, weight, current.digests.get(node), canaries=committed)
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager

@@ -8,10 +8,11 @@ model that the training began with, none if it began from scratch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from secede import files
 from secede.erasure import (
+    CanaryCommitment,
     Candidate,
     Client,
     Federation,
@@ -81,14 +82,23 @@ def scope(store: Store, client: str) -> Scope:
     """Return what a client contributed by training, without the rounds of erasures."""
     lineage = store.log.lineage()
     trained = [r for r in lineage if not r.erased]
-    return _scope(lineage, client, trained[-1].share(client) if trained else 0.0)
+    weight = trained[-1].share(client) if trained else 0.0
+    return _scope(lineage, client, weight, store.log.canaries())
 
 
-def _scope(rounds: Sequence[Round], client: str, weight: float) -> Scope:
+def _scope(
+    rounds: Sequence[Round], client: str, weight: float, canaries: Mapping[str, CanaryCommitment]
+) -> Scope:
     """Return what a client contributed by training; post-training is added elsewhere."""
     joined = [r for r in rounds if any(c.client == client for c in r.clients)]
     numbers = [r.number for r in joined if not r.erased] or [r.number for r in joined]
-    return Scope(first_round=numbers[0], last_round=numbers[-1], rounds=len(numbers), weight=weight)
+    return Scope(
+        first_round=numbers[0],
+        last_round=numbers[-1],
+        rounds=len(numbers),
+        weight=weight,
+        canaries=canaries.get(client),
+    )
 
 
 def _clients(store: Store, lineage: Sequence[Round]) -> tuple[Client, ...]:
@@ -99,6 +109,7 @@ def _clients(store: Store, lineage: Sequence[Round]) -> tuple[Client, ...]:
     contributors = {c.client for r in lineage for c in r.clients}
     weights = {c.client: c.weight for r in lineage if not r.erased for c in r.clients}
     every, total = store.log.rounds(), sum(weights.values()) or 1
+    canaries = store.log.canaries()
     return tuple(
         Client(
             name=node.name,
@@ -107,6 +118,7 @@ def _clients(store: Store, lineage: Sequence[Round]) -> tuple[Client, ...]:
                 lineage if node.name in contributors else every,
                 node.name,
                 weights.get(node.name, 0.0) / total,
+                canaries,
             ),
         )
         for number, node in enumerate(store.clients())

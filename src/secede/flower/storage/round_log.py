@@ -20,7 +20,16 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from secede import files
-from secede.erasure import Count, Digest, Document, Name, Timestamp, describe_errors, to_canonical
+from secede.erasure import (
+    CanaryCommitment,
+    Count,
+    Digest,
+    Document,
+    Name,
+    Timestamp,
+    describe_errors,
+    to_canonical,
+)
 from secede.errors import GuardError, RecordError, SilentError, StorageError
 from secede.flower.protocol.nodes import Node, check_names
 from secede.text import short_digest
@@ -39,10 +48,16 @@ class Contribution(Document):
     digest: Digest | None = None  # None: its client reported none, under secure aggregation
     # L2 distance from the mean over trainable parameters: bounds how far the others' mean lies.
     distance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    canaries: CanaryCommitment | None = None  # in the round that brought it
 
     @classmethod
     def of(
-        cls, node: Node, weight: float, digest: str | None, distance: float | None = None
+        cls,
+        node: Node,
+        weight: float,
+        digest: str | None,
+        distance: float | None = None,
+        canaries: CanaryCommitment | None = None,
     ) -> Contribution:
         """Return the contribution of a node's client."""
         return cls(
@@ -52,6 +67,7 @@ class Contribution(Document):
             weight=weight,
             digest=digest,
             distance=distance,
+            canaries=canaries,
         )
 
     def to_node(self) -> Node:
@@ -187,6 +203,14 @@ class RoundLog(_Lines[Round]):
                 by_name[contribution.client] = every[node.name, node.identity] = node
         check_names(every.values())
         return tuple(by_name.values())
+
+    def canaries(self) -> dict[str, CanaryCommitment]:
+        """Return the commitment of each client that planted canaries, by name: its first one."""
+        found = dict[str, CanaryCommitment]()
+        for contribution in (c for completed in self.rounds() for c in completed.clients):
+            if contribution.canaries is not None:
+                found.setdefault(contribution.client, contribution.canaries)
+        return found
 
     def contributors(self) -> dict[str, frozenset[str]]:
         """Return the clients that each model was trained by, in its round or in any before it."""

@@ -24,6 +24,7 @@ from secede.erasure.workflow.erase import Outcome
 from secede.federation.engine import LocalTraining
 from secede.federation.training import orders, train
 from secede.flower import ClientErasure, Store
+from secede.flower.client.own_canaries import SALT
 
 CANARIES = CanaryOptions(count=10, copies=3, max_share=0.1)
 TRAINING = LocalTraining(learning_rate=0.1, momentum=0.9, batch_size=32, epochs=4)
@@ -74,12 +75,19 @@ class PlantedFederation(Federation):
 
     def __init__(self, folder: Path, *, load: Load = load_data, **options: Any) -> None:
         super().__init__(folder, app=planting_app(load, **options))
+        for n in range(len(self.sites)):
+            if not (salt := self.disk(n) / SALT).exists():
+                salt.parent.mkdir(parents=True)
+                salt.write_bytes(bytes([n]) * 32)
+
+    def disk(self, n: int) -> Path:
+        return self.folder / f"disk-{n}" / f"partition-{n}"
 
     @property
     def store(self) -> Store:
         return Store(self.folder / "home", load_model, name="north", clock=lambda: self.clock())
 
-    def train(self, rounds: int = 6, *, grid: InProcess | None = None, **options: Any) -> None:
+    def train(self, rounds: int = 4, *, grid: InProcess | None = None, **options: Any) -> None:
         torch.manual_seed(0)
         begin = self.store.last_model() or load_model().state_dict()
         self.recording(**options).start(

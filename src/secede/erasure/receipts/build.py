@@ -257,4 +257,5 @@ def _add_erasure(
         rounds=count,
         weight=weight,
         commitment=scope.commitment,
+        canaries=scope.canaries,
     )

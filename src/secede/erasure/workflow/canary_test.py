@@ -36,11 +36,11 @@ def read(session: ErasureSession) -> None:
     before, absent = progress.canaries_before, None
     if before is None:
         old = session.load_model(plan.model)
-        before, absent = _read(session, participants, old, plan.model)
+        before, absent = _read(session, participants, old, plan.model, None)
     after = None
     if absent is None:
         new, _ = session.load_state(last.state_file)
-        after, absent = _read(session, participants, new, last.model)
+        after, absent = _read(session, participants, new, last.model, before)
     step, look = session.step, None
     if after is not None:
         look = Look(rung=step.rung, method=step.method, round=last.round, after=after)
@@ -88,7 +88,11 @@ def _below_chance(signed: SignedReading) -> float:
 
 
 def _read(
-    session: ErasureSession, participants: Participants, state: State, model: str
+    session: ErasureSession,
+    participants: Participants,
+    state: State,
+    model: str,
+    before: SignedReading | None,
 ) -> tuple[SignedReading | None, str | None]:
     """Return the leaver's reading of a model, or why there is none; no erasure needs it."""
     plan, backend = session.plan, session.backend
@@ -99,12 +103,18 @@ def _read(
         signed, cost = backend.read_canaries(plan.client, state, plan, model)
         participants.cost_in_progress += cost
         _check(session, plan, signed, model)
+        if before is not None and _groups(before) != _groups(signed):
+            raise GuardError("its canaries have other numbers of candidates than before")
     except SilentError:
         return None, ABSENT
     except (ConfigError, DataError, GuardError, RecordError, TrustError) as error:
         logger.warning(f"the canaries of {plan.client} were not read: {error}")
         return None, UNSOUND
     return signed, None
+
+
+def _groups(signed: SignedReading) -> object:
+    return signed.reading.counts().ranks.groups
 
 
 def _check(session: ErasureSession, plan: Plan, signed: SignedReading, model: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(trained: Path, tmp_path: Path) -> Iterator[Path]:
+def folder(trained: Path, tmp_path: Path) -> Path:
     shutil.copytree(trained, tmp_path / "north")
-    yield tmp_path / "north"
+    return tmp_path / "north"
 
 
 @pytest.fixture

@@ -22,13 +22,22 @@ from typer.testing import CliRunner
 
 from harness.flower import deployed
 from secede.cli.app import app
+from secede.erasure.receipts.verify import verify_receipt
+from secede.erasure.signing.keys import Keyring
 from secede.erasure.storage.home import Home
 from secede.erasure.storage.ledger import Ledger
+from secede.flower.client.consent import Release, release
 from secede.flower.deploy import port_guard, processes, server_home, supervisor
 from secede.flower.deploy.project import MARK, Project
-from secede.flower.deploy.scaffold import LOOPBACK, write_certificates, write_node_key
+from secede.flower.deploy.scaffold import (
+    LOOPBACK,
+    write_certificates,
+    write_node_key,
+    write_project,
+)
 from secede.flower.storage.round_log import RoundLog
 
+ROUNDS = 4  # that canaries are seen after
 ASK = """
 import encodings.idna, os, socket, ssl, sys
 host, port, path, forwarded, *account = sys.argv[1:]
@@ -45,8 +54,12 @@ print(connection.recv(1000).split()[1].decode())
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
-    project = deployed.make(tmp_path / "north", sites=3)
+def project(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Project]:
+    """Yield a project with the fast app, or with its own one where the test says so."""
+    sites = [f"site-{n}" for n in (1, 2, 3)]
+    own = getattr(request, "param", "") == "own app"
+    folder = tmp_path / "north"
+    project = write_project(folder, sites=sites) if own else deployed.make(folder, sites=3)
     try:
         yield project
     finally:
@@ -63,21 +76,26 @@ def secede(*arguments: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("project", ["own app"], indirect=True)
 def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
     begun = time.monotonic()
     folder = str(project.folder)
     assert {row["online"] for row in secede("up", folder)["processes"]} == {"yes"}
-    secede("train", folder, "--rounds", "2", "--timeout", "240")
-    (first, second) = RoundLog(project.home / "rounds.jsonl").rounds()
+    secede("train", folder, "--rounds", str(ROUNDS), "--timeout", "240")
+    log = RoundLog(project.home / "rounds.jsonl")
+    first, second, *_ = log.rounds()
     assert {each.client for each in second.clients} == set(project.sites)
     assert all(each.key for each in second.clients)  # known by their keys
     assert first.model == second.start
+    assert log.canaries().keys() == set(project.sites)  # all committed, before they had trained
 
     supervisor.down(project)  # months later
     secede("up", folder)
     leaving = ("name:site-2", "--trigger", "contract-ended")
     plan = secede("erase", folder, "name:site-2", "--dry-run", "--leaver-gone")
     assert [step["rung"] for step in plan["ladder"]] == ["server-side", "retraining"]
+    (disk,) = (project.folder / "sites" / "site-2").iterdir()
+    release(disk, Release(federation="north"))
     told = secede("erase", folder, *leaving, "--timeout", "300")
     seconds = time.monotonic() - begun
     print(f"deployment test: {seconds:.0f} seconds")
@@ -90,6 +108,21 @@ def test_train_restart_and_erase_in_a_second_run(project: Project) -> None:
     with Ledger(Home(project.home).ledger, read_only=True) as ledger:
         assert ledger.verify().number > 0
     assert "site-2" in Path(erased.page).read_text()
+    check_canaries(project, Path(erased.receipt))
+
+
+def check_canaries(project: Project, path: Path) -> None:
+    """Verify a receipt offline, and that its canaries showed before, and show no more."""
+    keys = Keyring.load(project.home / "keys")
+    found = verify_receipt(path.read_bytes(), keys).statement.predicate
+    assert found.verification.forgotten == "no-trace-found"
+    judged = found.verification.canaries.judgement(found.models.after)
+    print(f"canaries: p {judged.p_before:.2g} before, {judged.p_after:.2g} after")
+    assert judged.p_before is not None
+    assert judged.p_before < 1e-4
+    shown = CliRunner().invoke(app, ["verify", str(path), "--keys", str(project.home / "keys")])
+    assert shown.exit_code == 0, shown.output
+    assert "canaries showed before the erasure" in " ".join(shown.output.split())
 
 
 @pytest.mark.slow

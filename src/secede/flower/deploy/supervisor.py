@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from secede.errors import ConfigError, SecedeError, SilentError
 from secede.flower.deploy import port_guard, processes
@@ -330,9 +331,17 @@ def _guarded(name: str, environment: Mapping[str, str]) -> list[str]:
 
 def _node_config(project: Project, site: str) -> str:
     """Return the node config that the app at a site gets."""
-    folder = str(project.updates_folder(site)).replace("\\", "\\\\").replace('"', '\\"')
+    folder = project.updates_folder(site)
     number, total = project.sites.index(site), len(project.sites)
-    return f'partition-id={number} num-partitions={total} site="{site}" secede-folder="{folder}"'
+    config = f'partition-id={number} num-partitions={total} site="{site}"'
+    config += f" secede-folder={_quoted(folder)}"
+    key = folder / f"{site}.key"  # of `secede keygen`: signs what the site's canaries say
+    return f"{config} secede-key={_quoted(key)}" if key.exists() else config
+
+
+def _quoted(path: Path) -> str:
+    text = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
 
 
 def register_site(project: Project, site: str) -> str | None:

@@ -20,9 +20,11 @@ for private in home certificates/server.key; do
 done
 export FLWR_HOME="$PWD/flower/$1"
 mkdir -p "sites/$1"
+key="$PWD/sites/$1/$1.key"  # of `secede keygen`: signs what the site's canaries say
+[ -e "$key" ] && signer=" secede-key=\"$key\"" || signer=""
 program=$(command -v flower-supernode)
 python=$(sed -n "1s/^#! *//p" "$program")  # that it is installed for, secede with it
 exec "$python" -m secede.flower.deploy.port_guard "$program" \
   --root-certificates certificates/ca.crt --superlink "$SUPERLINK" \
   --auth-supernode-private-key "nodes/$1.key" --port "${NODE_PORT:-9094}" --node-config \
-  "partition-id=${2:-$place} num-partitions=@SITES@ site=\"$1\" secede-folder=\"$PWD/sites/$1\""
+  "partition-id=${2:-$place} num-partitions=@SITES@ site=\"$1\" secede-folder=\"$PWD/sites/$1\"$signer"

@@ -4,9 +4,9 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from quickstart.task import Net, load_data, test, train
-from secede.flower import ClientErasure
+from secede.flower import CanaryOptions, ClientErasure
 
-erasure = ClientErasure(Net, load_data)
+erasure = ClientErasure(Net, load_data, canaries=CanaryOptions(max_share=0.1))
 app = erasure.register(ClientApp(mods=[erasure.mod]))
 
 
@@ -16,6 +16,7 @@ def train_here(message: Message, context: Context) -> Message:
     model = Net()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     loader, _ = load_data(context)
+    loader = erasure.with_canaries(loader, context)
     loss = train(model, loader, float(message.content["config"]["learning-rate"]))
     metrics = MetricRecord({"train-loss": loss, "num-examples": len(loader.dataset)})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})

@@ -8,13 +8,15 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+PASSES = 3
+
 
 class Net(nn.Module):
     """A small network for images of 8 by 8 grey values."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return a score for each digit."""
@@ -25,7 +27,8 @@ class Net(nn.Module):
 def all_digits() -> tuple[torch.Tensor, torch.Tensor]:
     """Return 1,797 images and what they show."""
     digits = load_digits()
-    return torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
+    images = torch.tensor(digits.images / 16, dtype=torch.float32)
+    return images.unsqueeze(1), torch.tensor(digits.target)
 
 
 def load_data(context: Context) -> tuple[DataLoader, DataLoader]:
@@ -44,17 +47,17 @@ def load_data(context: Context) -> tuple[DataLoader, DataLoader]:
 
 
 def train(model: nn.Module, loader: DataLoader, learning_rate: float) -> float:
-    """Go over the images once; return the mean loss."""
+    """Go over the images three times; return the mean loss."""
     model.train()
     optimiser = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
     total = 0.0
-    for images, labels in loader:
+    for images, labels in (batch for _ in range(PASSES) for batch in loader):
         optimiser.zero_grad()
         loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
         optimiser.step()
         total += loss.item() * len(labels)
-    return total / len(loader.dataset)
+    return total / (PASSES * len(loader.dataset))
 
 
 @torch.inference_mode()

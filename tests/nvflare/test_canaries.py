@@ -12,7 +12,7 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from harness.flower.small import SEED, TRAINING, load_model
 from harness.nvflare import inprocess
 from harness.nvflare.inprocess import Job
-from harness.nvflare.small import SITES, load_data, said
+from harness.nvflare.small import SITES, erasing, load_data, said
 from secede import state as states
 from secede.canaries import CanaryOptions
 from secede.data.samples import Samples
@@ -37,10 +37,9 @@ def serve(erasure: ClientErasure, site: str) -> None:
 
 @pytest.fixture
 def planting(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
-    made = inprocess.erasing
     canaries = CanaryOptions(count=10, copies=2, max_share=0.5)
     monkeypatch.setattr(inprocess, "serve", serve)
-    monkeypatch.setattr(inprocess, "erasing", lambda *a, **b: made(*a, canaries=canaries, **b))
+    monkeypatch.setattr(inprocess, "erasing", lambda *a, **b: erasing(*a, canaries=canaries, **b))
     return job
 
 

@@ -21,6 +21,7 @@ EVIDENCE = _ROOT / "docs" / "evidence.md"  # the tables of canaries
 TABLES: dict[str, str] = {
     "gate_margins": "seconds",
     "reconstruction": "a minute",
+    "single_image": "some minutes",
     "attacks": "some minutes",
     "trigger_shapes": "some minutes",
     "optimisers": "some minutes",

@@ -67,6 +67,7 @@ from secede.text import printable, short_digest, shorten
 from secede.unlearning import (
     CountRight,
     LocalResult,
+    Measure,
     ReadCanaries,
     Reply,
     TakeStep,
@@ -276,16 +277,18 @@ class LeavingClient(ABC, Generic[SourceT]):
         if isinstance(task, ReadCanaries):
             return self._read_canaries(header, state, question, context)
         site = self._site(context)
+        if isinstance(task, Measure):
+            limits.check_loss(len(site.samples))
         samples = f"{own_secret(updates.folder)}/{site.samples_digest()}"
         asked: Task | PairedCount = task
         if isinstance(task, CountRight):
             counted = CountedPredictions(updates.folder, samples)
             asked = PairedCount(counted, question.model, header.settings)
         reply = site.run(asked, state, own, client=header.client, number=header.number)
-        # Whoever has a copy of the samples must not know the noise. Counts are rounded alike for
-        # all models: hardly another one, or asking again, tells no more.
+        # Whoever has a copy of the samples must not know the noise.
         if not isinstance(reply, LocalResult):
-            return limits.blurred(reply, samples)
+            before = header.settings.get(client_tasks.BEFORE)
+            return limits.blurred(reply, samples, question.model, before)
         secret = f"{samples}/{question.task}/{question.model}/{question.settings}"
         limits.check_result(reply)
         return limits.hidden_result(reply, state, own, secret) if hidden and own else reply

@@ -67,7 +67,6 @@ from secede.text import printable, short_digest, shorten
 from secede.unlearning import (
     CountRight,
     LocalResult,
-    Measure,
     ReadCanaries,
     Reply,
     TakeStep,
@@ -241,7 +240,7 @@ class LeavingClient(ABC, Generic[SourceT]):
             return messages.error_message(message, error)
 
     def _check_consent(self, header: TaskHeader, context: Context) -> None:
-        """Raise unless this client's owner consents to a step for the request in a question."""
+        """Raise unless this client's owner consents to what a request asks for."""
         owner = context.node_config.get(OWNER, self._owner)
         check_consent(
             header.request,
@@ -277,8 +276,6 @@ class LeavingClient(ABC, Generic[SourceT]):
         if isinstance(task, ReadCanaries):
             return self._read_canaries(header, state, question, context)
         site = self._site(context)
-        if isinstance(task, Measure):
-            limits.check_loss(len(site.samples))
         samples = f"{own_secret(updates.folder)}/{site.samples_digest()}"
         asked: Task | PairedCount = task
         if isinstance(task, CountRight):
@@ -298,6 +295,8 @@ class LeavingClient(ABC, Generic[SourceT]):
     ) -> CanaryReply:
         """Return a signed reading for the request in a question; raise if it is not our own."""
         own, committed = self._own_canaries(context).load()
+        if own.options.kind != "made-up":  # its own samples, and ranks tell of them
+            self._check_consent(header, context)
         request = unverified_request(header.request.encode())
         name = self.updates(context).client_of(header.home)
         if name not in ("", request.client):

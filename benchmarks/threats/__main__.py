@@ -21,7 +21,6 @@ EVIDENCE = _ROOT / "docs" / "evidence.md"  # the tables of canaries
 TABLES: dict[str, str] = {
     "gate_margins": "seconds",
     "reconstruction": "a minute",
-    "single_image": "some minutes",
     "attacks": "some minutes",
     "trigger_shapes": "some minutes",
     "optimisers": "some minutes",
@@ -29,6 +28,7 @@ TABLES: dict[str, str] = {
     "workflow_attacks": "some minutes",
     "honest_leavers": "some minutes",
     "canary_lies": "some minutes",
+    "single_image": "a quarter of an hour",
     "canaries": "half an hour",
     "trigger_positions": "a quarter of an hour or more",
 }

@@ -60,7 +60,8 @@ Row = tuple[str, ...]
 CLOSE = 0.05  # of a value: nearer is read
 PARTS = 100  # principal directions of the server's own images
 ALIKE = 0.9  # a correlation with an image: it can be recognised
-NODE, HOME, SHARE = 100, "ab" * 16, 1e-3
+NODE, HOME = 100, "ab" * 16
+SHARE = ClientLimits().min_share  # the smallest that a client takes a step with
 EXACT = 1e-5  # of a weight: nearer is read
 LIE = 0.5  # a share that the server says, to read the own update in the reference
 TRAINING = LocalTraining(learning_rate=0.05, momentum=0.9, batch_size=32, epochs=5)

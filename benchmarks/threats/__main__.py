@@ -28,6 +28,7 @@ TABLES: dict[str, str] = {
     "workflow_attacks": "some minutes",
     "honest_leavers": "some minutes",
     "canary_lies": "some minutes",
+    "single_image": "a quarter of an hour",
     "canaries": "half an hour",
     "trigger_positions": "a quarter of an hour or more",
 }

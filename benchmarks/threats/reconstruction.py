@@ -258,6 +258,11 @@ class Lab:
         return next(name for name, module in modules if isinstance(module, nn.Linear))
 
 
+def alike(rows: Tensor, guesses: Tensor) -> Tensor:
+    """Return how each row correlates with each guess."""
+    return _centred(rows) @ _centred(guesses).T
+
+
 def _centred(rows: Tensor) -> Tensor:
     return nn.functional.normalize(rows - rows.mean(dim=1, keepdim=True))
 
@@ -474,21 +479,20 @@ def oracle(lab: Lab, count: int = 20) -> Iterator[Row]:
 def again(lab: Lab, count: int = 24) -> int:
     """Return how many different answers the client gives about one model, asked in other words.
 
-    Each time under another number, and about hardly another model, which has another digest.
+    Each time under another number, and to be compared with another model.
     """
     found = set[tuple[int, ...]]()
     for number in range(count):
-        model = {name: value * (1 + 1e-7 * number) for name, value in lab.update.items()}
         with suppress(SecedeError):
-            reply = lab.ask(model, client_tasks.COUNT, number=number)
+            reply = lab.ask(lab.update, client_tasks.COUNT, number=number, before=f"{number:064x}")
             found.add(tuple(reply.state["right"].tolist()))
     return len(found)
 
 
 def asked_again(lab: Lab, count: int = 24) -> Iterator[Row]:
-    """Yield what comes of asking for one count in other words: rounding could be averaged away."""
+    """Yield what comes of asking for one count in other words: each could be rounded anew."""
     found = again(lab, count)
-    what, said = "answers about one model, in other words and nudged by 1e-7", "the same answer"
+    what, said = "different answers about one model, asked in other words", "the same answer"
     yield lab.network, what, f"1 of {count}", f"{found} of {count}", said
 
 

@@ -16,7 +16,7 @@ from harness.flower.journals import home, told
 from harness.flower.mutations import SPITE
 from harness.flower.planted import CANARIES, ERASING, PlantedFederation, load_data, verdict
 from harness.flower.small import NOW
-from secede.canaries import CanaryCounts
+from secede.canaries import CanaryCounts, CanaryOptions
 from secede.erasure import new_request, sign_request
 from secede.erasure.documents.canary_reading import ABSENT, NO_CANARIES, UNSOUND
 from secede.erasure.receipts.verify import verify_receipt
@@ -276,6 +276,21 @@ def test_a_model_from_nowhere_is_not_read(
     question = readings(federation)[-1]
     assert question.outcome == "refused"
     assert "knows the model from no round" in question.reason
+
+
+@pytest.mark.parametrize(("consent", "read"), [(False, False), (True, True)])
+def test_canaries_of_own_samples_are_read_if_the_owner_consents(
+    tmp_path: Path, *, consent: bool, read: bool
+) -> None:
+    # Ranks of a single sample of its own, in models that a server makes up, would tell of it.
+    kind = CanaryOptions(count=10, copies=3, max_share=0.1, kind="mislabelled")
+    federation = PlantedFederation(tmp_path, canaries=kind, consent=consent)
+    federation.train()
+    absent = verdict(federation.erase())["canaries"]["absent"]
+    assert (absent is None) is read
+    refused = [each for each in readings(federation) if each.outcome == "refused"]
+    assert (refused == []) is read
+    assert all("neither signed nor released" in each.reason for each in refused)
 
 
 # Commitments

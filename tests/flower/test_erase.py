@@ -77,12 +77,13 @@ def test_retained_clients_compare_each_sample_with_the_model_from_before(
         assert done.gate.variance == 2.0 * 3  # three clients round
 
 
-def test_the_leaver_gets_one_task_a_goodbye_and_no_round(federation: Federation) -> None:
+def test_the_leaver_gets_a_task_two_counts_a_goodbye_and_no_round(federation: Federation) -> None:
     federation.train(3)
     for site in federation.sites:
         site.seen.clear()
     federation.erase("name:site-1")
-    assert federation.site("site-1").seen == ["train.unlearn", "query.leave"]
+    counts = ["query.secede"] * 2  # with the models before and after
+    assert federation.site("site-1").seen == ["train.unlearn", *counts, "query.leave"]
     for name in ("site-0", "site-2", "site-3"):
         assert "train" in federation.site(name).seen
         assert "train.unlearn" not in federation.site(name).seen

@@ -233,3 +233,29 @@ def test_other_plans_in_between_do_not_count_as_damage(home: Home) -> None:
     how = EraseOptions(mean="median")
     assert small.erase(home, entry.id, ground=hostile, how=how, tell=damage).state == "promoted"
     assert len(plans(home)) == 5
+
+
+def test_one_client_that_claims_most_samples_and_stays_away_keeps_nobody_in(
+    tmp_path: Path,
+) -> None:
+    sizes = 'clients = { count = 4, partition = "sizes", sizes = [20, 20, 20, 90] }'
+    home = small.make(tmp_path, small.CONFIG.replace("clients.count = 4", sizes))
+    before, entry = small.serving(home), small.receive(home)
+    away = SimulatedBackend(home, gone=["site-3"])
+    for accept in ("", "x"):  # there is nothing to accept
+        with pytest.raises(LossError, match=r"2 of 3 .* 31% of the samples.* a lower --quorum"):
+            small.erase(home, entry.id, ground=away, how=EraseOptions(accept_loss=accept))
+        assert small.way(home)[-2:] == ["escalated", "undecided"]
+        assert small.serving(home) == before
+    other = small.copy(home, tmp_path / "other")
+    few = small.erase(home, entry.id, ground=away, how=small.options(quorum=0.3))
+    assert few.state == "promoted"
+    assert small.told(home)["method"]["settings"]["quorum"] == 0.3
+    assert small.left_out(home) >= {("site-3", "silent")}
+    assert small.erase(other, entry.id).state == "promoted"  # it came back
+
+
+def test_a_majority_of_the_clients_that_stays_away_ends_it(home: Home) -> None:
+    ground = SimulatedBackend(home, gone=["site-2", "site-3"])
+    outcome = small.erase(home, small.receive(home).id, ground=ground)
+    assert (outcome.state, small.way(home)[-1]) == ("rolled-back", "rolled-back")

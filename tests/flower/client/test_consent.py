@@ -154,7 +154,7 @@ def test_the_owners_signature_is_consent_and_nobody_elses_is(tmp_path: Path) -> 
     altered = signed(federation, own).replace(b'"payload":"ey', b'"payload":"fy')
     refused = step(federation, altered, plan="")
     assert refused is not None
-    assert "the request that a step is for cannot be used" in refused["text"]
+    assert "its request cannot be used" in refused["text"]
     early = datetime(2025, 1, 1, tzinfo=UTC)
     expired = step(federation, signed(federation, own, now=early))
     assert expired is not None

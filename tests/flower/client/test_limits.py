@@ -104,9 +104,12 @@ def test_a_hidden_steps_report_has_two_digits() -> None:
     assert (report.searched[0].accuracy, report.own_share) == (0.99, None)
 
 
-def counted(right: list[int], samples: list[int], secret: str = "s") -> tuple[list[int], list[int]]:
+def counted(
+    right: list[int], samples: list[int], secret: str = "s", model: str = "m"
+) -> tuple[list[int], list[int]]:
     state = {"right": torch.tensor(right), "samples": torch.tensor(samples)}
-    reply = LIMITS.blurred(Reply(state=state, gradient_samples=0, samples=sum(samples)), secret)
+    reply = Reply(state=state, gradient_samples=0, samples=sum(samples))
+    reply = LIMITS.blurred(reply, secret, model)
     assert reply.samples == int(reply.state["samples"].sum())
     return reply.state["right"].tolist(), reply.state["samples"].tolist()
 
@@ -117,6 +120,12 @@ def test_counts_are_multiples_and_right_on_average() -> None:
     assert {tuple(rest) for _, *rest in found} == {(0, 48)}  # none and all stay what they are
     assert sum(first for first, *_ in found) / 500 == pytest.approx(23, abs=0.4)
     assert found[0] == counted([23, 0, 48], [40, 40, 48], "0")[0]  # asking again tells no more
+
+
+def test_hardly_another_model_is_rounded_by_another_coin() -> None:
+    # One coin for all models would show in each question whether a single sample is right.
+    found = [counted([23], [40], "s", str(n))[0][0] for n in range(500)]
+    assert sum(found) / 500 == pytest.approx(23, abs=0.4)
 
 
 def test_small_classes_are_counted_together_or_not_at_all() -> None:
@@ -131,7 +140,8 @@ def test_small_classes_are_counted_together_or_not_at_all() -> None:
 def changes(secret: str, **counts: list[int]) -> dict[str, list[int]]:
     state = {name: torch.tensor(values) for name, values in counts.items()}
     reply = Reply(state=state, gradient_samples=0, samples=sum(counts["samples"]))
-    return {name: v.tolist() for name, v in LIMITS.blurred(reply, secret).state.items()}
+    told = LIMITS.blurred(reply, secret, "after", "before").state
+    return {name: v.tolist() for name, v in told.items()}
 
 
 def test_changes_are_blurred_like_counts_and_still_add_up() -> None:
@@ -144,8 +154,8 @@ def test_changes_are_blurred_like_counts_and_still_add_up() -> None:
             assert 0 <= c <= r <= n
             assert 0 <= b <= n - r
         # The same numbers as two counts alone, so that nothing more is told of them.
-        earlier = counted([18, 37, 4], [40, 40, 6], secret)[0]
-        later = counted([23, 40, 4], [40, 40, 6], secret)[0]
+        earlier = counted([18, 37, 4], [40, 40, 6], secret, "before")[0]
+        later = counted([23, 40, 4], [40, 40, 6], secret, "after")[0]
         assert told["right"] == later
         names = ("right", "lost", "gained")
         found = [a + b - c for a, b, c in zip(*(told[k] for k in names), strict=True)]
@@ -154,11 +164,42 @@ def test_changes_are_blurred_like_counts_and_still_add_up() -> None:
     assert sum(differences) / 500 == pytest.approx(5, abs=0.5)
 
 
-def test_a_loss_is_told_with_two_digits() -> None:
+@pytest.mark.parametrize("samples", [10, 11])
+def test_whatever_changes_what_is_told_adds_up(samples: int) -> None:
+    # A client whose numbers do not is left out of the gate; here all right ones may be lost.
+    limits = ClientLimits()
+    for earlier in range(samples + 1):
+        for lost in range(earlier + 1):
+            for gained in range(samples - earlier + 1):
+                values = {"right": earlier - lost + gained, "samples": samples}
+                values |= {"lost": lost, "gained": gained}
+                state = {name: torch.tensor([value]) for name, value in values.items()}
+                reply = Reply(state=state, gradient_samples=0, samples=samples)
+                for secret in map(str, range(4)):
+                    told = limits.blurred(reply, secret, "after", "before").state
+                    c, b, r = (int(told[name]) for name in ("gained", "lost", "right"))
+                    assert 0 <= c <= r
+                    assert 0 <= b <= samples - r
+
+
+def told_loss(limits: ClientLimits, samples: int = 100) -> tuple[float, float]:
     state = {"loss": torch.tensor([1.23456]), "accuracy": torch.tensor([0.777])}
-    reply = LIMITS.blurred(Reply(state=state, gradient_samples=0, samples=100), "s")
-    assert float(reply.state["loss"]) == pytest.approx(1.2)
-    assert round(float(reply.state["accuracy"]), 4) in (0.75, 0.8)
+    reply = Reply(state=state, gradient_samples=0, samples=samples)
+    told = limits.blurred(reply, "s", "m").state
+    return float(told["loss"]), float(told["accuracy"])
+
+
+def test_a_loss_is_told_with_two_digits_where_it_is_told() -> None:
+    loss, accuracy = told_loss(ClientLimits(rounding=5, tells_loss=True))
+    assert loss == pytest.approx(1.2)
+    assert round(accuracy, 4) in (0.75, 0.8)
+
+
+def test_no_loss_is_told_unasked_nor_of_few_samples() -> None:
+    with pytest.raises(ConfigError, match="tells no loss, which can be nearly that of a single"):
+        told_loss(ClientLimits())
+    with pytest.raises(ConfigError, match="fewer than 10 samples here: no loss is told"):
+        told_loss(ClientLimits(tells_loss=True), samples=9)
 
 
 def test_limits_are_positive(tmp_path: Path) -> None:

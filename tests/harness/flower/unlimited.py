@@ -25,7 +25,9 @@ class NoLimits(ClientLimits):
 
     def check_result(self, *_: Any) -> None: ...
 
-    def blurred(self, reply: Reply, secret: str) -> Reply:
+    def check_loss(self, *_: Any) -> None: ...
+
+    def blurred(self, reply: Reply, *_: Any) -> Reply:
         return reply
 
     def hidden_result(self, result: LocalResult, *_: Any) -> LocalResult:

@@ -6,6 +6,7 @@
     after the last round → canaries read, if the leaver has some: a trace leads to more rounds, or
     to the next rung; else → verified
     retraining that lost accuracy → undecided → verified, once a person accepts that
+    all rungs, for want of what a few clients withhold → undecided → planned
 
 Everything is read from the journal alone: a process that resumes after a kill sees the same.
 """
@@ -71,7 +72,15 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     ),
     CANARIES_READ: (POST_TRAINING, VERIFIED, ESCALATED, PLANNED, REFUSED),
     UNDECIDED: (CANARIES_READ, VERIFIED, ESCALATED, PLANNED, REFUSED),
-    ESCALATED: (LOCAL_STEP, SERVER_STEP, ESCALATED, ROLLED_BACK, PLANNED, REFUSED),
+    ESCALATED: (
+        LOCAL_STEP,
+        SERVER_STEP,
+        ESCALATED,
+        UNDECIDED,
+        ROLLED_BACK,
+        PLANNED,
+        REFUSED,
+    ),
     VERIFIED: (PROMOTED, PLANNED, REFUSED, ROLLED_BACK),
     PROMOTED: (),
     ROLLED_BACK: (),
@@ -198,9 +207,20 @@ class Progress:
         """What was measured at the end of this rung."""
         return self._last_of(VerificationDetails, "verification")
 
+    @property
+    def lacks_quorum(self) -> bool:
+        """Whether it is undecided since a few clients have most samples and take no part."""
+        return self.state == UNDECIDED and self.transitions[-2].state == ESCALATED
+
     def check_decided(self) -> None:
-        """Raise LossError if a person must accept first what retraining lost."""
+        """Raise LossError if a person must decide first: what retraining lost, or with whom."""
         details = self.last.details
+        if isinstance(details, UndecidedDetails) and self.lacks_quorum:
+            raise LossError(
+                f"{self.entry.client} is not erased yet: {details.reason}; these are more than "
+                "half of the clients, and those who are missing hold the quorum by their samples: "
+                "run the same command later, or with a lower --quorum to go on without them"
+            )
         if isinstance(details, UndecidedDetails):
             raise LossError(
                 f"retraining without {self.entry.client} is not shown to keep accuracy: "

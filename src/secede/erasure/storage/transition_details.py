@@ -316,12 +316,12 @@ class EscalationDetails(TransitionDetails):
 
 
 class UndecidedDetails(TransitionDetails):
-    """Retraining lost more accuracy than the margin: a person decides whether it may serve."""
+    """A person decides: whether what retraining lost may serve, or who must take part."""
 
     state: ClassVar[str] = UNDECIDED
     ledger_fields = frozenset({"plan"})
     plan: Digest
-    reason: str  # what the gate says
+    reason: str  # what the gate says, or the last rung's
 
 
 class VerificationDetails(ComputedDetails):

@@ -66,6 +66,7 @@ from secede.erasure.storage import (
     RoundDetails,
     StartDetails,
     Transition,
+    UndecidedDetails,
     check_reason,
     lock_home,
     read_transition,
@@ -87,6 +88,7 @@ _DIVERGED = (
     "again with their updates joined by the median"
 )
 _OTHER_OPTIONS = "retraining was undecided: begun again with other options"
+_QUORUM = "too few clients took part on all rungs: begun again"
 _TEXT_LENGTH = 300  # of one that an acknowledgement states
 
 
@@ -245,9 +247,9 @@ def erase(
     """Carry request `number` to its end and return how it ended.
 
     RecordError names the process that works in this home already; SilentError says that the leaver
-    may still answer, LossError that a person must accept what retraining lost. `options` count
-    until there is a plan, which keeps them; an undecided request is planned again with others,
-    unless `accept_loss` is given, which counts at any time.
+    may still answer, LossError that a person must decide. `options` count until there is a plan,
+    which keeps them; an undecided request is planned again with others, unless `accept_loss` is
+    given, which counts at any time. One that lacked a quorum is planned again in any case.
     """
     options = options or EraseOptions()
     with open_session(home, backend, number, key, clock, held=lock) as session:
@@ -257,7 +259,11 @@ def erase(
         elif not progress.ended:
             logger.info(f"resuming from {progress.state} with the existing plan")
         differ = differ_from_plans(progress, options)
-        if differ and progress.state == UNDECIDED and not options.accept_loss:
+        if progress.lacks_quorum:
+            check_options(options)
+            how = options if differ else planned_options(progress, options)
+            _make_plan(session, how, reason=_QUORUM)
+        elif differ and progress.state == UNDECIDED and not options.accept_loss:
             check_options(options)
             _make_plan(session, options, reason=_OTHER_OPTIONS)
         elif differ:
@@ -355,6 +361,10 @@ def _advance(session: ErasureSession, options: EraseOptions) -> None:
     elif progress.rung >= len(session.plan.ladder) and _median_may_help(session):
         robust = replace(planned_options(progress, options), mean="median")
         _make_plan(session, robust, reason=_DIVERGED)
+    elif progress.rung >= len(session.plan.ladder) and _few_withhold_the_quorum(session):
+        reason = progress.failures[-1].reason
+        session.advance(UndecidedDetails(plan=session.plan.digest(), reason=reason))
+        session.progress.check_decided()
     elif progress.rung >= len(session.plan.ladder):
         promotion.roll_back(session)
     else:
@@ -371,6 +381,19 @@ def _median_may_help(session: ErasureSession) -> bool:
     if not any(isinstance(each, RoundDetails) and each.round for each in models[-1:]):
         return False  # it broke in the first round, which starts from the server's own state
     return not fault_of_mean("median", plan.ladder, len(plan.retained), plan.single_updates)
+
+
+def _few_withhold_the_quorum(session: ErasureSession) -> bool:
+    """Return whether most clients took part on the last rung, but too few of the samples.
+
+    A client's samples are what it claimed while it trained: one must not keep somebody in by it.
+    """
+    progress, failed = session.progress, session.progress.failures[-1]
+    if failed.outcome != "quorum" or failed.exchange is None:
+        return False
+    gone = {*progress.left_out(len(progress.transitions) - 1), *failed.exchange.left_out}
+    count = max(len({client.client for client in gone}), failed.exchange.left_out_count)
+    return 2 * count < len(session.plan.retained)
 
 
 def _take_step(session: ErasureSession, options: EraseOptions) -> None:

@@ -82,9 +82,9 @@ def revoke(folder: Path) -> int:
 def check_consent(
     signed: str, folder: Path, *, owner: PublicKey | None, consent: Consent, now: datetime
 ) -> None:
-    """Raise unless the client's owner signed the request that a step is for, or released it."""
+    """Raise unless the client's owner signed a question's request, or released it."""
     if not signed:
-        raise ConfigError("the question holds no request: a step is taken for a request alone")
+        raise ConfigError("the question holds no request, and the owner consents to none")
     try:
         request = unverified_request(signed.encode())
         if owner is not None and _is_signed(signed.encode(), request, owner):
@@ -92,7 +92,7 @@ def check_consent(
                 raise RequestError("it expired long ago: sign a new one")
             return
     except (RequestError, TrustError) as error:
-        raise ConfigError(f"the request that a step is for cannot be used: {error}") from error
+        raise ConfigError(f"its request cannot be used: {error}") from error
     if any(entry.covers(request, now) for entry in released(folder)):
         return
     if consent(request) if callable(consent) else consent:

@@ -240,7 +240,7 @@ class LeavingClient(ABC, Generic[SourceT]):
             return messages.error_message(message, error)
 
     def _check_consent(self, header: TaskHeader, context: Context) -> None:
-        """Raise unless this client's owner consents to a step for the request in a question."""
+        """Raise unless this client's owner consents to what a request asks for."""
         owner = context.node_config.get(OWNER, self._owner)
         check_consent(
             header.request,
@@ -282,10 +282,10 @@ class LeavingClient(ABC, Generic[SourceT]):
             counted = CountedPredictions(updates.folder, samples)
             asked = PairedCount(counted, question.model, header.settings)
         reply = site.run(asked, state, own, client=header.client, number=header.number)
-        # Whoever has a copy of the samples must not know the noise. Counts are rounded alike for
-        # all models: hardly another one, or asking again, tells no more.
+        # Whoever has a copy of the samples must not know the noise.
         if not isinstance(reply, LocalResult):
-            return limits.blurred(reply, samples)
+            before = header.settings.get(client_tasks.BEFORE)
+            return limits.blurred(reply, samples, question.model, before)
         secret = f"{samples}/{question.task}/{question.model}/{question.settings}"
         limits.check_result(reply)
         return limits.hidden_result(reply, state, own, secret) if hidden and own else reply
@@ -295,6 +295,8 @@ class LeavingClient(ABC, Generic[SourceT]):
     ) -> CanaryReply:
         """Return a signed reading for the request in a question; raise if it is not our own."""
         own, committed = self._own_canaries(context).load()
+        if own.options.kind != "made-up":  # its own samples, and ranks tell of them
+            self._check_consent(header, context)
         request = unverified_request(header.request.encode())
         name = self.updates(context).client_of(header.home)
         if name not in ("", request.client):

@@ -49,14 +49,15 @@ class ClientLimits:
     min_share: float = 0.001  # then, of the last mean: a step from a mean without it tells most
     questions: int = 24  # counts and measures of different models for one request
     readings: int = 12  # of canaries in different models for one request
-    monthly: int = 96  # questions of any kind in 30 days
+    monthly: int = 48  # questions of any kind in 30 days
+    tells_loss: bool = False  # no erasure asks for it, and one image may be nearly all of a loss
     min_class: int = 10  # samples: smaller classes are counted together, or not at all
     rounding: int = 2  # counts are rounded up or down at random to multiples of it
     noise: float = 0.5  # in a step, of how far it is from the server's model; if updates are hidden
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, may_be_none = getattr(self, field.name), field.name.endswith("steps")
+            value, may_be_none = getattr(self, field.name), field.name.endswith(("steps", "loss"))
             if not value >= 0 or not (value or may_be_none):
                 expected = "0 or more" if may_be_none else "positive"
                 raise ConfigError(f"{field.name} must be {expected}, got {value!r}")
@@ -157,16 +158,26 @@ class ClientLimits:
                 state[name] = value + (self.noise * noise).to(value.dtype)
         return LocalResult(state, _rounded_report(result.report))
 
-    def blurred(self, reply: Reply, secret: str) -> Reply:
+    def check_loss(self, samples: int) -> None:
+        """Raise unless this client tells its loss and accuracy."""
+        if not self.tells_loss:
+            raise ConfigError(
+                "this client tells no loss, which can be nearly that of a single sample, and no "
+                "erasure asks for it: limits=ClientLimits(tells_loss=True) would"
+            )
+        if samples < self.min_class:
+            raise ConfigError(f"fewer than {self.min_class} samples here: no loss is told")
+
+    def blurred(self, reply: Reply, secret: str, model: str, before: object = None) -> Reply:
         """Return a reply to a question without what would tell of single samples.
 
-        All that is random comes from `secret`, so that asking again tells no more.
+        All that is random comes from `secret` and the digests of the model and the one before, so
+        that asking again tells no more, and changes fit the counts that were told before.
         """
-        draw = generator(0, "blurred", secret)
-        state = {**reply.state}
+        draw, state = generator(0, "blurred", secret, model), {**reply.state}
         if "loss" in state:
-            loss = float(state["loss"])
-            state["loss"] = state["loss"].new_tensor([float(f"{loss:.2g}")])
+            self.check_loss(reply.samples)
+            state["loss"] = state["loss"].new_tensor([float(f"{float(state['loss']):.2g}")])
             if math.isfinite(share := float(state["accuracy"])):
                 count = torch.tensor([reply.samples])
                 chances = torch.rand(1, generator=draw)
@@ -176,15 +187,17 @@ class ClientLimits:
         if any(values.shape != state["samples"].shape for values in state.values()):
             raise ConfigError("the counts are not of the same classes")
         counts = self._without_small_classes(state)
-        samples, chances = counts["samples"], torch.rand(2, len(counts["samples"]), generator=draw)
-        right = self._rounded(counts["right"], samples, chances[0])
+        samples = counts["samples"]
+        chances = torch.rand(len(samples), generator=draw)
+        right = self._rounded(counts["right"], samples, chances)
         if "lost" in counts:
-            # What is gained follows from the rest: a rounding of its own would tell parities.
+            draw = generator(0, "blurred", secret, str(before))
             earlier = counts["right"] + counts["lost"] - counts["gained"]
-            before = self._rounded(earlier, samples, chances[0])
-            lost = self._rounded(counts["lost"], samples - right, chances[1])
-            counts["lost"] = torch.maximum(lost, before - right)
-            counts["gained"] = right - before + counts["lost"]
+            was = self._rounded(earlier, samples, torch.rand(len(samples), generator=draw))
+            # What is gained follows from the rest, and another chance would be a second look.
+            lost = self._rounded(counts["lost"], samples - right, 1 - chances)
+            counts["lost"] = torch.maximum(torch.minimum(lost, was), was - right)
+            counts["gained"] = right - was + counts["lost"]
         counts["right"] = right
         return replace(reply, state=counts, samples=int(samples.sum()))
 

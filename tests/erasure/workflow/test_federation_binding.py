@@ -135,6 +135,8 @@ def test_receipt_and_ledger_name_federation_and_keys(home: Home) -> None:
         "digest": home.federation.digest(),
         "server": home.key_ids()["server"],
         "keys": digest(home.key_ids()),
+        "controller": None,
+        "contact": None,
     }
     assert outcome.receipt is not None
     verify_receipt(outcome.receipt.read_bytes(), home.keyring(), ledger=home.ledger)

@@ -18,7 +18,9 @@ def test_every_preset_is_a_valid_config_and_named_after_itself(name: str) -> Non
 
 
 def test_the_demo_plants_canaries_and_the_papers_cells_do_not() -> None:
-    assert presets.load("demo").canaries.options() == CanaryOptions()
+    assert presets.load("demo").canaries.options() == CanaryOptions(
+        count=16, copies=4, max_share=0.04
+    )
     assert not any(presets.load(f"paper/{name}").canaries.options() for name in presets.PAPER)
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from secede.canaries import CanaryCounts, read
 from secede.data import Samples
 from secede.experiments.setup import Federation
 from secede.seeding import derive, generator, seeded
@@ -143,14 +142,14 @@ class Examiner:
         }
         return Measured(shares, hits, own)
 
-    def read_canaries(self, examined: Examined) -> CanaryCounts | None:
+    def read_canaries(self, examined: Examined) -> dict[str, object] | None:
         """Return what the leaver's canaries say of the model; None if it planted none."""
         planted = self._federation.canaries.get(self._federation.leaver)
         if planted is None:
             return None
         # As in `_evaluate`, for a model that draws random numbers.
         with seeded(self._seed, "canaries") if self._is_random else nullcontext():
-            return read(examined.model, planted.canaries)
+            return planted.to_record(examined.model)
 
     def attack_inputs(self, examined: Examined, trained: Sequence[int]) -> AttackInputs:
         """Evaluate non-members and members too; `trained` are the clients it was trained on."""

@@ -204,7 +204,7 @@ class SeedRun:
         examined = self._examiner.examine(point.state)
         scores = self._examiner.measure(examined).to_record(self._retrained)
         canaries = self._examiner.read_canaries(examined)
-        said = {} if canaries is None else {"canaries": canaries.to_record()}
+        said = {} if canaries is None else {"canaries": canaries}
         if point.round in arm.evidence_rounds:
             inputs = self._examiner.attack_inputs(examined, arm.clients)
             states.save(inputs.to_tensors(), self._evidence_path(arm.name, point.round))

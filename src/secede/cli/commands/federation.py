@@ -13,7 +13,6 @@ import typer
 from secede.cli.commands.run import search_folder
 from secede.cli.shared import Device, Json, Limit, Rounds, print_json
 from secede.errors import StoppedError
-from secede.text import plural
 
 group = typer.Typer(
     suggest_commands=False,  # click does it too
@@ -131,7 +130,7 @@ def _said_of_canaries(planted: int, clients: int) -> str:
     """Say how many clients planted canaries, and what follows where none did."""
     if not planted:
         return "no client planted canaries: receipts will say that forgetting is undetermined"
-    return f"canaries: planted by {planted} of {plural(clients, 'client')}, and committed to"
+    return f"canaries: planted by {planted} of {clients} clients, and committed to"
 
 
 def _clean_up(folder: Path, *, existed: bool) -> str:

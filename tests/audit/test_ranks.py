@@ -134,3 +134,10 @@ def test_a_rank_beyond_the_candidates_is_refused(pair: tuple[int, int]) -> None:
 def test_wins_that_cannot_be_are_refused(counts: tuple[int, int]) -> None:
     with pytest.raises(DataError, match="wins"):
         win_p_value(*counts)
+
+
+def test_joined_ranks_are_those_of_all_canaries_at_once() -> None:
+    first, second = [(1, 2), (3, 4)], [(2, 2), (4, 4), (1, 3)]
+    joined = Ranks.joined([Ranks.of(first), Ranks.of(second)])
+    assert joined == Ranks.of([*first, *second])
+    assert Ranks.joined([joined]) == joined

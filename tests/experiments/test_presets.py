@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from secede.canaries import CanaryOptions
 from secede.errors import ConfigError
 from secede.experiments import presets
 from secede.unlearning.registry import METHODS, base_name
@@ -14,6 +15,13 @@ def test_every_preset_is_a_valid_config_and_named_after_itself(name: str) -> Non
     config = presets.load(name)
     assert config.name == name
     assert config.title
+
+
+def test_the_demo_plants_canaries_and_the_papers_cells_do_not() -> None:
+    assert presets.load("demo").canaries.options() == CanaryOptions(
+        count=16, copies=4, max_share=0.04
+    )
+    assert not any(presets.load(f"paper/{name}").canaries.options() for name in presets.PAPER)
 
 
 @pytest.mark.parametrize("name", presets.PAPER)

@@ -12,6 +12,7 @@ from harness.paths import HARNESS
 from harness.recorded_progress import RecordedProgress
 from harness.runs import outcome, rows, run
 from secede import state as states
+from secede.canaries import read
 from secede.experiments import presets, runner
 from secede.experiments.config import override
 from secede.experiments.setup import federate, load_dataset, resolve_device
@@ -80,3 +81,23 @@ def test_an_arm_begun_by_another_process_finds_what_clients_remember(tmp_path: P
     found = runner.run([config], [0], elsewhere, RecordedProgress(), search=tmp_path)[0]
     assert outcome(found / "seed-0") == expected
     assert len(rows(found / "seed-0")) == 4 + 4 + 3 + 3
+
+
+def test_canaries_are_read_in_every_round_of_every_arm(tmp_path: Path) -> None:
+    text = tiny.PAPER + "canaries = { count = 7, copies = 2, max_share = 0.4 }\n"
+    folder, _ = run(tmp_path, text)
+    config = override(presets.load(str(tmp_path / "tiny.toml")), {"device": "cpu"})
+    federation = federate(config, load_dataset(config), 0, search=tmp_path)
+    canaries = federation.canaries[0].canaries
+    seed = folder / "seed-0"
+    found = {(row["arm"], row["round"]): row for row in rows(seed)}
+    assert all(sum(*row["canaries"]["ranks"]) == 7 for row in found.values())
+    for arm, last in (("fedavg", 3), ("retrain", 3), ("fine-tune", 2)):
+        state, _ = states.load(seed / "states" / f"{arm}.safetensors")
+        counts = read(federation.engine.model(state), canaries)
+        assert found[arm, last]["canaries"] == counts.to_record()
+
+
+def test_without_canaries_records_say_nothing_of_them(tmp_path: Path) -> None:
+    folder, _ = run(tmp_path)
+    assert not any("canaries" in row for row in rows(folder / "seed-0"))

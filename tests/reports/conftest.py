@@ -58,6 +58,7 @@ LOCAL_STEP = {
 HISTORY = {"bytes": 159_683_520, "rounds": 10, "privacy": "every single update lies at the server"}
 
 Override = Callable[[int, str, int], dict[str, float]]
+Canaries = Callable[[int, str, int], dict[str, Any]]
 
 
 @pytest.fixture
@@ -103,6 +104,7 @@ def write_synthetic(
     methods: Sequence[str] = METHODS,
     fixed: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
     override: Override | None = None,
+    canaries: Canaries | None = None,
 ) -> Path:
     """Write a run; `fixed[score][arm]` and `override(seed, arm, round)` replace its curves."""
     name = f"paper/{data}-{scenario}-{clients}" if name is None else name
@@ -117,6 +119,8 @@ def write_synthetic(
             for arm in ("fedavg", "retrain", *methods)
             for round in range((rounds if arm in ("fedavg", "retrain") else post_rounds) + 1)
         ]
+        for row in rows if canaries else ():
+            row["canaries"] = canaries(seed, row["arm"], row["round"])
         write_seed(folder / f"seed-{seed}", config, seed, digest, rows)
     return folder
 

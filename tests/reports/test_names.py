@@ -8,9 +8,9 @@ def test_every_scenario_has_a_main_probe_with_a_label() -> None:
     assert set(names.MAIN_PROBE.values()) <= set(names.SCORES)
 
 
-def test_only_losses_are_no_proportions() -> None:
+def test_only_losses_and_ranks_are_no_proportions() -> None:
     odd = [score for score in names.SCORES if not names.is_proportion(score)]
-    assert odd == [names.LEAVER_LOSS]
+    assert odd == [names.LEAVER_LOSS, names.CANARY_RANK]
 
 
 @pytest.mark.parametrize(

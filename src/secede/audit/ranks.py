@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -49,6 +49,15 @@ class Ranks:
         return cls(
             tuple(tuple(counter[rank, size] for rank in range(1, size + 1)) for size in sizes)
         )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Ranks]) -> Ranks:
+        """Return the ranks of several sets of canaries together, as of one set with all coins."""
+        sums = dict[int, tuple[int, ...]]()
+        for counts in (counts for part in parts for counts in part.histograms):
+            before = sums.get(len(counts), (0,) * len(counts))
+            sums[len(counts)] = tuple(map(sum, zip(before, counts, strict=True)))
+        return cls(tuple(sums[size] for size in sorted(sums)))
 
     @property
     def groups(self) -> tuple[tuple[int, int], ...]:

@@ -37,6 +37,10 @@ class CanaryCounts:
     ranks: tuple[tuple[int, tuple[int, ...]], ...]
     wins: int
 
+    def to_record(self) -> dict[str, object]:
+        """Return the counts as the records of an experiment hold them."""
+        return {"ranks": [list(histogram) for _, histogram in self.ranks], "wins": self.wins}
+
     def reading(self) -> Reading:
         """Return the counts as the test takes them."""
         ranks = Ranks(tuple(histogram for _, histogram in self.ranks))

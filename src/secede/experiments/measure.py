@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -140,6 +141,15 @@ class Examiner:
             "retained_accuracy": examined.retained.accuracy(),
         }
         return Measured(shares, hits, own)
+
+    def read_canaries(self, examined: Examined) -> dict[str, object] | None:
+        """Return what the leaver's canaries say of the model; None if it planted none."""
+        planted = self._federation.canaries.get(self._federation.leaver)
+        if planted is None:
+            return None
+        # As in `_evaluate`, for a model that draws random numbers.
+        with seeded(self._seed, "canaries") if self._is_random else nullcontext():
+            return planted.to_record(examined.model)
 
     def attack_inputs(self, examined: Examined, trained: Sequence[int]) -> AttackInputs:
         """Evaluate non-members and members too; `trained` are the clients it was trained on."""

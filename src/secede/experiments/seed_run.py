@@ -203,6 +203,8 @@ class SeedRun:
     def _record(self, arm: Arm, point: Checkpoint) -> None:
         examined = self._examiner.examine(point.state)
         scores = self._examiner.measure(examined).to_record(self._retrained)
+        canaries = self._examiner.read_canaries(examined)
+        said = {} if canaries is None else {"canaries": canaries}
         if point.round in arm.evidence_rounds:
             inputs = self._examiner.attack_inputs(examined, arm.clients)
             states.save(inputs.to_tensors(), self._evidence_path(arm.name, point.round))
@@ -211,6 +213,7 @@ class SeedRun:
                 "arm": arm.name,
                 "round": point.round,
                 "scores": scores,
+                **said,
                 "cost": point.cost.as_dict(),
                 "digest": states.digest(point.state),
             }

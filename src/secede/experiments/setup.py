@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from secede import models, scenarios
-from secede.canaries import Canaries, plant
+from secede.canaries import Canaries, plant, read
 from secede.data import Dataset, Samples, catalog, partition
 from secede.errors import ConfigError
 from secede.experiments.config import Config
@@ -38,6 +38,10 @@ class PlantedCanaries:
 
     canaries: Canaries
     copies: int
+
+    def to_record(self, model: nn.Module) -> dict[str, object]:
+        """Return what they say of a model, as records hold it."""
+        return read(model, self.canaries).to_record()
 
 
 @dataclass(frozen=True)

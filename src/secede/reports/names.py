@@ -33,6 +33,7 @@ OTHERS_ACCURACY = "others_accuracy"
 LEAVER_ACCURACY = "leaver_accuracy"
 RETAINED_ACCURACY = "retained_accuracy"
 LEAVER_LOSS = "leaver_loss"
+CANARY_RANK = "canary_rank"
 
 SCORES = {
     CLEAN_ACCURACY: "clean accuracy",
@@ -46,6 +47,7 @@ SCORES = {
     LEAVER_ACCURACY: "accuracy on the leaver's samples",
     RETAINED_ACCURACY: "accuracy on the retained clients' samples",
     LEAVER_LOSS: "loss on the leaver's samples",
+    CANARY_RANK: "mean rank of canaries",
 }
 
 # The score that answers "is the leaver forgotten?" first, by scenario.
@@ -108,8 +110,8 @@ def method_line(method: str) -> str:
 
 
 def is_proportion(score: str) -> bool:
-    """Return whether a score is a share between 0 and 1; losses are not."""
-    return not score.endswith("loss")
+    """Return whether a score is a share between 0 and 1; losses and ranks are not."""
+    return not score.endswith(("loss", "rank"))
 
 
 def data_label(data: str) -> str:

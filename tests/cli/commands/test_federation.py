@@ -69,3 +69,17 @@ def test_a_contact_that_cannot_be_shown_is_refused_before_the_training(tmp_path:
     with pytest.raises(ConfigError, match=r"contact 'a[?]b' cannot be used"):
         init(tmp_path / "home", str(tiny.write(tmp_path)), contact="a\nb")
     assert not (tmp_path / "home").exists()
+
+
+def test_canaries_can_be_asked_for_and_are_committed_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tiny.CONFIG + "canaries = { copies = 1, max_share = 0.4 }\n"
+    path = str(tiny.write(tmp_path, text))
+    init(tmp_path / "with", path, canaries=8)
+    assert "canaries: planted by 3 of 3 clients, and committed to" in capsys.readouterr().out
+    scopes = [client.scope for client in Home(tmp_path / "with").federation.clients]
+    planted = [scope.canaries.commitment.samples for scope in scopes if scope.canaries]
+    assert planted == [8, 8, 8]
+    init(tmp_path / "without", path)
+    assert "receipts will say that forgetting is undetermined" in capsys.readouterr().out

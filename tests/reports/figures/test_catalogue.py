@@ -2,11 +2,12 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from secede.reports.figures.catalogue import make_plots, panel_columns
-from secede.reports.figures.figure_data import ScatterPanel
+from secede.reports.figures.figure_data import LinePanel, ScatterPanel
 from secede.reports.records.load import read_run
 from secede.reports.records.runs import Run
 
@@ -156,3 +157,20 @@ def test_the_caption_of_methods_says_what_is_shaded(make_run: Make) -> None:
     assert "its loss decides" in found["clean"].caption
     assert "logarithmic" in found["flipped"].caption
     assert "logarithmic" not in found["clean"].caption
+
+
+def test_canaries_are_drawn_below_the_probe_if_every_run_has_them(make_run: Make) -> None:
+    def said(seed: int, arm: str, round: int) -> dict[str, Any]:
+        return {"ranks": [[round % 2, 1]], "wins": round % 2}
+
+    planted = make_run(canaries=said)
+    with_them = next(p for p in make_plots([planted]) if p.slug == "backdoor-rounds-n5")
+    shown = [row[0].value_label for row in with_them.rows]
+    assert shown == ["clean accuracy", "attack success", "mean rank of canaries"]
+    assert "with ten labels 5.5" in with_them.caption
+    erased = with_them.rows[2][0]
+    assert isinstance(erased, LinePanel)
+    assert [value.mean for value in erased.lines[-1].values[:3]] == [2, 1.5, 2]
+    others = make_plots([planted, make_run(data="emnist47")])
+    without = next(p for p in others if p.slug == "backdoor-rounds-n5")
+    assert len(without.rows) == 2

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from secede.errors import RecordError
+from secede.reports.records.runs import Score
 from secede.reports.records.schema import (
     parse_model,
     read_config,
@@ -236,3 +237,29 @@ def test_files_that_are_missing_or_no_text_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RecordError, match=r"config\.json: cannot be read as text"):
         read_config(tmp_path / "config.json")
+
+
+def test_canaries_of_a_row_are_a_score_beside_the_others(write_run: Write) -> None:
+    said = {"ranks": [[3, 1], [0, 0, 1]], "wins": 3}
+    folder = write_run(canaries=lambda seed, arm, round: said)
+    point = read_curves(folder / "seed-0" / "curves.jsonl", ARMS)["fedavg"][0]
+    assert point.canaries is not None
+    assert point.canaries.reading().wins == 3
+    assert point.scores["canary_rank"] == Score((3 + 2 + 3) / 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"ranks": [[3, 1]], "wins": 2}, "wins, where the ranks allow 3 to 3"),
+        ({"ranks": [[0, 0]], "wins": 0}, "no canary"),
+        ({"ranks": [], "wins": 0}, "no canary"),
+    ],
+)
+def test_canaries_whose_counts_cannot_be_are_refused(
+    write_run: Write, said: dict[str, Any], words: str
+) -> None:
+    path = write_run() / "seed-0" / "curves.jsonl"
+    edit_line(path, 2, lambda row: row.update(canaries=said))
+    with pytest.raises(RecordError, match=rf"line 2: canaries: .*{words}"):
+        read_curves(path, ARMS)

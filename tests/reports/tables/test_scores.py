@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -112,3 +113,27 @@ def test_costs_and_attacks_are_those_of_the_judged_method(make_run: Make) -> Non
     run = make_run(seeds=(0,), methods=("second-choice", "projected-ascent"))
     assert {row.arm for row in cost_table(run).rows} == {"second-choice", "retrain", "ratio"}
     assert {row.arm for row in membership_table(run).rows} == {"fedavg", "retrain", "second-choice"}
+
+
+def said(seed: int, arm: str, round: int) -> dict[str, Any]:
+    """Two canaries of three labels: known to FedAvg, by chance where the leaver took no part."""
+    ranks = [2, 0, 0] if arm == "fedavg" else [0, 1, 1] if seed else [1, 1, 0]
+    return {"ranks": [ranks], "wins": 2 if arm == "fedavg" else min(1, ranks[0])}
+
+
+def test_canaries_stand_beside_the_probe_with_the_exact_p_of_all_seeds(make_run: Make) -> None:
+    table = score_table(make_run(canaries=said, seeds=(0, 1)))
+    keys = [column.key for column in table.columns]
+    rank, p = keys.index("canary_rank"), keys.index("canary_p")
+    assert table.columns[rank].label == "canaries: mean rank (chance 2)"
+    fedavg, retrained = table.rows[:2]
+    # Four coins of three sides fall in 81 ways: one gives a sum of 4.
+    assert [fedavg.values[rank].mean, fedavg.values[p].mean] == [1, pytest.approx(1 / 81)]  # type: ignore[union-attr]
+    # Ranks 1 and 2, 2 and 3: the sum is 8, and 50 ways give that or less.
+    assert [retrained.values[rank].mean, retrained.values[p].mean] == [2, pytest.approx(50 / 81)]  # type: ignore[union-attr]
+    low, _ = retrained.values[rank].interval  # type: ignore[union-attr, misc]
+    assert low == 1, "no rank is below the first"
+
+
+def test_without_canaries_the_table_says_nothing_of_them(make_run: Make) -> None:
+    assert not [c for c in score_table(make_run()).columns if c.key.startswith("canary")]

@@ -361,7 +361,7 @@ def _print_readings(
 
 
 def _print_reading(name: str, shown: _Shown) -> None:
-    from secede.audit.verdict import shown_p
+    from secede.audit import shown_p
 
     reading = shown.reading
     known = "" if shown.name is None else f", the receipt's model {shown.name} the erasure"

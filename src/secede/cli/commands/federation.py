@@ -39,6 +39,16 @@ def init(
         str | None, typer.Option(help="Address of an office to ask, for receipts.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is random.")] = 0,
+    canaries: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=256,
+            help="Canaries that each client plants before the training; 0 for none. "
+            "See docs/evidence.md.",
+            show_default="the experiment's",
+        ),
+    ] = None,
     rounds: Rounds = None,
     device: Device = None,
     limit: Limit = None,
@@ -51,12 +61,15 @@ def init(
     HOME/sites.
 
     Example: secede federation init home demo --name north
+
+    Another: secede federation init home demo --canaries 16
     """
     from secede.erasure import ModelRegistry
     from secede.experiments import override, presets
     from secede.simulation.new_federation import create_federation
 
     changes = {"training.rounds": rounds, "device": device, "limit": limit}
+    changes |= {"canaries.count": canaries}
     config = override(presets.load(experiment), changes)
     existed = folder.exists()
     try:
@@ -74,15 +87,17 @@ def init(
         raise StoppedError(_clean_up(folder, existed=existed)) from None
     federation = home.federation
     clients = [client.name for client in federation.clients]
+    planted = sum(client.scope.canaries is not None for client in federation.clients)
     with ModelRegistry(home.registry, read_only=True) as registry:
         serving = registry.serving(federation.run)
     model = serving.digest if serving else None
     if json:
         row = {"home": str(folder), "federation": federation.name}
-        print_json({**row, "model": model, "clients": clients})
+        print_json({**row, "model": model, "clients": clients, "with_canaries": planted})
         return
     print(f"{folder}  home of federation {federation.name}: {', '.join(clients)}")
     print(f"model {model} serves")
+    print(_said_of_canaries(planted, len(clients)))
     print(f"{home.keys}  everybody's public keys; the server's private one is {folder}/server.key")
     print(f"{folder / 'sites'}  what would be at the clients, their private keys too")
     if config.settings:
@@ -109,6 +124,13 @@ def register(
         return
     said = "entered into the ledger" if changed else "as the ledger has them: nothing is entered"
     print(f"{folder}: federation.json and public keys {said}")
+
+
+def _said_of_canaries(planted: int, clients: int) -> str:
+    """Say how many clients planted canaries, and what follows where none did."""
+    if not planted:
+        return "no client planted canaries: receipts will say that forgetting is undetermined"
+    return f"canaries: planted by {planted} of {clients} clients, and committed to"
 
 
 def _clean_up(folder: Path, *, existed: bool) -> str:

@@ -21,11 +21,24 @@ from secede.verification import Score as Share
 CONFIDENCE = 0.95
 SHARE = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
+RANKS = (1.0, math.inf)
 MINUS = "\u2212"
 ONE_SEED = "one seed: sampling interval of the test set only"
 
 Basis = Literal["seeds", "test set", "none"]
-Unit = Literal["share", "points", "difference", "loss", "rounds", "MB", "count", "seconds", "times"]
+Unit = Literal[
+    "share",
+    "points",
+    "difference",
+    "loss",
+    "rank",
+    "p",
+    "rounds",
+    "MB",
+    "count",
+    "seconds",
+    "times",
+]
 
 
 @dataclass(frozen=True)
@@ -93,12 +106,16 @@ def mean_loss(scores: Sequence[Score]) -> Estimate:
 
 def score_unit(score: str) -> Unit:
     """Return the unit of a score."""
+    if score == names.CANARY_RANK:
+        return "rank"
     return "share" if names.is_proportion(score) else "loss"
 
 
 def mean_score(run: Run, arm: str, round: int, score: str) -> Estimate:
     """Return one score of an arm after a round, over the run's seeds."""
     scores = run.scores(arm, round, score)
+    if score == names.CANARY_RANK:
+        return mean_over_seeds([each.value for each in scores], within=RANKS)
     return mean_share(scores) if names.is_proportion(score) else mean_loss(scores)
 
 
@@ -197,6 +214,8 @@ def format_number(value: float, unit: Unit, *, digits: int | None = None) -> str
     if unit == "difference":  # of shares, in points with its sign
         text = _signed(value)
         return "0.0" if float(text.replace(MINUS, "-")) == 0 else text
+    if unit == "p":
+        return f"{value:.2g}"
     if unit in ("share", "points"):
         value *= 100
     text = f"{value:,.{_digits(value, unit) if digits is None else digits}f}"

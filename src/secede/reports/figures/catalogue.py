@@ -65,6 +65,12 @@ _EFFICACY_CAPTION = {
 }
 
 
+_CANARIES = (
+    " Canaries: 1 is a model that knows all of the leaver's canaries; one that never saw them has "
+    "the mean rank of chance, with ten labels 5.5, give or take what the coins did."
+)
+
+
 @dataclass(frozen=True)
 class PanelColumn:
     """Runs that share a column of panels: one data set, each with another number of clients."""
@@ -177,19 +183,24 @@ def _communication(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Pl
 
 
 def _rounds(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Plot:
-    curve = names.LEAVER_LOSS if scenario == "clean" else names.MAIN_PROBE[scenario]
+    scores = [_utility(scenario), _shown_leaver(scenario)]
+    read = all(run.has_canaries for _, run in cells)
     beside = _beside([run for _, run in cells])
     return Plot(
         slug=f"{scenario}-rounds-n{size}",
         title=f"{names.SCENARIOS[scenario]}, N = {size}: round by round",
         caption=f"Rounds of post-training for the erased model{beside}, "
         "rounds of training from scratch for the retrained one. The dotted level is FedAvg's last "
-        "round.",
+        f"round.{_CANARIES if read else ''}",
         rows=tuple(
             tuple(rounds_panel(title, run, score) for title, run in cells)
-            for score in (_utility(scenario), curve)
+            for score in (*scores, *((names.CANARY_RANK,) if read else ()))
         ),
     )
+
+
+def _shown_leaver(scenario: str) -> str:
+    return names.LEAVER_LOSS if scenario == "clean" else names.MAIN_PROBE[scenario]
 
 
 def _beside(runs: Sequence[Run]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from secede.audit import Ranks, Reading
 from secede.reports import names
 
 
@@ -35,6 +36,22 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class CanaryCounts:
+    """How the leaver's canaries rank in a model: a histogram for each number of candidates.
+
+    `wins` counts the canaries whose drawn candidate the model likes better than its opponent.
+    """
+
+    ranks: tuple[tuple[int, ...], ...]
+    wins: int
+
+    def reading(self) -> Reading:
+        """Return the counts as the test takes them."""
+        ranks = Ranks(self.ranks)
+        return Reading(ranks=ranks, wins=self.wins, count=ranks.count)
+
+
+@dataclass(frozen=True)
 class Point:
     """One arm after one round."""
 
@@ -43,6 +60,7 @@ class Point:
     scores: Mapping[str, Score]
     cost: Cost
     digest: str
+    canaries: CanaryCounts | None = None  # None: the leaver planted none
 
 
 @dataclass(frozen=True)
@@ -165,6 +183,20 @@ class Run:
     def last_scores(self, arm: str, score: str) -> tuple[Score, ...]:
         """Return one score of an arm after its last round, one value per seed."""
         return self.scores(arm, self.last_round(arm), score)
+
+    @property
+    def has_canaries(self) -> bool:
+        """Whether the leaver planted canaries, in every seed."""
+        return all(seed.curves[names.FEDAVG][-1].canaries is not None for seed in self.seeds)
+
+    def readings(self, arm: str, round: int) -> tuple[Reading, ...]:
+        """Return what canaries say of an arm after a round, one reading per seed that has some."""
+        found = (point.canaries for point in self.points(arm, round))
+        return tuple(counts.reading() for counts in found if counts is not None)
+
+    def canary_p(self, arm: str, round: int) -> float:
+        """Return the exact p of the ranks of all seeds together: their coins are apart."""
+        return Ranks.joined([each.ranks for each in self.readings(arm, round)]).rank_p_value
 
     def attacks(self, arm: str, round: int, attack: str) -> tuple[Attack, ...]:
         """Return a membership attack per seed; empty if it was not made on that model."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from secede import files, strict
-from secede.errors import RecordError
+from secede.errors import DataError, RecordError
 from secede.reports import names
 from secede.reports.records.runs import Attack, Config, History, LocalStep, Point, Score
 from secede.text import printable_lines
@@ -126,7 +126,19 @@ def _point(line: str, where: str, arms: Sequence[str]) -> Point:
         raise RecordError(f"{where}: round {point.round}, expected 0 or more")
     for name, score in point.scores.items():
         _check_score(name, score, where)
-    return point
+    return _with_canaries(point, where)
+
+
+def _with_canaries(point: Point, where: str) -> Point:
+    """Return the point with its canaries' mean rank as a score beside the others."""
+    if point.canaries is None:
+        return point
+    try:
+        ranks = point.canaries.reading().ranks
+    except DataError as error:
+        raise RecordError(f"{where}: canaries: {error}") from error
+    score = Score(ranks.mean, ranks.count)
+    return replace(point, scores={**point.scores, names.CANARY_RANK: score})
 
 
 def _check_score(name: str, score: Score, where: str) -> None:

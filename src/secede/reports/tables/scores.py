@@ -35,8 +35,10 @@ def score_table(run: Run) -> Table:
     rows = []
     for arm, round in _shown_models(run):
         values = (mean_score(run, arm, round, score) for score in scores)
-        rows.append(Row(_label(run, arm, round), arm, (*values, *_costs(run, arm, round))))
-    return Table((*columns, *_cost_columns()), tuple(rows))
+        said = _said_by_canaries(run, arm, round) if run.has_canaries else ()
+        rows.append(Row(_label(run, arm, round), arm, (*values, *said, *_costs(run, arm, round))))
+    said_columns = _canary_columns(run) if run.has_canaries else ()
+    return Table((*columns, *said_columns, *_cost_columns()), tuple(rows))
 
 
 def cost_table(run: Run, levels: tuple[float, ...] = ()) -> Table:
@@ -68,6 +70,21 @@ def membership_table(run: Run) -> Table:
         if run.attacks(arm, round, attack)
     )
     return Table(columns, rows)
+
+
+def _canary_columns(run: Run) -> tuple[Column, ...]:
+    last = run.last_round(names.FEDAVG)
+    chance = run.readings(names.FEDAVG, last)[0].ranks.chance_mean
+    return (
+        Column(names.CANARY_RANK, f"canaries: mean rank (chance {chance:g})", "rank"),
+        Column("canary_p", "canaries: p, all seeds together", "p"),
+    )
+
+
+def _said_by_canaries(run: Run, arm: str, round: int) -> tuple[Estimate, Estimate]:
+    """Return the mean rank, and the exact p over all seeds."""
+    p_value = Estimate(run.canary_p(arm, round), None, None, len(run.seeds), "none")
+    return mean_score(run, arm, round, names.CANARY_RANK), p_value
 
 
 def _shown_scores(run: Run) -> list[str]:

@@ -1,0 +1,1 @@
+"""What canaries show where nobody cheats: before an erasure, retrained, and by `secede erase`."""

@@ -1,6 +1,8 @@
 from .ascent import AnchorState as AnchorState
 from .ascent import Ascent as Ascent
 from .ascent import AscentBounds as AscentBounds
+from .client_training import batches_per_epoch as batches_per_epoch
+from .client_training import train_client as train_client
 from .leaver_metrics import Evaluation as Evaluation
 from .leaver_metrics import check_batch as check_batch
 from .leaver_metrics import evaluate as evaluate

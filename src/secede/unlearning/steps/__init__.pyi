@@ -12,6 +12,7 @@ from .own_labels import of_label as of_label
 from .radius import third_of_distance_to_fresh as third_of_distance_to_fresh
 from .retained_training import train_retained as train_retained
 from .sgd import Descent as Descent
+from .sgd import Optimiser as Optimiser
 from .sgd import check_settings as check_settings
 from .sgd import frozen as frozen
 from .sgd import own_samples as own_samples

@@ -107,11 +107,11 @@ def test_a_round_of_recovery_matches_the_hand_sum() -> None:
     assert (found.cost.rounds, found.cost.gradient_samples) == (1, 1)
 
 
-def test_without_a_recovery_rate_rounds_are_the_federations() -> None:
+def test_rounds_at_the_federations_rate_are_its_own() -> None:
     # Plain SGD of the federation at 0.01: a step of (-1, -1 | 1, 1)/200.
     at = linear((1.0, 1.0))
     original = {"weight": torch.tensor([[0.0, 0.0], [0.0, -1.0]])}
-    found = OrthogonalDescent(recovery_rate=None).recover(at, at.global_state, original, 1)
+    found = OrthogonalDescent(recovery_rate="federation").recover(at, at.global_state, original, 1)
     expected = torch.tensor([[-1.0, -1.0], [1.0, 1.0]]) / 200
     torch.testing.assert_close(found.state["weight"], expected)
 
@@ -200,8 +200,8 @@ def test_an_update_loses_its_way_back_but_not_its_length() -> None:
     assert gone.state["w"].tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("rate", [None, 0.1])
-def test_post_training_does_not_come_back(rate: float | None) -> None:
+@pytest.mark.parametrize("rate", ["federation", 0.1])
+def test_post_training_does_not_come_back(rate: Any) -> None:
     at = servers.server(rounds=3)
     method = OrthogonalDescent(rounds=3, learning_rate=1.0, recovery_rate=rate)
     start = method.start(at)
@@ -259,6 +259,7 @@ def test_it_needs_classes_and_finite_gradients() -> None:
         {"learning_rate": 0.0},
         {"decay": 1.5},
         {"recovery_rate": 0.0},
+        {"recovery_rate": "own"},
         {"gradient": "half"},
     ],
 )

@@ -47,16 +47,19 @@ class OrthogonalDescent(Method):
     learning_rate: float = 4e-4
     gradient: Literal["sum", "mean"] = "sum"  # over the batches of the leaver's epoch
     decay: float = 0.999  # of both rates, each round
-    recovery_rate: float | None = 1e-6  # None: plain rounds, at the federation's own rate
+    # Of plain SGD in post-training; "federation": rounds as the federation trained.
+    recovery_rate: float | Literal["federation"] = 1e-6
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ConfigError(f"rounds must be 1 or more, got {self.rounds}")
         if self.gradient not in ("sum", "mean"):
             raise ConfigError(f"gradient must be 'sum' or 'mean', got {self.gradient!r}")
-        for name in ("learning_rate", "recovery_rate"):
-            rate = getattr(self, name)
-            if rate is not None and not 0 < rate < math.inf:
+        rates = {"learning_rate": self.learning_rate}
+        if self.recovery_rate != "federation":
+            rates["recovery_rate"] = self.recovery_rate
+        for name, rate in rates.items():
+            if isinstance(rate, str) or not 0 < rate < math.inf:
                 raise ConfigError(f"{name} must be positive, got {rate}")
         if not 0 < self.decay <= 1:
             raise ConfigError(f"decay must be above 0 and at most 1, got {self.decay}")
@@ -109,7 +112,7 @@ class OrthogonalDescent(Method):
 
     def _train(self, server: Server, state: State, number: int) -> tuple[Sequence[Update], Cost]:
         """Let the retained clients train round `number` of post-training."""
-        if self.recovery_rate is None:
+        if isinstance(self.recovery_rate, str):
             reply = server.engine.train_round(
                 state, server.retained, phase=POST_TRAINING, number=number
             )

@@ -139,17 +139,17 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 source="Khalil et al. 2025, NoT",
             ),
             Entry(
-                name="rapid-retrain",
-                runs_at="server",
-                summary="retrain from scratch with steps scaled by the Fisher information",
-                source="Liu et al. 2022, INFOCOM",
-            ),
-            Entry(
                 name="rewind",
                 runs_at="server",
                 summary="repeat the training from the last model that never saw the leaver: exact",
                 source="baseline",
                 needs=Needs(history=True, single_updates=True),
+            ),
+            Entry(
+                name="rapid-retrain",
+                runs_at="server",
+                summary="retrain from scratch with steps scaled by the Fisher information",
+                source="Liu et al. 2022, INFOCOM",
             ),
             Entry(
                 name="retrain",

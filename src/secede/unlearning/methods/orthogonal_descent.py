@@ -55,12 +55,13 @@ class OrthogonalDescent(Method):
             raise ConfigError(f"rounds must be 1 or more, got {self.rounds}")
         if self.gradient not in ("sum", "mean"):
             raise ConfigError(f"gradient must be 'sum' or 'mean', got {self.gradient!r}")
-        rates = {"learning_rate": self.learning_rate}
-        if self.recovery_rate != "federation":
-            rates["recovery_rate"] = self.recovery_rate
-        for name, rate in rates.items():
-            if isinstance(rate, str) or not 0 < rate < math.inf:
-                raise ConfigError(f"{name} must be positive, got {rate}")
+        if not 0 < self.learning_rate < math.inf:
+            raise ConfigError(f"learning_rate must be positive, got {self.learning_rate}")
+        recovery = self.recovery_rate
+        if recovery != "federation" and not (_is_number(recovery) and 0 < recovery < math.inf):
+            raise ConfigError(
+                f"recovery_rate must be positive, or 'federation', got {self.recovery_rate!r}"
+            )
         if not 0 < self.decay <= 1:
             raise ConfigError(f"decay must be above 0 and at most 1, got {self.decay}")
 
@@ -129,6 +130,10 @@ class OrthogonalDescent(Method):
     def _decayed(self, rate: float, number: int) -> float:
         """Return a rate in round `number`, counted from the first of unlearning."""
         return rate * self.decay ** (number - 1)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 def unlearning_loss(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ def test_suites_joined_by_a_plus_train_a_cell_once_for_all_their_methods(
 def test_every_method_is_in_a_suite_over_the_papers_cells() -> None:
     run = {
         base_name(method)
-        for suite in ("paper", "compare", "history")
+        for suite in ("paper", "compare", "history", "regimes")
         for method in presets.load(f"{suite}/mnist-backdoor-5").methods
     }
     # Class pruning erases classes; none of the paper's leavers has any of its own.
@@ -105,7 +105,7 @@ def test_every_method_is_in_a_suite_over_the_papers_cells() -> None:
 def test_every_method_but_class_pruning_meets_a_leaver_with_classes_of_its_own(cell: str) -> None:
     run = {
         base_name(method)
-        for suite in ("natural", "history")
+        for suite in ("natural", "history", "regimes")
         for method in presets.load(f"{suite}/{cell}").methods
     }
     assert run == METHODS.keys() - {"retrain", "class-pruning"}  # which `--method` adds

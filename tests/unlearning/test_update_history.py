@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +69,58 @@ def test_sums_are_weighted_and_run_over_all_rounds_kept_or_not(tmp_path: Path) -
     assert history.update_sum(0)["w"].item() == 3.0
     assert history.update_sum(1)["w"].item() == -9.0
     assert end == 3.0 - 9.0  # together they are all that training did
+
+
+def test_gaps_match_the_hand_sum(tmp_path: Path) -> None:
+    # Updates 4 and -4 weigh 1/4 and 3/4: their mean is -2. Without client 0 it is -4, 2 away;
+    # without client 1 it is 4, 6 away.
+    history = UpdateHistory(tmp_path, interval=4)
+    teach(history, 1, 2)
+    assert history.gaps(0) == (2.0, 2.0)
+    assert history.gaps(1) == (6.0, 6.0)
+    assert history.gaps(2) == (None, None)
+
+
+def test_a_client_alone_in_a_round_has_an_infinite_gap(tmp_path: Path) -> None:
+    history = UpdateHistory(tmp_path)
+    history.record(1, one(0), [Update(0, one(1), 1)])
+    checkpoint(history)
+    assert UpdateHistory(tmp_path).gaps(0) == (math.inf,)
+
+
+def test_gaps_are_read_from_the_disk_and_go_on_after_a_kill(tmp_path: Path) -> None:
+    history = UpdateHistory(tmp_path)
+    end = teach(history, 1, 2)
+    checkpoint(history)
+    resumed = UpdateHistory(tmp_path)
+    assert resumed.gaps(1) == (6.0, 6.0)
+    resumed = UpdateHistory(tmp_path)
+    teach(resumed, 3, 3, start=end)
+    assert resumed.gaps(1) == (6.0, 6.0, 6.0)
+
+
+def test_without_gaps_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="how far each client moved the mean"):
+        UpdateHistory(tmp_path).gaps(0)
+    states.save({"0/w": torch.ones(1)}, tmp_path / "sums-00002.safetensors")  # of an older version
+    older = UpdateHistory(tmp_path)
+    assert older.update_sum(0)["w"].item() == 1
+    with pytest.raises(RecordError, match="an older version recorded it"):
+        older.gaps(0)
+
+
+def test_the_global_model_before_a_round_is_the_latest_recorded_one(tmp_path: Path) -> None:
+    history = UpdateHistory(tmp_path, interval=2)
+    with pytest.raises(RecordError, match="holds no global model"):
+        history.before(3)
+    teach(history, 1, 4, start=10.0)  # each round takes 2 away
+    found = {last: history.before(last) for last in (1, 2, 3, 9)}
+    assert {last: (number, state["w"].item()) for last, (number, state) in found.items()} == {
+        1: (1, 10.0),
+        2: (1, 10.0),
+        3: (3, 6.0),
+        9: (3, 6.0),
+    }
 
 
 def test_a_round_kept_twice_is_kept_once(tmp_path: Path) -> None:

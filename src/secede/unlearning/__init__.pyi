@@ -19,6 +19,7 @@ from .method import settings_of as settings_of
 from .methods.class_pruning import prunable_layers as prunable_layers
 from .methods.federaser import FedEraser as FedEraser
 from .methods.orthogonal_descent import OrthogonalDescent as OrthogonalDescent
+from .methods.rewind import Rewind as Rewind
 from .registry import METHODS as METHODS
 from .registry import Entry as Entry
 from .registry import Situation as Situation

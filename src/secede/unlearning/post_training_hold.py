@@ -1,9 +1,9 @@
 """A hold on post-training: averaged rounds may not lead back to the old model.
 
-Of each round's mean, the part along the way from the local step's end back to the old model is
-removed. In the first round, which has most to repair, that is one direction over all weights, and a
-fraction may pass, smaller for a heavier leaver; later it may be each neuron's own direction. It
-works on the mean, so under secure aggregation, too, and after any local step.
+The idea is FedOSD's (Pan et al. 2025): it takes the way to the old model out of each client's
+update. Here it is taken out of the mean, so that it works under secure aggregation, and after any
+local step. In the first round, which has most to repair, that is one direction over all weights,
+and a fraction may pass, smaller for a heavier leaver; later it may be each neuron's own direction.
 """
 
 from __future__ import annotations

@@ -139,6 +139,13 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 source="Khalil et al. 2025, NoT",
             ),
             Entry(
+                name="rewind",
+                runs_at="server",
+                summary="repeat the training from the last model that never saw the leaver: exact",
+                source="baseline",
+                needs=Needs(history=True, single_updates=True),
+            ),
+            Entry(
                 name="rapid-retrain",
                 runs_at="server",
                 summary="retrain from scratch with steps scaled by the Fisher information",
@@ -188,6 +195,14 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 # From w and w_ref the server can compute the leaver's own state.
                 needs=Needs(leaver_online=True, single_updates=True),
                 erases=False,
+            ),
+            Entry(
+                name="noisy-rewind",
+                runs_at="server",
+                summary="repeat it from the last model that the leaver hardly moved, with noise",
+                source="Fraboni et al. 2024, SIFU",
+                needs=Needs(history=True, single_updates=True),
+                erases=False,  # its noise follows from a seed, its bound from convexity
             ),
             Entry(
                 name="fine-tune",

@@ -1,14 +1,16 @@
 """The history of a training at the server, for methods that need it: safetensors, bounded.
 
-It holds two things. For round 1 and every `interval` rounds after it, a file with the state before
-the round and each client's update; the first of these states is the untrained initial model. For
-each client, the sum of its weighted updates so far: in memory, and on disk at checkpoints. Both are
-as private as the clients' updates; most methods do without them.
+It holds two things. For round 1 and every `interval` rounds after it, a file with the global model
+before the round and each client's update; the first of these models is the untrained initial one.
+For each client, the sum of its weighted updates so far, and by round how far the mean would have
+lain from itself without it (its gap): in memory, and on disk at checkpoints. Models and updates are
+as private as the clients' updates; a gap is one number. Most methods do without them.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +27,7 @@ from secede.federation.engine import Update
 from secede.state import State
 
 PRIVACY = "the server stores every client's single updates until the history is deleted"
-_BEFORE, _WEIGHTS = "before", "weights"
+_BEFORE, _WEIGHTS, _GAPS = "before", "weights", "gaps"
 
 
 @dataclass(frozen=True)
@@ -39,23 +41,29 @@ class RecordedRound:
 
 @dataclass(frozen=True)
 class UpdateSums:
-    """By client, the sum of its weighted updates of all rounds up to `round`."""
+    """By client, the sum of its weighted updates of all rounds up to `round`; by round, its gaps.
+
+    A client's gap is the distance of the round's mean from the mean without it, p / (1 − p) times
+    its own distance from the mean; who took no part has none.
+    """
 
     round: int = 0
     by_client: Mapping[int, State] = field(default_factory=dict)
+    gaps: tuple[Mapping[int, float], ...] = ()
 
     def with_round(self, before: State, updates: Sequence[Update]) -> UpdateSums:
         """Return the sums after one more round."""
         weights = _weights(updates)
         sums = dict(self.by_client)
+        changes = {u.client: states.difference(u.state, before) for u in updates}
         for update in updates:
-            change = states.difference(update.state, before)
+            change = changes[update.client]
             previous = sums.get(update.client) or {
                 n: torch.zeros_like(v) for n, v in change.items()
             }
             previous = {name: value.to(change[name].device) for name, value in previous.items()}
             sums[update.client] = states.shifted(previous, change, weights[update.client])
-        return UpdateSums(self.round + 1, sums)
+        return UpdateSums(self.round + 1, sums, (*self.gaps, _gaps(changes, weights)))
 
 
 def _run_now(job: Callable[[], None]) -> None:
@@ -96,7 +104,8 @@ class UpdateHistory:
     def save_sums(self, sums: UpdateSums) -> None:
         """Write the sums of one round to disk; training can resume from there."""
         by_owner = {str(client): state for client, state in sums.by_client.items()}
-        states.save(_join(by_owner), self._sums_path(sums.round))
+        metadata = {_GAPS: json.dumps(sums.gaps)}
+        states.save(_join(by_owner), self._sums_path(sums.round), metadata)
 
     def delete_other_sums(self, number: int) -> None:
         """Delete the saved sums of all rounds but `number`, which a checkpoint covers."""
@@ -133,13 +142,31 @@ class UpdateHistory:
 
     def update_sum(self, client: int) -> State:
         """Return the sum of the client's weighted updates over all rounds."""
-        if not self.sums.round:
-            last = max(map(_round_number, self._sums_paths()), default=0)
-            self.sums = self._saved_sums(last) if last else self.sums
+        self._load_sums()
         update_sum = self.sums.by_client.get(client)
         if update_sum is None:
             raise RecordError(f"the history in {self._folder} holds no update of client {client}")
         return update_sum
+
+    def gaps(self, client: int) -> tuple[float | None, ...]:
+        """Return the client's gap in each round of the training; None where it took no part."""
+        self._load_sums()
+        if not self.sums.round or len(self.sums.gaps) != self.sums.round:
+            raise RecordError(
+                f"the history in {self._folder} does not say how far each client moved the mean in "
+                "each round: an older version recorded it, or nothing was recorded; train again"
+            )
+        return tuple(gaps.get(client) for gaps in self.sums.gaps)
+
+    def before(self, last: int) -> tuple[int, State]:
+        """Return the latest recorded round up to round `last`, and the global model before it."""
+        numbers = [number for number in self.rounds if number <= last]
+        if not numbers:
+            raise RecordError(
+                f"the history in {self._folder} holds no global model: train with "
+                "situation.history first"
+            )
+        return numbers[-1], self.round(numbers[-1]).before
 
     @property
     def size_bytes(self) -> int:
@@ -161,6 +188,11 @@ class UpdateHistory:
                 f"cannot delete the history in {self._folder}: {error.strerror}"
             ) from error
 
+    def _load_sums(self) -> None:
+        if not self.sums.round:
+            last = max(map(_round_number, self._sums_paths()), default=0)
+            self.sums = self._saved_sums(last) if last else self.sums
+
     def _sums_before(self, number: int) -> UpdateSums:
         """Return the sums before round `number`, from the disk if the training was killed."""
         if number == 1:
@@ -174,10 +206,13 @@ class UpdateHistory:
 
     def _saved_sums(self, number: int) -> UpdateSums:
         path = self._sums_path(number)
-        tensors, _ = self._load(path, f"the sums after round {number}")
+        tensors, metadata = self._load(path, f"the sums after round {number}")
         try:
-            return UpdateSums(number, {int(owner): part for owner, part in _split(tensors).items()})
-        except ValueError as error:
+            sums = {int(owner): part for owner, part in _split(tensors).items()}
+            rows = json.loads(metadata.get(_GAPS, "[]"))
+            gaps = tuple({int(owner): float(gap) for owner, gap in row.items()} for row in rows)
+            return UpdateSums(number, sums, gaps)
+        except (AttributeError, TypeError, ValueError) as error:
             raise RecordError(
                 f"{path} holds no sums of a history ({error}); train again"
             ) from error
@@ -213,6 +248,18 @@ def _weights(updates: Sequence[Update]) -> dict[int, float]:
     """Return each client's share in the mean."""
     total = sum(update.samples for update in updates)
     return {update.client: update.samples / total for update in updates}
+
+
+def _gaps(changes: Mapping[int, State], weights: Mapping[int, float]) -> dict[int, float]:
+    """Return how far the mean is from the mean without each client; infinite for one alone."""
+    shares = [weights[client] for client in changes]
+    mean = states.mean(list(changes.values()), shares)
+    return {
+        client: math.inf
+        if len(changes) == 1
+        else weights[client] / (1 - weights[client]) * states.distance(mean, change)
+        for client, change in changes.items()
+    }
 
 
 def _join(parts: Mapping[str, State]) -> State:

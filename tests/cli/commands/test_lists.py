@@ -31,7 +31,7 @@ def test_the_methods_needs_fit_a_narrow_terminal_and_say_what_the_table_of_metho
     note = next(place for place, line in enumerate(lines) if line.startswith("leaver:"))
     table = [line for line in lines[4:note] if line.strip()]
     assert len(lines[note:]) == 4
-    compared = "to compare with only: gradient-ascent, reference, fine-tune."
+    compared = "to compare with only: gradient-ascent, reference, noisy-rewind, fine-tune."
     assert lines[-1].rstrip() == compared
     assert len(table) <= 2 * len(METHODS)  # a second line where a source is long
 

@@ -35,6 +35,7 @@ METHODS = (
     "orthogonal-descent",
     "negated-update",
     "federaser",
+    "rewind",
     "weight-negation",
     "retrain",
     "rapid-retrain",

@@ -46,6 +46,15 @@ def test_by_default_twice_the_leavers_share_is_taken_back() -> None:
     torch.testing.assert_close(start.state["weight"], torch.tensor([[-11 / 8], [11 / 8]]))
 
 
+def test_in_special_mode_the_leavers_update_is_taken_back_twice_and_nobody_else_trains() -> None:
+    # The leaver's update is (1/2, -1/2), as above; its share does not matter.
+    start = NegatedUpdate(mode="special").start(pair())
+    torch.testing.assert_close(start.state["weight"], torch.tensor([[-1.0], [1.0]]))
+    assert (start.cost.rounds, start.cost.gradient_samples) == (1, 1)
+    half = NegatedUpdate(mode="special", scale=1.0).start(pair())
+    torch.testing.assert_close(half.state["weight"], torch.tensor([[-0.5], [0.5]]))
+
+
 def test_the_leaver_sends_what_is_already_scaled() -> None:
     at = pair()
     reply, _ = at.engine.ask(0, partial(NegatedUpdate._negate, 2.0), global_state=at.global_state)

@@ -78,6 +78,50 @@ def test_a_second_step_is_shorter_by_the_decay() -> None:
     torch.testing.assert_close(found.state["weight"], torch.tensor([[-moved, 0], [moved, 0]]))
 
 
+def test_the_leavers_gradient_is_summed_over_its_batches_unless_the_mean_is_asked_for() -> None:
+    # Five samples in batches of two are three batches: the sum takes three times the mean's step.
+    clients = [
+        Samples(torch.tensor([[1.0, 0.0]] * 5), torch.zeros(5, dtype=torch.long)),
+        Samples(torch.tensor([[0.0, 1.0]]), torch.tensor([1])),
+    ]
+    moved = {}
+    for gradient in ("sum", "mean"):
+        at = servers.at_zero(clients, training=LocalTraining(batch_size=2))
+        method = OrthogonalDescent(rounds=1, learning_rate=0.5, gradient=gradient)
+        moved[gradient] = method.start(at).state["weight"]
+    # The mean's slope is 1/6, as above.
+    torch.testing.assert_close(moved["mean"], torch.tensor([[-1.0, 0], [1.0, 0]]) / 12)
+    torch.testing.assert_close(moved["sum"], 3 * moved["mean"])
+
+
+def test_a_round_of_recovery_matches_the_hand_sum() -> None:
+    # At zero the other's gradient, at (1, 1) of class 1, is (1/2, 1/2 | -1/2, -1/2): descent adds
+    # (-1, -1 | 1, 1)/2 times the rate. It is the second round after one: 0.25 · 0.5² = 1/16.
+    # The original lies along (0, 0 | 0, -1), which that leads away from, so that nothing is lost.
+    at = linear((1.0, 1.0))
+    method = OrthogonalDescent(rounds=1, decay=0.5, recovery_rate=0.25)
+    original = {"weight": torch.tensor([[0.0, 0.0], [0.0, -1.0]])}
+    found = method.recover(at, at.global_state, original, 2)
+    expected = torch.tensor([[-1.0, -1.0], [1.0, 1.0]]) / 32
+    torch.testing.assert_close(found.state["weight"], expected)
+    assert (found.cost.rounds, found.cost.gradient_samples) == (1, 1)
+
+
+def test_rounds_at_the_federations_rate_are_its_own() -> None:
+    # Plain SGD of the federation at 0.01: a step of (-1, -1 | 1, 1)/200.
+    at = linear((1.0, 1.0))
+    original = {"weight": torch.tensor([[0.0, 0.0], [0.0, -1.0]])}
+    found = OrthogonalDescent(recovery_rate="federation").recover(at, at.global_state, original, 1)
+    expected = torch.tensor([[-1.0, -1.0], [1.0, 1.0]]) / 200
+    torch.testing.assert_close(found.state["weight"], expected)
+
+
+def test_the_defaults_are_the_published_rates() -> None:
+    method = OrthogonalDescent()
+    assert (method.rounds, method.learning_rate, method.decay) == (100, 4e-4, 0.999)
+    assert method.recovery_rate == 1e-6
+
+
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**6), others=st.integers(1, 5), size=st.integers(6, 40))
 def test_what_is_left_is_orthogonal_to_all_and_a_descent(seed: int, others: int, size: int) -> None:
@@ -156,9 +200,10 @@ def test_an_update_loses_its_way_back_but_not_its_length() -> None:
     assert gone.state["w"].tolist() == [0, 0]
 
 
-def test_post_training_does_not_come_back() -> None:
+@pytest.mark.parametrize("rate", ["federation", 0.1])
+def test_post_training_does_not_come_back(rate: Any) -> None:
     at = servers.server(rounds=3)
-    method = OrthogonalDescent(rounds=3, learning_rate=1.0)
+    method = OrthogonalDescent(rounds=3, learning_rate=1.0, recovery_rate=rate)
     start = method.start(at)
     one = method.recover(at, start.state, start.memory, 1)
     back = states.difference(start.memory, start.state)
@@ -207,7 +252,17 @@ def test_it_needs_classes_and_finite_gradients() -> None:
         orthogonal_direction(vector(math.inf, 1), [vector(1, 0)])
 
 
-@pytest.mark.parametrize("bad", [{"rounds": 0}, {"learning_rate": 0.0}, {"decay": 1.5}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"rounds": 0},
+        {"learning_rate": 0.0},
+        {"decay": 1.5},
+        {"recovery_rate": 0.0},
+        {"recovery_rate": "own"},
+        {"gradient": "half"},
+    ],
+)
 def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="must be"):
         OrthogonalDescent(**bad)

@@ -63,6 +63,52 @@ def test_a_temperature_of_two_matches_the_hand_sum() -> None:
     assert moved(temperature=2.0)[0] == pytest.approx(first, abs=1e-6)
 
 
+def test_one_step_of_adam_matches_the_hand_sum() -> None:
+    # Adam's first step is its rate along the slope's sign, whatever its size: of (-9, 6, 3)/28.
+    result = VirtualTeacher(optimiser="adam", learning_rate=0.01).unlearn(task())
+    away = (result.state["weight"] - LOGITS).flatten().tolist()
+    assert away == pytest.approx([-0.01, 0.01, 0.01], abs=1e-6)
+
+
+def test_a_second_epoch_of_adam_matches_the_hand_sum() -> None:
+    # The first step moves the logits to (log 4, log 2, 0) + (-1, 1, 1)/2; targets are (1, 2, 1)/4.
+    # Its slope g and the next one h give the means (0.09 g + 0.1 h)/0.19 and, of squares,
+    # (0.000999 g² + 0.001 h²)/0.001999.
+    target = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64) / 4
+    logits = LOGITS.flatten().double()
+    g = logits.softmax(0) - target
+    moved = logits - 0.5 * g.sign()
+    h = moved.softmax(0) - target
+    mean = (0.09 * g + 0.1 * h) / 0.19
+    square = (0.000999 * g**2 + 0.001 * h**2) / 0.001999
+    expected = moved - 0.5 * mean / square.sqrt()
+    result = VirtualTeacher(optimiser="adam", learning_rate=0.5, epochs=2).unlearn(task())
+    found = result.state["weight"].flatten().tolist()
+    assert found == pytest.approx(expected.tolist(), abs=1e-4)
+    assert result.report.steps == 2
+
+
+def test_adam_has_the_published_rate_and_batches_unless_told_otherwise() -> None:
+    sizes = list[int]()
+
+    def batches(size: int, number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        sizes.append(size)
+        return [(torch.ones(1, 1), torch.tensor([0]))]
+
+    result = VirtualTeacher(optimiser="adam").unlearn(task(batches=batches))
+    away = (result.state["weight"] - LOGITS).flatten().tolist()
+    assert away == pytest.approx([-1e-4, 1e-4, 1e-4], abs=1e-6)
+    assert set(sizes) == {32}
+    VirtualTeacher(optimiser="adam", batch_size=8).unlearn(task(batches=batches))
+    assert set(sizes) == {32, 8}
+
+
+def test_the_same_seed_gives_the_same_digest_with_adam() -> None:
+    method = LocalStepMethod(VirtualTeacher(optimiser="adam", epochs=2))
+    ends = [servers.erase(method, servers.server(rounds=2), rounds=1)[1] for _ in range(2)]
+    assert states.digest(ends[0]) == states.digest(ends[1])
+
+
 def test_the_teacher_is_where_the_student_starts() -> None:
     # At the reference the logits are (0, log 2, log 4): the label has the least one already, so
     # that the teacher says what the student says, and nothing moves.
@@ -124,6 +170,8 @@ def test_it_needs_classes() -> None:
         ({"label": "zero"}, "label must be 'minimum' or 'removed', got 'zero'"),
         ({"temperature": 0.0}, "temperature must be positive"),
         ({"momentum": 1.0}, "momentum must be"),
+        ({"optimiser": "adagrad"}, "optimiser must be 'sgd' or 'adam', got 'adagrad'"),
+        ({"optimiser": "adam", "momentum": 0.5}, "momentum is 0.5, but Adam takes none"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], text: str) -> None:

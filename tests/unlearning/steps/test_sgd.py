@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ def squared(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def scalar(**changes: float) -> Descent:
     """A single weight at 2; the model's output for the input 1 is the weight itself."""
-    settings = {"learning_rate": 0.1, "momentum": 0.5, "clip": 100.0, **changes}
+    settings: dict[str, Any] = {"learning_rate": 0.1, "momentum": 0.5, "clip": 100.0, **changes}
     return Descent(nn.Linear(1, 1, bias=False), {"weight": torch.tensor([[2.0]])}, **settings)
 
 

@@ -29,8 +29,9 @@ from secede.unlearning import (
     FedEraser,
     Method,
     OrthogonalDescent,
+    Rewind,
+    Server,
     Situation,
-    UpdateHistory,
     create,
     prunable_layers,
 )
@@ -104,9 +105,7 @@ def _plan(
         classes=backend.classes,
         measure_at_leaver=options.measure_at_leaver and situation.leaver_online,
         network=lambda: backend.fresh_model(0),
-        history=lambda: (
-            backend.server(request.client, retained, model, options.leaver_timeout).history
-        ),
+        server=lambda: backend.server(request.client, retained, model, options.leaver_timeout),
     )
     ladder = tuple(_step(rung, backend, options, estimate) for rung in rungs)
     if fault := fault_of_mean(options.mean, ladder, len(retained), situation.single_updates):
@@ -197,7 +196,7 @@ class CostEstimate:
     classes: int
     measure_at_leaver: bool  # it counts, too, in the end
     network: Callable[[], nn.Module]
-    history: Callable[[], UpdateHistory | None]
+    server: Callable[[], Server]
 
     def rung_bytes(
         self, entry: Entry, method: Method, rounds: int, *, counted_once: bool
@@ -217,7 +216,7 @@ class CostEstimate:
     def _start(self, entry: Entry, method: Method) -> tuple[int, int]:
         """Return the bytes up and down before the first round."""
         state, everyone = states.size_bytes(self.model), self.retained + 1
-        if isinstance(method, FedEraser):
+        if isinstance(method, FedEraser | Rewind):
             both = self._replays(method) * self.retained * state
             return both, both
         if isinstance(method, OrthogonalDescent):
@@ -228,11 +227,13 @@ class CostEstimate:
         asked = {"leaver": 1, "everyone": everyone, "server": 0}[entry.runs_at]
         return asked * state, asked * state
 
-    def _replays(self, method: FedEraser) -> int:
-        """Return how many exchanges the replay takes: one for each kept round but the first."""
+    def _replays(self, method: FedEraser | Rewind) -> int:
+        """Return how many exchanges the start takes: a replay's first round takes none."""
         try:
-            history = self.history()
-            rounds = () if history is None else history.rounds
+            server = self.server()
+            if isinstance(method, Rewind):
+                return method.rounds_to_train(server)
+            rounds = () if server.history is None else server.history.rounds
         except (ConfigError, RecordError):  # it is damaged, and the rung will say so
             return 0
         return max(0, sum((number - 1) % method.interval == 0 for number in rounds) - 1)

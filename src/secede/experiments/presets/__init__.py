@@ -52,6 +52,8 @@ SUITES = {
     "ablation": PAPER + UNEVEN,  # ours without one of its parts
     # Methods that need them, or cost as much as retraining.
     "history": (*PAPER, "mnist-exclusive-5", "mnist-nearly-5"),
+    # Methods of others as published, and baselines from stored models.
+    "regimes": (*PAPER, "mnist-exclusive-5", "mnist-nearly-5"),
     "natural": NATURAL,  # leavers that planted nothing, small and large ones, skewed labels
 }
 NAMES = ("demo", *(f"{suite}/{cell}" for suite, cells in SUITES.items() for cell in cells))

@@ -9,21 +9,19 @@ plain weighted mean (the text divides by K − 1 again), parts of epochs, buffer
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 
 import torch
 from torch import Tensor
 
 from secede import state as states
 from secede.errors import ConfigError, RecordError
-from secede.federation.engine import Batch, ClientSide, Cost
-from secede.federation.training import batch_loss, trainable
+from secede.federation.engine import ClientSide, Cost
 from secede.state import State
 from secede.unlearning.method import Method, Reply, Server, Start, ask_each
+from secede.unlearning.steps import train_client
 from secede.unlearning.update_history import RecordedRound, UpdateHistory
 
 
@@ -93,30 +91,13 @@ class FedEraser(Method):
 
     def _calibrate(self, side: ClientSide, number: int) -> Reply:
         """Train on a part of a round's batches, from the replayed model so far."""
-        training = side.training
-        model = side.fresh_model(0)
-        states.load_into(model, side.global_state)
-        optimiser = torch.optim.SGD(
-            trainable(model), lr=training.learning_rate, momentum=training.momentum
+        return train_client(
+            side,
+            number=number,
+            learning_rate=side.training.learning_rate,
+            momentum=side.training.momentum,
+            share=self.calibration_ratio,
         )
-        all_steps = training.epochs * math.ceil(side.samples / training.batch_size)
-        steps = math.ceil(
-            round(self.calibration_ratio * all_steps, 9)
-        )  # 0.1 · 30 is slightly above 3
-        model.train()
-        gradients = 0
-        for inputs, labels in islice(_passes(side, number), steps):
-            optimiser.zero_grad(set_to_none=True)
-            loss = batch_loss(model, inputs, labels, loss=side.loss, precision="float32")
-            loss.backward()
-            optimiser.step()
-            gradients += len(labels)
-        return Reply(state=states.of(model), gradient_samples=gradients, samples=side.samples)
-
-
-def _passes(side: ClientSide, number: int) -> Iterator[Batch]:
-    for epoch in range(side.training.epochs):
-        yield from side.batches(side.training.batch_size, number * side.training.epochs + epoch)
 
 
 def _without_leaver(

@@ -1,19 +1,20 @@
 """Orthogonal steepest descent: unlearn orthogonally to the retained clients' gradients.
 
 Pan, Wang, Li, Zheng, Wang, Tang, Zhao 2025, "Federated Unlearning with Gradient Descent and
-Conflict Mitigation" (FedOSD): 100 rounds, then post-training that does not lead back. We upload
-full gradients in evaluation mode; the authors' code uploads an epoch's sum of about 25 at rate
-0.0004, hence 0.01 here. Their code removes an update's part along the line to the old model in both
-directions, ours only where it leads back; both keep the update's length. Unlike theirs, our means
-are weighted by samples, and clients recover at the federation's own rate.
+Conflict Mitigation" (FedOSD): 100 rounds, then post-training that does not lead back. Rates are
+those of the published command: the leaver's gradients of an epoch, summed over its batches, at
+0.0004; recovery by SGD at 1e-6; both decay by 0.999 a round. Ours: full gradients in evaluation
+mode, means weighted by samples, and of an update only what leads back is removed (their code
+removes both ways along that line); both keep the update's length.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ from secede.unlearning.method import (
     Start,
     ask_each,
 )
+from secede.unlearning.steps import batches_per_epoch, train_client
 
 # Samples per batch, at least the training's: only sums matter. Fewer fill a CPU's caches.
 _BATCH_SIZES = {"cpu": 256, "cuda": 1024}
@@ -42,14 +44,24 @@ class OrthogonalDescent(Method):
     """Descend the leaver's unlearning loss orthogonally to all retained gradients."""
 
     rounds: int = 100
-    learning_rate: float = 0.01
-    decay: float = 0.999  # of the learning rate, each round
+    learning_rate: float = 4e-4
+    gradient: Literal["sum", "mean"] = "sum"  # over the batches of the leaver's epoch
+    decay: float = 0.999  # of both rates, each round
+    # Of plain SGD in post-training; "federation": rounds as the federation trained.
+    recovery_rate: float | Literal["federation"] = 1e-6
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ConfigError(f"rounds must be 1 or more, got {self.rounds}")
+        if self.gradient not in ("sum", "mean"):
+            raise ConfigError(f"gradient must be 'sum' or 'mean', got {self.gradient!r}")
         if not 0 < self.learning_rate < math.inf:
             raise ConfigError(f"learning_rate must be positive, got {self.learning_rate}")
+        recovery = self.recovery_rate
+        if recovery != "federation" and not (_is_number(recovery) and 0 < recovery < math.inf):
+            raise ConfigError(
+                f"recovery_rate must be positive, or 'federation', got {self.recovery_rate!r}"
+            )
         if not 0 < self.decay <= 1:
             raise ConfigError(f"decay must be above 0 and at most 1, got {self.decay}")
 
@@ -61,7 +73,12 @@ class OrthogonalDescent(Method):
         for number in range(1, self.rounds + 1):
             leaver, leaver_cost = server.engine.ask(
                 server.leaver,
-                partial(_gradient, number=number, objective=unlearning_loss),
+                partial(
+                    _gradient,
+                    number=number,
+                    objective=unlearning_loss,
+                    summed=self.gradient == "sum",
+                ),
                 global_state=state,
                 number=number,
             )
@@ -77,7 +94,7 @@ class OrthogonalDescent(Method):
             if step is None:
                 ended_by = "no-direction"
                 break
-            rate = self.learning_rate * self.decay ** (number - 1)
+            rate = self._decayed(self.learning_rate, number)
             parameters = {name: state[name] for name in original}
             state = {**state, **states.shifted(parameters, step, -rate)}
             rounds += 1
@@ -88,13 +105,35 @@ class OrthogonalDescent(Method):
 
     def recover(self, server: Server, state: State, memory: State, number: int) -> Recovered:
         """Take a round and remove from each update its part towards the original model."""
-        reply = server.engine.train_round(
-            state, server.retained, phase=POST_TRAINING, number=number
-        )
+        updates, cost = self._train(server, state, number)
         start = {name: state[name] for name in memory}
         back = {name: memory[name].to(value.device) - value for name, value in start.items()}
-        updates = [_without_way_back(update, start, back) for update in reply.updates]
-        return Recovered(state=aggregate(updates), cost=reply.cost, memory=memory)
+        kept = [_without_way_back(update, start, back) for update in updates]
+        return Recovered(state=aggregate(kept), cost=cost, memory=memory)
+
+    def _train(self, server: Server, state: State, number: int) -> tuple[Sequence[Update], Cost]:
+        """Let the retained clients train round `number` of post-training."""
+        if isinstance(self.recovery_rate, str):
+            reply = server.engine.train_round(
+                state, server.retained, phase=POST_TRAINING, number=number
+            )
+            return reply.updates, reply.cost
+        number += self.rounds  # the decay goes on, and so do the draws
+        rate = self._decayed(self.recovery_rate, number)
+        task = partial(train_client, number=number, learning_rate=rate, momentum=0.0)
+        replies, cost = ask_each(
+            server.engine, server.retained, task, global_state=state, number=number
+        )
+        pairs = zip(server.retained, replies, strict=True)
+        return [Update(client, reply.state, reply.samples) for client, reply in pairs], cost
+
+    def _decayed(self, rate: float, number: int) -> float:
+        """Return a rate in round `number`, counted from the first of unlearning."""
+        return rate * self.decay ** (number - 1)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 def unlearning_loss(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -133,8 +172,14 @@ def _without_way_back(update: Update, start: State, back: State) -> Update:
     return replace(update, state={**update.state, **parameters})
 
 
-def _gradient(side: ClientSide, *, number: int, objective: Loss | None = None) -> Reply:
-    """Return the gradient of the client's mean objective, by default the federation's loss."""
+def _gradient(
+    side: ClientSide, *, number: int, objective: Loss | None = None, summed: bool = False
+) -> Reply:
+    """Return the gradient of the client's mean objective, by default the federation's loss.
+
+    With `summed` it is that times the batches of an epoch: to first order, what the client would
+    have gone in it at rate 1.
+    """
     loss = objective or side.loss
     model = side.fresh_model(0)
     states.load_into(model, side.global_state)
@@ -144,8 +189,9 @@ def _gradient(side: ClientSide, *, number: int, objective: Loss | None = None) -
     for inputs, labels in side.batches(size, number):
         (loss(model(inputs), labels) * len(labels)).backward()
         count += len(labels)
+    divisor = count / batches_per_epoch(side) if summed else count
     gradient = {
-        name: torch.zeros_like(value) if value.grad is None else value.grad / count
+        name: torch.zeros_like(value) if value.grad is None else value.grad / divisor
         for name, value in model.named_parameters()
         if value.requires_grad
     }

@@ -1,6 +1,8 @@
 from .ascent import AnchorState as AnchorState
 from .ascent import Ascent as Ascent
 from .ascent import AscentBounds as AscentBounds
+from .client_training import batches_per_epoch as batches_per_epoch
+from .client_training import train_client as train_client
 from .leaver_metrics import Evaluation as Evaluation
 from .leaver_metrics import check_batch as check_batch
 from .leaver_metrics import evaluate as evaluate
@@ -8,7 +10,9 @@ from .own_labels import LabelTargets as LabelTargets
 from .own_labels import Teacher as Teacher
 from .own_labels import of_label as of_label
 from .radius import third_of_distance_to_fresh as third_of_distance_to_fresh
+from .retained_training import train_retained as train_retained
 from .sgd import Descent as Descent
+from .sgd import Optimiser as Optimiser
 from .sgd import check_settings as check_settings
 from .sgd import frozen as frozen
 from .sgd import own_samples as own_samples

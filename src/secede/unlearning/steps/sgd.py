@@ -1,4 +1,4 @@
-"""SGD on any objective at the leaver, shared by the local steps.
+"""SGD, or Adam, on any objective at the leaver, shared by the local steps.
 
 It runs `Ascent` on the negated objective: gradients are clipped, only trainable parameters move,
 and normalisation layers use the statistics of the start state. Nothing is read from the device
@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from secede.federation.engine import Batch, Loss
 from secede.state import State
 from secede.unlearning.method import LocalReport, LocalResult, LocalTask
 from secede.unlearning.steps import leaver_metrics
+from secede.unlearning.steps.adam import AdamAscent
 from secede.unlearning.steps.ascent import Ascent
 from secede.unlearning.steps.leaver_metrics import Evaluation
 
@@ -33,21 +35,38 @@ _DROPOUT = (
     nn.FeatureAlphaDropout,
 )
 
+Optimiser = Literal["sgd", "adam"]
+
 
 class Descent:
-    """Gradient descent with momentum and clipping from a start state; `model` is overwritten."""
+    """Gradient descent with clipping from a start state; `model` is overwritten.
+
+    SGD has a momentum; Adam has its own and takes none.
+    """
 
     def __init__(
-        self, model: nn.Module, start: State, *, learning_rate: float, momentum: float, clip: float
+        self,
+        model: nn.Module,
+        start: State,
+        *,
+        learning_rate: float,
+        momentum: float,
+        clip: float,
+        optimiser: Optimiser = "sgd",
     ) -> None:
         self._objective: Loss | None = None
-        self._ascent = Ascent(
-            model,
-            start,
-            loss=self._negated_objective,
-            learning_rate=learning_rate,
-            momentum=momentum,
-            clip=clip,
+        objective = self._negated_objective
+        self._ascent = (
+            AdamAscent(model, start, loss=objective, learning_rate=learning_rate, clip=clip)
+            if optimiser == "adam"
+            else Ascent(
+                model,
+                start,
+                loss=objective,
+                learning_rate=learning_rate,
+                momentum=momentum,
+                clip=clip,
+            )
         )
 
     @classmethod
@@ -59,6 +78,7 @@ class Descent:
         learning_rate: float | None,
         momentum: float | None,
         clip: float,
+        optimiser: Optimiser = "sgd",
     ) -> Descent:
         """Return a descent with the leaver's own training settings, where no others are given."""
         training = task.training
@@ -68,6 +88,7 @@ class Descent:
             learning_rate=learning_rate or training.learning_rate,
             momentum=training.momentum if momentum is None else momentum,
             clip=clip,
+            optimiser=optimiser,
         )
 
     @property

@@ -18,6 +18,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from harness.flower.clock import CLOCK
 from secede.flower._flwr import (
     SERVER_NODE,
     NodeInfo,
@@ -91,7 +92,8 @@ class InProcess(Grid):
             set_message_id(message, identity)
             message.metadata.__dict__["_run_id"] = self.run_id
             message.metadata.__dict__["_src_node_id"] = SERVER_NODE
-            self._deliver(identity, wired(message))
+            with CLOCK.standing_still():
+                self._deliver(identity, wired(message))
             identities.append(identity)
         return identities
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 from pathlib import Path
 
 import torch
@@ -44,7 +45,10 @@ def test_what_is_compared_with_is_not_forgotten(tmp_path: Path) -> None:
     assert len([*tmp_path.iterdir()]) <= 4
 
 
-def test_the_secret_is_the_clients_own_and_stays(tmp_path: Path) -> None:
+def test_the_secret_is_the_clients_own_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counted_predictions, "secrets", secrets)  # those of tests repeat
     first = counted_predictions.own_secret(tmp_path / "a")
     assert counted_predictions.own_secret(tmp_path / "a") == first
     assert counted_predictions.own_secret(tmp_path / "b") != first

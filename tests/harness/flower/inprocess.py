@@ -18,7 +18,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from harness.flower.clock import CLOCK
+from harness.flower.repeatable import CLOCK
 from secede.flower._flwr import (
     SERVER_NODE,
     NodeInfo,

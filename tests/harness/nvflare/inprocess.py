@@ -20,7 +20,7 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from harness.flower.clock import CLOCK
+from harness.flower.repeatable import CLOCK
 from harness.flower.small import SEED
 from harness.lines import Lines
 from harness.nvflare.small import MODEL, OPTIONS, SITES, erasing, serve

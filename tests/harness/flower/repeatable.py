@@ -1,7 +1,9 @@
-"""A clock for federations in one process: it stands still while a site works.
+"""What makes a federation in one process repeat itself: its clock, and its sites' secrets.
 
 The server's short waits are for sites that do not answer. On a busy machine a site that does would
-else be too late, since server and sites take turns here.
+else be too late, since server and sites take turns here: the clock stands still while a site works.
+Sites round counts by a secret of their own. One that is drawn anew would let the gate open a round
+earlier or later, and two erasures end at different models.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import secede.erasure.workflow.checked_engine as checked_engine
+import secede.flower.client.counted_predictions as counted_predictions
 import secede.flower.rounds.engine as engine
 import secede.flower.secagg.grid as secagg_grid
 import secede.waiting as waiting
@@ -48,3 +52,5 @@ class Clock:
 CLOCK = Clock()
 for module in (checked_engine, engine, secagg_grid, waiting):
     vars(module)["time"] = CLOCK
+# What sites draw still differs by their samples.
+vars(counted_predictions)["secrets"] = SimpleNamespace(token_bytes=bytes)

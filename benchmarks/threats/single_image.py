@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -115,13 +115,15 @@ def _is_above(target: Target, ask: Ask, part: int, middle: float, number: int) -
     return False
 
 
-def recognised(lab: Lab, read: Callable[[Target, Ask], bool], ask: Ask | None, targets: int) -> str:
+def recognised(
+    lab: Lab, read: Callable[[Target, Ask], bool], ask: Ask | None, targets: Sequence[int]
+) -> str:
     """Return how many images are recognised, each with a month's answers."""
     found = 0
-    for number in range(targets):
+    for number in targets:
         lab.wait_a_month()
         found += read(Target(lab, number), ask or partial(_asked, lab))
-    return f"{found} of {targets} images"
+    return f"{found} of {len(targets)} images"
 
 
 def _asked(lab: Lab, *question: Any) -> Any:
@@ -149,7 +151,7 @@ def rows(lab: Lab, targets: int) -> Iterator[Row]:
         ),
     )
     for what, read, said in tries:
-        told = [recognised(lab, read, ask, targets) for ask in (lab.without_limits, None)]
+        told = [recognised(lab, read, ask, range(targets)) for ask in (lab.without_limits, None)]
         yield what, *told, said
 
 

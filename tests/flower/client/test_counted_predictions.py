@@ -5,6 +5,7 @@ import os
 import secrets
 from pathlib import Path
 
+import pytest
 import torch
 
 from secede.flower.client import counted_predictions

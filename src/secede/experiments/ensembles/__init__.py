@@ -1,0 +1,1 @@
+"""Ensembles of models for an audit: many federations, trained, retrained and erased end to end."""

@@ -14,6 +14,7 @@ from typer import core, main
 
 from secede import __version__, files, logs
 from secede.cli.commands import (
+    audit,
     canaries,
     client,
     commitment,
@@ -70,6 +71,7 @@ PANELS: dict[str, tuple[typer.Typer | Callable[..., None], ...]] = {
         client.group,
     ),
     "Evidence": (
+        audit.audit,
         verify.verify,
         verify.countersign,
         ledger.group,

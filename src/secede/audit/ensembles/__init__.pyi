@@ -8,3 +8,6 @@ from .multiplicity import holm as holm
 from .scores import AuditScores as AuditScores
 from .scores import Comparison as Comparison
 from .scores import score as score
+from .verdict import EnsembleVerdict as EnsembleVerdict
+from .verdict import Line as Line
+from .verdict import judge_ensembles as judge_ensembles

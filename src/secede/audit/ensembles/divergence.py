@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from secede.audit.ensembles.bootstrap import Estimate, Swaps, percentile_estimate
 from secede.audit.ensembles.margins import Booleans, Floats
 
+Places = NDArray[np.int64]
+
 BINS = 20
 CLIP = 100.0
 LEAST_SHARE = 1e-5
@@ -46,10 +48,9 @@ def klom_score(
     swaps: Swaps,
 ) -> KlomScore:
     """Return KLoM and its excess, with an interval over federations."""
-    places = np.stack(bin_places(one, retrained, again))
-    whole = np.ones(len(mask))
-    value, null = (_summary(klom(places[k], places[1], mask, whole)) for k in (0, 2))
-    draws = np.array([_excess(places, mask, row.astype(float)) for row in counts])
+    bins = _Bins(*bin_places(one, retrained, again), mask)
+    value, null = bins.summaries(np.ones(len(mask)))
+    draws = np.array([np.subtract(*bins.summaries(row.astype(float))) for row in counts])
     return KlomScore(
         samples=samples,
         mean=value[0],
@@ -58,11 +59,11 @@ def klom_score(
         null_tail=null[1],
         excess_mean=percentile_estimate(value[0] - null[0], draws[:, 0]),
         excess_tail=percentile_estimate(value[1] - null[1], draws[:, 1]),
-        p_value=_swap_p_value(places, mask, value[0] - null[0], swaps),
+        p_value=bins.swap_p_value(value[0] - null[0], swaps),
     )
 
 
-def bin_places(*kinds: Floats) -> list[NDArray[np.int64]]:
+def bin_places(*kinds: Floats) -> list[Places]:
     """Return the bin of each margin: equal widths over each sample's range in all these kinds."""
     clipped = [np.clip(kind, -CLIP, CLIP) for kind in kinds]
     low = np.min([kind.min(axis=0) for kind in clipped], axis=0)
@@ -71,47 +72,51 @@ def bin_places(*kinds: Floats) -> list[NDArray[np.int64]]:
     return [np.minimum((scale * (kind - low)).astype(np.int64), BINS - 1) for kind in clipped]
 
 
-def klom(
-    one: NDArray[np.int64], retrained: NDArray[np.int64], mask: Booleans, weights: Floats
-) -> Floats:
-    """Return KL(one ‖ retrained) for each sample from bins, federations having these weights."""
-    p, q = _shares(one, mask, weights), _shares(retrained, mask, weights)
-    known = p.sum(axis=1) > 0
+def klom(p: Floats, q: Floats) -> Floats:
+    """Return KL(p ‖ q) for each sample (samples by bins), those that nobody is asked left out."""
     ratio = np.log(np.maximum(p, LEAST_SHARE) / np.maximum(q, LEAST_SHARE))
-    values: Floats = (p * ratio).sum(axis=1)[known]
+    values: Floats = (p * ratio).sum(axis=1)[p.any(axis=1)]
     return values
 
 
-def _shares(places: NDArray[np.int64], mask: Booleans, weights: Floats) -> Floats:
+def shares(places: Places, mask: Booleans, weights: Floats) -> Floats:
+    """Return the share of each bin (samples by bins), federations having these weights."""
     samples = places.shape[1]
     spread = places + BINS * np.arange(samples)
     each = mask * weights[:, None]
     filled = np.bincount(spread.ravel(), weights=each.ravel(), minlength=BINS * samples)
     by_sample = filled.reshape(samples, BINS)
-    shares: Floats = by_sample / np.maximum(by_sample.sum(axis=1, keepdims=True), 1e-300)
-    return shares
+    found: Floats = by_sample / np.maximum(by_sample.sum(axis=1, keepdims=True), 1e-300)
+    return found
 
 
-def _summary(values: Floats) -> tuple[float, float]:
-    return float(values.mean()), float(np.quantile(values, TAIL))
+@dataclass(frozen=True)
+class _Bins:
+    one: Places
+    retrained: Places
+    again: Places
+    mask: Booleans
 
+    def summaries(self, weights: Floats) -> tuple[Floats, Floats]:
+        """Return mean and tail of KLoM: of the judged models, of those retrained again."""
+        q = shares(self.retrained, self.mask, weights)
+        values = [klom(shares(kind, self.mask, weights), q) for kind in (self.one, self.again)]
+        first, second = (np.array([v.mean(), np.quantile(v, TAIL)]) for v in values)
+        return first, second
 
-def _excess(places: NDArray[np.int64], mask: Booleans, weights: Floats) -> tuple[float, float]:
-    one, again = (_summary(klom(places[k], places[1], mask, weights)) for k in (0, 2))
-    return one[0] - again[0], one[1] - again[1]
-
-
-def _swap_p_value(
-    places: NDArray[np.int64], mask: Booleans, observed: float, swaps: Swaps
-) -> float:
-    """Return how often swapped labels leave as much excess, in either direction of the swap."""
-    whole = np.ones(len(mask))
-    draws = []
-    for signs in swaps.signs:
-        kept = (signs > 0)[:, None]
-        swapped = np.where(kept, places[0], places[2]), np.where(kept, places[2], places[0])
-        one, again = (klom(kind, places[1], mask, whole).mean() for kind in swapped)
-        draws.append(float(one - again))
-    # Swapping all labels turns the sign: with the first never swapped, both signs are all swaps.
-    both = Swaps(np.concatenate([swaps.signs, -swaps.signs]), exact=swaps.exact)
-    return both.p_value(observed, np.concatenate([draws, np.negative(draws)]))
+    def swap_p_value(self, observed: float, swaps: Swaps) -> float:
+        """Return how often swaps with the models retrained again leave as much excess."""
+        whole = np.ones(len(self.mask))
+        q = shares(self.retrained, self.mask, whole)
+        draws = []
+        for signs in swaps.signs:
+            kept = (signs > 0)[:, None]
+            one = np.where(kept, self.one, self.again)
+            again = np.where(kept, self.again, self.one)
+            means = [klom(shares(kind, self.mask, whole), q).mean() for kind in (one, again)]
+            draws.append(means[0] - means[1])
+        # Swapping all labels turns the sign: with the first never swapped, both signs are all.
+        both = np.concatenate([draws, np.negative(draws)])
+        return Swaps(np.concatenate([swaps.signs, -swaps.signs]), swaps.exact).p_value(
+            observed, both
+        )

@@ -173,8 +173,11 @@ def most_exposed(
     return np.argpartition(-rise, count - 1, axis=1)[:, :count]
 
 
-def auc_by_model(scores: Floats, member: Booleans) -> Floats:
-    """Return for each model the chance that a member scores above another; a tie counts half."""
+def auc_by_model(scores: Floats, member: Booleans, *, ranked: bool = False) -> Floats:
+    """Return for each model the chance that a member scores above another; a tie counts half.
+
+    `ranked` says that the scores are ranks already.
+    """
     inside = member.sum(axis=1)
     outside = member.shape[1] - inside
     if not (inside.all() and outside.all()):
@@ -182,9 +185,22 @@ def auc_by_model(scores: Floats, member: Booleans) -> Floats:
             f"a model has members or others alone among {member.shape[1]} samples: expected both; "
             "deal from a larger pool"
         )
-    ranks = rankdata(scores, axis=1)
-    above = np.where(member, ranks, 0).sum(axis=1) - inside * (inside + 1) / 2
+    above = (
+        np.where(member, scores if ranked else ranks(scores), 0).sum(axis=1)
+        - inside * (inside + 1) / 2
+    )
     return above / (inside * outside)
+
+
+def ranks(scores: Floats) -> Floats:
+    """Return the rank of each sample in its model, from 1; ties share their mean rank."""
+    order = np.argsort(scores, axis=1)
+    ordered = np.take_along_axis(scores, order, axis=1)
+    if (ordered[:, 1:] == ordered[:, :-1]).any():
+        return rankdata(scores, axis=1)
+    places = np.empty_like(scores)
+    np.put_along_axis(places, order, np.arange(1.0, scores.shape[1] + 1)[None], axis=1)
+    return places
 
 
 class Tails(NamedTuple):
@@ -241,13 +257,11 @@ def attack_all(
     gamma: float = 1.0,
 ) -> tuple[AttackScores, ...]:
     """Return both attacks on all and on the most exposed samples of one kind of model."""
-    game = _Game(margins, original, rmia_scores(margins, population, gamma=gamma))
+    rmia = rmia_scores(margins, population, gamma=gamma)
+    game = _Game(margins, original, rmia, ranks(rmia))
     exposed = most_exposed(original, member)
     rng = np.random.default_rng(seed)
-    dealt = [
-        [auc_by_model(*pair).mean() for pair in game.play(*game.deal(rng, member, exposed))]
-        for _ in range(deals)
-    ]
+    dealt = [game.chance_aucs(*game.deal(rng, member, exposed)) for _ in range(deals)]
     names = [(attack, samples) for attack in ATTACKS for samples in SAMPLES]
     return tuple(
         AttackScores(attack=a, samples=s, scores=scores, member=counted, dealt=np.array(column))
@@ -262,6 +276,7 @@ class _Game:
     margins: Floats
     original: Floats
     rmia: Floats
+    rmia_ranks: Floats  # of all samples: they do not change with the deal
 
     def play(
         self, member: Booleans, exposed: NDArray[np.int64]
@@ -274,6 +289,13 @@ class _Game:
                 np.take_along_axis(scores, exposed, axis=1),
                 np.take_along_axis(member, exposed, axis=1),
             )
+
+    def chance_aucs(self, member: Booleans, exposed: NDArray[np.int64]) -> list[float]:
+        """Return the mean AUC of each attack, in the order of `play`."""
+        pairs = list(self.play(member, exposed))
+        by_model = [auc_by_model(*pair) for pair in (pairs[0], pairs[1], pairs[3])]
+        by_model.insert(2, auc_by_model(self.rmia_ranks, member, ranked=True))
+        return [float(aucs.mean()) for aucs in by_model]
 
     def deal(
         self, rng: np.random.Generator, member: Booleans, exposed: NDArray[np.int64]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,8 @@ from secede.experiments import override, presets
 
 if TYPE_CHECKING:
     from secede.experiments.ensembles.runner import Audit
-    from secede.reports.audit.page import Judged
+    from secede.reports.audit.judged import Judged
+    from secede.reports.audit.page import Subject
 
 _SHOWN = ("AUC", "told from retrained", "KLoM,")  # of the terminal's table
 
@@ -119,9 +121,13 @@ def audit(
 
 def _report(found: Audit, *, as_json: bool) -> None:
     """Score the ensembles, write the page and print what came out."""
+    from secede.reports.audit.judged import judge
     from secede.reports.audit.page import write_audit_page
 
-    judged = [_judged(found, variant) for variant in found.ensembles]
+    judged = [
+        judge(variant, ensembles, seed=found.options.seed)
+        for variant, ensembles in found.ensembles.items()
+    ]
     page = found.folder / "audit.html"
     write_audit_page(_subject(found), judged, page)
     if as_json:
@@ -134,21 +140,7 @@ def _report(found: Audit, *, as_json: bool) -> None:
     console.print(f"Page: {page.resolve()}", soft_wrap=True)
 
 
-def _judged(found: Audit, variant: str) -> Judged:
-    from secede.audit.ensembles.scores import score
-    from secede.audit.ensembles.verdict import judge_ensembles
-    from secede.reports.audit.page import Judged
-
-    ensembles = found.ensembles[variant]
-    scores = score(ensembles, seed=found.options.seed)
-    return Judged(
-        variant=variant, ensembles=ensembles, scores=scores, verdict=judge_ensembles(scores)
-    )
-
-
-def _subject(found: Audit) -> Any:
-    from dataclasses import asdict
-
+def _subject(found: Audit) -> Subject:
     from secede.reports.audit.page import Subject
 
     member = next(iter(found.ensembles.values())).member
@@ -193,8 +185,6 @@ def _print_verdict(console: Console, judged: Judged) -> None:
 
 
 def _as_json(found: Audit, judged: list[Judged], page: Path) -> dict[str, object]:
-    from dataclasses import asdict
-
     return {
         "page": str(page),
         "folder": str(found.folder),

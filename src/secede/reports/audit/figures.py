@@ -15,9 +15,9 @@ ARMS: dict[Ensemble, str] = {
     "retrained": names.RETRAIN,
     "retrained-again": names.RETRAIN_AGAIN,
 }
-BINS = 48
+BINS = 36
 _SHOWN = (0.2, 99.8)  # percentiles of all margins: what lies beyond is counted at the edge
-_MARGIN = "margin: the log of the odds that the model gives the sample's label"
+_MARGIN = "margin: log odds of the sample's label"
 _MEAN = "mean margin of a model"
 
 Groups = dict[str, dict[Ensemble, list[Floats]]]  # of samples; margins of each model

@@ -4,60 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from secede.audit.ensembles.margins import Ensembles
-from secede.audit.ensembles.scores import AuditScores
-from secede.audit.ensembles.verdict import EnsembleVerdict
 from secede.files import write_text
 from secede.reports import names
 from secede.reports.audit.figures import margin_plot, model_plot
-from secede.reports.audit.rows import Group, Means, Row, equivalence_rows, mean_rows, score_groups
+from secede.reports.audit.judged import Judged
 from secede.reports.build import Drawing, page_template
 from secede.reports.figures.figure_data import LOOKS, THEME, Plot
 from secede.reports.figures.render import panel_svg
 
 TONES = {"indistinguishable": "yes", "distinguishable": "no", "undetermined": "undetermined"}
-VARIANTS = {
-    "as erased": "as erased",
-    "quantised": "with weights of four bits",
-    "trained on": "after ordinary training",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """The models of one variant, scored and judged."""
-
-    variant: str
-    ensembles: Ensembles
-    scores: AuditScores
-    verdict: EnsembleVerdict
-
-    @property
-    def title(self) -> str:
-        """What was done to the models, in words."""
-        return VARIANTS[self.variant]
-
-    @cached_property
-    def groups(self) -> tuple[Group, ...]:
-        """The scores, question by question."""
-        return score_groups(self.scores)
-
-    @cached_property
-    def equivalence(self) -> tuple[Row, ...]:
-        """Differences from retraining in deviations of the null."""
-        return equivalence_rows(self.scores)
-
-    @cached_property
-    def means(self) -> tuple[Means, ...]:
-        """Means over the models of each kind."""
-        return mean_rows(self.ensembles)
 
 
 @dataclass(frozen=True, kw_only=True)

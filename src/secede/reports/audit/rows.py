@@ -21,7 +21,7 @@ SAMPLES = {
     "retained": "retained samples",
     "test": "the test set",
     "all": "all samples",
-    "exposed": "the most exposed samples",
+    "most exposed": "the most exposed samples",
 }
 ATTACKS = {"u-lira": "U-LiRA", "rmia": "RMIA"}
 SCALARS = {
@@ -140,7 +140,7 @@ def _membership(scores: AuditScores) -> Iterator[Row]:
 def _distances(scores: AuditScores) -> Iterator[Row]:
     yield from _each(
         scores,
-        lambda s: (f"{s.distance:.3g}", f"null {s.null_distance:.3g}, p = {s.p_value:.2g}"),
+        lambda s: (f"{s.distance:.3f}", f"p = {s.p_value:.2g}"),
         lambda s: f"energy distance, {SAMPLES[s.samples]}",
         field="energy",
     )
@@ -163,7 +163,7 @@ def _distances(scores: AuditScores) -> Iterator[Row]:
         scores,
         lambda s: (
             f"{s.erased.median:.2f}",
-            f"95th percentile {s.erased.tail:.2f}; null {s.null.tail:.2f}",
+            f"95th percentile {s.erased.tail:.2f}, null {s.null.tail:.2f}",
         ),
         lambda s: f"median ε, {SAMPLES[s.samples]}",
         field="epsilon",
@@ -203,7 +203,7 @@ def _told(score: Any) -> tuple[str, str]:
 
 
 def _equivalence(score: Any) -> tuple[str, str]:
-    deviations = score.difference / score.null_deviation if score.null_deviation else 0.0
+    deviations = score.difference / score.null_deviation
     verdict = "equivalent" if score.equivalent else "not shown to be equivalent"
     return f"{deviations:+.2f}", f"{verdict} (within {score.margin:g}), p = {score.p_value:.2g}"
 

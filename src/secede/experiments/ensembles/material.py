@@ -20,6 +20,7 @@ from secede.scenarios.scenario import Probe, Scenario
 from secede.seeding import derive, generator
 from secede.verification import halves
 
+MINIMUM_POOL = 200  # samples; the tenth that is most exposed must have members and others
 WATCHED = 2_000  # of the retained clients' training samples, as many of each client
 
 
@@ -109,6 +110,11 @@ def _pool_and_test(dealt: Deal, leaver: int, seed: int) -> tuple[Samples, Sample
         )
     more = candidates.take(chosen)
     pool = Samples(torch.cat([own.x, more.x]), torch.cat([own.y, more.y]))
+    if len(pool) < MINIMUM_POOL:
+        raise ConfigError(
+            f"the leaver has {len(own)} samples and {len(more)} held-out ones are like them, "
+            f"expected {MINIMUM_POOL} or more together: give the leaver more, or raise `limit`"
+        )
     return pool, test.take(torch.from_numpy(rest))
 
 

@@ -14,7 +14,6 @@ from typer import core, main
 
 from secede import __version__, files, logs
 from secede.cli.commands import (
-    audit,
     canaries,
     client,
     commitment,
@@ -28,6 +27,7 @@ from secede.cli.commands import (
     run,
     verify,
 )
+from secede.cli.commands.audit.command import audit
 from secede.errors import StorageError
 from secede.text import printable_lines
 
@@ -71,7 +71,7 @@ PANELS: dict[str, tuple[typer.Typer | Callable[..., None], ...]] = {
         client.group,
     ),
     "Evidence": (
-        audit.audit,
+        audit,
         verify.verify,
         verify.countersign,
         ledger.group,

@@ -9,7 +9,8 @@ from secede import state as states
 from secede.erasure import remove_after_round
 from secede.experiments.arms import create_method, server_of
 from secede.experiments.ensembles.erase import Erased, WatchedEngine, erase
-from secede.experiments.ensembles.train import Job, rounds_of
+from secede.experiments.ensembles.rounds import train_rounds
+from secede.experiments.ensembles.train import Job
 from secede.experiments.setup import Federation
 from secede.federation.engine import aggregate
 from secede.state import State
@@ -20,9 +21,8 @@ SERVER_SIDE = audits.CONFIG.replace("second-choice", "weight-negation")
 
 def trained(job: Job) -> tuple[Federation, State]:
     federation = job.federation(0, job.material.member(0))
-    state = rounds_of(
-        federation.engine, federation.everyone, 2, "training", lambda: None, history=None
-    )
+    start = federation.engine.initial_state("initial")
+    state = train_rounds(federation.engine, start, federation.everyone, 2, phase="training")
     federation.engine.remembers = False
     return federation, state
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from harness import audits
-from secede import state as states
+from secede.experiments.config import Training
 from secede.experiments.ensembles import variants
 from secede.experiments.setup import Federation
-from secede.federation.engine import LocalTraining
 from secede.verification import evaluate
 
 
@@ -39,21 +38,12 @@ def test_a_quantised_tensor_has_no_more_than_fifteen_values() -> None:
     assert len(variants.quantised({"w": drawn})["w"].unique()) <= 15
 
 
-def test_training_on_is_plain_averaging_without_the_leaver(federation: Federation) -> None:
-    start, rounds = federation.engine.initial_state("initial"), list[int]()
-    found = variants.trained_on(federation, start, 2, after_round=lambda: rounds.append(1))
-    assert len(rounds) == 2
-    federation.engine.clients[0] = federation.engine.clients[1]  # nobody looks at the leaver
-    again = variants.trained_on(federation, start, 2, after_round=lambda: None)
-    assert states.digest(found) == states.digest(again) != states.digest(start)
-
-
 def steps(federation: Federation, target: float) -> int:
     return variants.relearning_steps(
         federation,
         federation.engine.initial_state("initial"),
         federation.engine.clients[federation.leaver],
-        LocalTraining(batch_size=10, learning_rate=0.1),
+        Training(batch_size=10, learning_rate=0.1),
         0,
         target=target,
     )

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,13 +46,14 @@ def page(judged: Judged) -> str:
 
 
 def test_the_page_says_both_lines_and_shows_margins_and_scores(page: str) -> None:
+    page = unescape(page)
     assert "Are the leaver's samples forgotten?" in page
     assert "Can one see that a model was erased?" in page
     assert page.count("<svg") >= 4
     for words in ("U-LiRA", "KLoM", "Null: retrained again", "with weights of four bits"):
         assert words in page
     assert "dealt a random 30 of the same 60 samples" in page
-    assert "25% of the layers&#39; squared weights were removed" in page
+    assert "25% of the layers' squared weights were removed" in page
 
 
 def test_the_page_fetches_nothing(page: str) -> None:

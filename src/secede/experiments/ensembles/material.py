@@ -55,9 +55,9 @@ class Material:
         mask[torch.randperm(len(self.pool), generator=draw)[: self.dealt]] = True
         return mask
 
-    def federation_seed(self, number: int) -> int:
-        """Return the seed of everything else in federation `number`."""
-        return derive(self.seed, "audit", "federation", number)
+    def federation_seed(self, number: int, *, again: bool = False) -> int:
+        """Return the seed of everything else in federation `number`, or that of its null."""
+        return derive(self.seed, "audit", "null" if again else "federation", number)
 
     def clients(self, member: Tensor) -> list[Samples]:
         """Return all clients' samples, where the leaver has those samples of the pool."""

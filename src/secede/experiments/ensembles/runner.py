@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,7 +29,6 @@ from secede.experiments.fingerprint import describe_environment, fingerprints
 from secede.experiments.parallel import lane_count, run_jobs, use_cores
 from secede.experiments.records import ENVIRONMENT, SeedFolder, read_json, run_folder, write_json
 from secede.experiments.setup import load_dataset, make_deterministic, resolve_device
-from secede.federation.executors.choose import Choice
 from secede.federation.executors.cpu import core_count
 
 AUDIT = "audit.json"
@@ -120,9 +119,8 @@ def _train(
     with _one_thread():
         material = gather(config, load_dataset(config), options.seed)
         job = Job(config=config, options=options, material=material, search=search)
-        choice = job.simulator(0, material.member(0)).choice
-        job = Job(config=config, options=options, material=material, choice=choice, search=search)
-        _write_down(job, choice, digest, folder, lanes)
+        job = replace(job, choice=job.simulator(0, material.member(0)).choice)
+        _write_down(job, digest, folder, lanes)
 
         def run_one(number: int, stop: threading.Event) -> None:
             started = time.monotonic()
@@ -134,9 +132,10 @@ def _train(
         run_jobs(numbers, run_one, lanes=lanes, device=config.device)
 
 
-def _write_down(job: Job, choice: Choice, digest: str, folder: Path, lanes: int) -> None:
+def _write_down(job: Job, digest: str, folder: Path, lanes: int) -> None:
     """Record what the audit is of; raise if it was begun in another environment."""
-    environment = describe_environment(job.config, choice.name, choice.note, lanes)
+    name, note = (job.choice.name, job.choice.note) if job.choice else ("", "")
+    environment = describe_environment(job.config, name, note, lanes)
     SeedFolder(folder).write_environment(environment)
     audit = {
         "audit": digest,

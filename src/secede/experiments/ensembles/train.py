@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from secede.experiments.ensembles.examine import Answers, Questions
 from secede.experiments.ensembles.material import Material
 from secede.experiments.ensembles.members import PLAIN, QUANTISED, TRAINED_ON, Member
 from secede.experiments.ensembles.options import AuditOptions
+from secede.experiments.ensembles.rounds import train_rounds
 from secede.experiments.parallel import Stopped
 from secede.experiments.setup import (
     Federation,
@@ -33,14 +34,12 @@ from secede.experiments.setup import (
     plant_canaries,
     simulate,
 )
-from secede.federation.engine import LocalTraining, aggregate
 from secede.federation.executors.choose import Choice
 from secede.federation.simulator import Simulator
-from secede.seeding import derive
 from secede.state import State
-from secede.unlearning import UpdateHistory
 
 RETRAINING = "retraining"  # the phase whose rounds the retained clients train in
+ORDINARY = "ordinary training"  # and that after an erasure, without its hold
 RELEARNING = "relearning_steps"
 
 Report = Callable[[str], None]  # of a round that was trained, by what it is part of
@@ -63,14 +62,15 @@ class Job:
 
     def simulator(self, number: int, member: torch.Tensor, *, again: bool = False) -> Simulator:
         """Return a federation's engine; that of the null has the same clients, another seed."""
-        material, seed = self.material, self.material.federation_seed(number)
-        clients, salt = material.clients(member), leaver_salt(self.config, seed)
-        plant_canaries(self.config, clients, {self.config.clients.leaver: salt})
+        material, config = self.material, self.config
+        clients = material.clients(member)
+        salt = leaver_salt(config, material.federation_seed(number))
+        plant_canaries(config, clients, {config.clients.leaver: salt})
         return simulate(
-            self.config,
+            config,
             material.dataset,
             clients,
-            derive(seed, "again") if again else seed,
+            material.federation_seed(number, again=again),
             search=self.search,
             choice=self.choice,
         )
@@ -116,7 +116,14 @@ def train(job: Job, number: int, scratch: Path, stop: threading.Event, report: R
         further[RELEARNING] = _relearning(job, number, federation, models, member, target)
     if rounds := job.options.train_on:
         later = {
-            name: variants.trained_on(federation, state, rounds, after_round=after("training on"))
+            name: train_rounds(
+                federation.engine,
+                state,
+                federation.retained,
+                rounds,
+                phase=ORDINARY,
+                after_round=after(ORDINARY),
+            )
             for name, state in models.items()
         }
         answers[TRAINED_ON] = _asked(questions, federation, later)
@@ -145,13 +152,28 @@ def _models(
     shutil.rmtree(scratch, ignore_errors=True)  # of a federation that was killed
     history = create_history(config, federation, scratch)
     rounds = config.training.rounds
-    original = rounds_of(
-        engine, federation.everyone, rounds, TRAINING, after("training"), history=history
+    original = train_rounds(
+        engine,
+        engine.initial_state("initial"),
+        federation.everyone,
+        rounds,
+        phase=TRAINING,
+        after_round=after("training"),
+        history=history,
     )
     engine.remembers = False
-    retrained = rounds_of(engine, retained, rounds, RETRAINING, after("retraining"))
     null = job.simulator(number, job.material.member(number), again=True)
-    again = rounds_of(null, retained, rounds, RETRAINING, after("retraining again"))
+    retrained, again = (
+        train_rounds(
+            each,
+            each.initial_state(RETRAINING),
+            retained,
+            rounds,
+            phase=RETRAINING,
+            after_round=after(what),
+        )
+        for each, what in ((engine, RETRAINING), (null, "retraining again"))
+    )
     erased = erase(
         config,
         federation,
@@ -173,26 +195,6 @@ def _models(
     return models, erased
 
 
-def rounds_of(
-    engine: Simulator,
-    clients: Sequence[int],
-    rounds: int,
-    phase: str,
-    after_round: Callable[[], None],
-    *,
-    history: UpdateHistory | None = None,
-) -> State:
-    """Return the state after rounds of FedAvg from a fresh model."""
-    state: State = engine.initial_state("initial" if phase == TRAINING else phase)
-    for number in range(1, rounds + 1):
-        updates = engine.train_round(state, clients, phase=phase, number=number).updates
-        if history is not None:
-            history.record(number, state, updates)
-        state = aggregate(updates)
-        after_round()
-    return state
-
-
 def _asked(
     questions: Questions, federation: Federation, models: Mapping[Ensemble, State]
 ) -> dict[Ensemble, Answers]:
@@ -210,8 +212,7 @@ def _relearning(
     """Return the steps that bring each model back to the original's loss at the leaver."""
     pool = job.material.pool
     own = pool.take(member.to(pool.y.device))
-    training = LocalTraining(**job.config.training.model_dump(exclude={"rounds"}))
-    seed = job.material.federation_seed(number)
+    training, seed = job.config.training, job.material.federation_seed(number)
     return {
         name: float(
             variants.relearning_steps(federation, state, own, training, seed, target=target)

@@ -1,16 +1,14 @@
-"""What becomes of a model afterwards: quantised, trained on, or taught the leaver again."""
+"""What becomes of a model afterwards: quantised, or taught the leaver's samples again."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from secede import state as states
 from secede.data import Samples
+from secede.experiments.config import Training
 from secede.experiments.setup import Federation
-from secede.federation.engine import LocalTraining, aggregate
 from secede.federation.training import batch_loss, batches, orders, trainable
 from secede.seeding import derive, generator, torch_seeded
 from secede.state import State
@@ -35,24 +33,11 @@ def _rounded(value: Tensor) -> Tensor:
     return (value / step).round().clamp(-LEVELS, LEVELS) * step
 
 
-def trained_on(
-    federation: Federation, state: State, rounds: int, *, after_round: Callable[[], None]
-) -> State:
-    """Return `state` after rounds of plain averaging over the retained clients."""
-    for number in range(1, rounds + 1):
-        reply = federation.engine.train_round(
-            state, federation.retained, phase="ordinary training", number=number
-        )
-        state = aggregate(reply.updates)
-        after_round()
-    return state
-
-
 def relearning_steps(
     federation: Federation,
     state: State,
     samples: Samples,
-    training: LocalTraining,
+    training: Training,
     seed: int,
     *,
     target: float,

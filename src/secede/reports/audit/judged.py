@@ -7,9 +7,13 @@ from functools import cached_property
 
 import numpy as np
 
-from secede.audit.ensembles.margins import Ensemble, Ensembles, Floats
-from secede.audit.ensembles.scores import AuditScores, score
-from secede.audit.ensembles.verdict import EnsembleVerdict, judge_ensembles
+from secede.audit.ensembles import (
+    AuditScores,
+    Ensembles,
+    EnsembleVerdict,
+    judge_ensembles,
+    score,
+)
 from secede.reports.audit.rows import Group, Means, Row, equivalence_rows, mean_rows, score_groups
 
 VARIANTS = {
@@ -56,7 +60,11 @@ def judge(variant: str, ensembles: Ensembles, *, seed: int) -> Judged:
     A scalar in which all retrained models are alike has no null to be compared with; it is shown
     and not judged.
     """
-    varying = {name: by for name, by in ensembles.scalars.items() if _varies(by)}
+    varying = {
+        name: by
+        for name, by in ensembles.scalars.items()
+        if np.ptp(by["retrained-again"] - by["retrained"]) > 0
+    }
     scores = score(replace(ensembles, scalars=varying), seed=seed)
     return Judged(
         variant=variant,
@@ -65,7 +73,3 @@ def judge(variant: str, ensembles: Ensembles, *, seed: int) -> Judged:
         verdict=judge_ensembles(scores),
         uncompared=tuple(name for name in ensembles.scalars if name not in varying),
     )
-
-
-def _varies(by: dict[Ensemble, Floats]) -> bool:
-    return bool(np.ptp(by["retrained-again"] - by["retrained"]) > 0)

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from secede.audit.ensembles import AuditScores, Comparison, Ensembles
 from secede.audit.ensembles.bootstrap import Estimate
-from secede.audit.ensembles.margins import Ensembles
-from secede.audit.ensembles.scores import AuditScores, Comparison
 from secede.reports import names
 
 SAMPLES = {

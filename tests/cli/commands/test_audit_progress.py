@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from harness import lines
-from secede.cli import audit_progress
+from secede.cli.commands.audit import progress as audit_progress
 
 
 def test_elsewhere_than_on_a_terminal_each_federation_is_a_line() -> None:

@@ -12,16 +12,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from secede.cli.audit_progress import audit_progress
+from secede.cli.commands.audit.progress import audit_progress
 from secede.cli.commands.run import search_folder
 from secede.cli.shared import Device, Json, Limit, Out, Rounds, print_json
 from secede.errors import StoppedError
 from secede.experiments import override, presets
 
 if TYPE_CHECKING:
-    from secede.experiments.ensembles.runner import Audit
-    from secede.reports.audit.judged import Judged
-    from secede.reports.audit.page import Subject
+    from secede.experiments.ensembles import Audit
+    from secede.reports.audit import Judged, Subject
 
 _SHOWN = ("AUC", "told from retrained", "KLoM,")  # of the terminal's table
 
@@ -83,8 +82,7 @@ def audit(
 
     Another: secede audit my.toml --method weight-negation --models 64 --train-on 10
     """
-    from secede.experiments.ensembles.options import AuditOptions
-    from secede.experiments.ensembles.runner import run_audit
+    from secede.experiments.ensembles import AuditOptions, run_audit
 
     changes: dict[str, Any] = {
         "methods": None if method is None else [method],
@@ -121,8 +119,7 @@ def audit(
 
 def _report(found: Audit, *, as_json: bool) -> None:
     """Score the ensembles, write the page and print what came out."""
-    from secede.reports.audit.judged import judge
-    from secede.reports.audit.page import write_audit_page
+    from secede.reports.audit import judge, write_audit_page
 
     judged = [
         judge(variant, ensembles, seed=found.options.seed)
@@ -141,7 +138,7 @@ def _report(found: Audit, *, as_json: bool) -> None:
 
 
 def _subject(found: Audit) -> Subject:
-    from secede.reports.audit.page import Subject
+    from secede.reports.audit import Subject
 
     member = next(iter(found.ensembles.values())).member
     settings = {

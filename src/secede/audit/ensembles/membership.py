@@ -331,8 +331,8 @@ def _compare_rates(
     each = np.concatenate([np.ones_like(counts[:1]), counts])
     draws = true_positive_rates(tails(attack.scores, attack.member), each, rate)
     others = true_positive_rates(tails(retrained.scores, retrained.member), each, rate)
-    rise = draws - others
+    rise, models = draws - others, counts.shape[1]
     return Compared(
-        estimate=percentile_estimate(float(draws[0]), draws[1:]),
-        above_retrained=percentile_estimate(float(rise[0]), rise[1:]),
+        estimate=percentile_estimate(float(draws[0]), draws[1:], models=models),
+        above_retrained=percentile_estimate(float(rise[0]), rise[1:], models=models),
     )

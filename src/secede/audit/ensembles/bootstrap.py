@@ -1,17 +1,21 @@
 """Resampling over models: bootstrap intervals, and the swaps of an exact test between two kinds.
 
 Models are what is drawn anew, never samples: those of one model share its luck. Intervals are
-percentiles (Efron and Tibshirani 1993, section 13.3). Where the two models of each federation are
+expanded percentiles (Hesterberg 2015, section 3.4: as much wider as Student's t is with so many
+models). Where the two models of each federation are
 as alike as two retrainings, their labels can be swapped at no change of the distribution: a test
 that compares with all swaps is exact (Phipson and Smyth 2010 for the +1 where they are drawn).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
+from scipy.stats import t as student
 
 from secede.audit.ensembles.margins import Floats
 from secede.errors import ConfigError
@@ -38,19 +42,31 @@ def draw_counts(models: int, *, seed: int, resamples: int = RESAMPLES) -> NDArra
 
 
 def percentile_estimate(
-    value: float, draws: Floats, *, level: float = LEVEL, least_deviation: float = 0.0
+    value: float,
+    draws: Floats,
+    *,
+    models: int,
+    level: float = LEVEL,
+    least_deviation: float = 0.0,
 ) -> Estimate:
-    """Return the value with the percentiles of its bootstrap draws.
+    """Return the value with the expanded percentiles of its bootstrap draws.
 
     Draws that deviate less than `least_deviation` are spread about their mean until they do.
     """
+    reach = expanded_reach(models, level)
     centre, deviation = float(draws.mean()), float(draws.std())
-    spread = max(1.0, least_deviation / deviation) if deviation > 0 else 1.0
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    edges = [centre + spread * (edge - centre) for edge in (low, high)]
     if deviation == 0:
-        edges = [value - 1.96 * least_deviation, value + 1.96 * least_deviation]
-    return Estimate(value, float(edges[0]), float(edges[1]))
+        return Estimate(value, value - reach * least_deviation, value + reach * least_deviation)
+    spread = max(1.0, least_deviation / deviation)
+    low, high = np.quantile(draws, [float(ndtr(-reach)), float(ndtr(reach))])
+    return Estimate(
+        value, float(centre + spread * (low - centre)), float(centre + spread * (high - centre))
+    )
+
+
+def expanded_reach(models: int, level: float = LEVEL) -> float:
+    """Return how many of the draws' deviations an interval reaches to each side."""
+    return float(student.ppf((1 + level) / 2, models - 1)) * math.sqrt(models / (models - 1))
 
 
 def mean_estimate(
@@ -63,7 +79,11 @@ def mean_estimate(
     """Return the mean of one value a model, with its bootstrap interval."""
     draws = counts @ values / counts.sum(axis=1)
     return percentile_estimate(
-        float(values.mean()), draws, level=level, least_deviation=least_deviation
+        float(values.mean()),
+        draws,
+        models=len(values),
+        level=level,
+        least_deviation=least_deviation,
     )
 
 

@@ -50,6 +50,7 @@ def klom_score(
     """Return KLoM and its excess, with an interval over federations."""
     bins = _Bins(*bin_places(one, retrained, again), mask)
     value, null = bins.summaries(np.ones(len(mask)))
+    excess = value[0] - null[0], value[1] - null[1]
     draws = np.array([np.subtract(*bins.summaries(row.astype(float))) for row in counts])
     return KlomScore(
         samples=samples,
@@ -57,9 +58,9 @@ def klom_score(
         tail=value[1],
         null_mean=null[0],
         null_tail=null[1],
-        excess_mean=percentile_estimate(value[0] - null[0], draws[:, 0]),
-        excess_tail=percentile_estimate(value[1] - null[1], draws[:, 1]),
-        p_value=bins.swap_p_value(value[0] - null[0], swaps),
+        excess_mean=percentile_estimate(excess[0], draws[:, 0], models=len(mask)),
+        excess_tail=percentile_estimate(excess[1], draws[:, 1], models=len(mask)),
+        p_value=bins.swap_p_value(excess[0], swaps),
     )
 
 
@@ -97,11 +98,11 @@ class _Bins:
     again: Places
     mask: Booleans
 
-    def summaries(self, weights: Floats) -> tuple[Floats, Floats]:
+    def summaries(self, weights: Floats) -> tuple[tuple[float, float], tuple[float, float]]:
         """Return mean and tail of KLoM: of the judged models, of those retrained again."""
         q = shares(self.retrained, self.mask, weights)
         values = [klom(shares(kind, self.mask, weights), q) for kind in (self.one, self.again)]
-        first, second = (np.array([v.mean(), np.quantile(v, TAIL)]) for v in values)
+        first, second = ((float(v.mean()), float(np.quantile(v, TAIL))) for v in values)
         return first, second
 
     def swap_p_value(self, observed: float, swaps: Swaps) -> float:

@@ -14,7 +14,6 @@ import numpy as np
 from scipy.stats import t as student
 
 from secede.audit.ensembles.margins import Floats
-from secede.errors import DataError
 
 LEVEL = 0.05
 MARGIN = 1.0
@@ -28,7 +27,7 @@ class EquivalenceScore:
     difference: float
     null_deviation: float
     margin: float  # in null deviations, as is the next
-    smallest_margin: float
+    smallest_margin: float | None  # None where retraining again changes nothing
     p_value: float
     equivalent: bool
 
@@ -42,20 +41,23 @@ def equivalence_score(
     margin: float = MARGIN,
     level: float = LEVEL,
 ) -> EquivalenceScore:
-    """Return whether one kind is equivalent to the retrained models, within so many deviations."""
+    """Return whether one kind is equivalent to the retrained models, within so many deviations.
+
+    Where retraining again changes nothing, only what changes nothing either is equivalent.
+    """
     difference = one - retrained
     deviation = float(np.std(again - retrained, ddof=1))
-    if deviation == 0:
-        raise DataError(f"{name}: retraining again changes nothing, expected another seed")
     mean, error = float(difference.mean()), _standard_error(difference)
     p_value = tost_p_value(mean, error, len(difference) - 1, margin * deviation)
     reach = abs(mean) + float(student.isf(level, len(difference) - 1)) * error
+    if deviation == 0:
+        p_value = 1.0 if difference.any() else 0.0
     return EquivalenceScore(
         name=name,
         difference=mean,
         null_deviation=deviation,
         margin=margin,
-        smallest_margin=reach / deviation,
+        smallest_margin=reach / deviation if deviation > 0 else None,
         p_value=p_value,
         equivalent=p_value < level,
     )

@@ -23,7 +23,7 @@ from scipy.stats import rankdata
 
 from secede.audit.ensembles.bootstrap import Estimate, mean_estimate, percentile_estimate
 from secede.audit.ensembles.margins import Booleans, Floats
-from secede.errors import ConfigError, DataError
+from secede.errors import ConfigError
 
 Attack = Literal["u-lira", "rmia"]
 Samples = Literal["all", "most exposed"]
@@ -32,6 +32,7 @@ Variance = Literal["own", "shared"]
 ATTACKS: tuple[Attack, ...] = ("u-lira", "rmia")
 SAMPLES: tuple[Samples, ...] = ("all", "most exposed")
 EXPOSED_SHARE = 0.1
+FEWEST_EXPOSED = 20  # in a small pool: a model needs members and others among them
 DEALS = 199
 MANY_MODELS = 64  # from here on members and others have their own variance (Carlini, section VI)
 _FLOOR = 1e-6  # of the mean variance: samples on which all models agree
@@ -169,27 +170,21 @@ def most_exposed(
     fits = fit(original, member)
     rise = (fits.mean_in - fits.mean_out) / np.sqrt(fits.variance_in)
     rise = np.where(fits.usable, rise, -np.inf)
-    count = max(1, round(share * original.shape[1]))
+    samples = original.shape[1]
+    count = min(samples, max(FEWEST_EXPOSED, round(share * samples)))
     return np.argpartition(-rise, count - 1, axis=1)[:, :count]
 
 
 def auc_by_model(scores: Floats, member: Booleans, *, ranked: bool = False) -> Floats:
     """Return for each model the chance that a member scores above another; a tie counts half.
 
-    `ranked` says that the scores are ranks already.
+    Where there are members or others alone it is 1/2. `ranked` says that scores are ranks already.
     """
     inside = member.sum(axis=1)
-    outside = member.shape[1] - inside
-    if not (inside.all() and outside.all()):
-        raise DataError(
-            f"a model has members or others alone among {member.shape[1]} samples: expected both; "
-            "deal from a larger pool"
-        )
-    above = (
-        np.where(member, scores if ranked else ranks(scores), 0).sum(axis=1)
-        - inside * (inside + 1) / 2
-    )
-    return above / (inside * outside)
+    pairs = inside * (member.shape[1] - inside)
+    places = scores if ranked else ranks(scores)
+    above = np.where(member, places, 0).sum(axis=1) - inside * (inside + 1) / 2
+    return np.where(pairs > 0, above / np.maximum(pairs, 1), 0.5)
 
 
 def ranks(scores: Floats) -> Floats:
@@ -336,8 +331,8 @@ def _compare_rates(
     each = np.concatenate([np.ones_like(counts[:1]), counts])
     draws = true_positive_rates(tails(attack.scores, attack.member), each, rate)
     others = true_positive_rates(tails(retrained.scores, retrained.member), each, rate)
-    rise = draws - others
+    rise, models = draws - others, counts.shape[1]
     return Compared(
-        estimate=percentile_estimate(float(draws[0]), draws[1:]),
-        above_retrained=percentile_estimate(float(rise[0]), rise[1:]),
+        estimate=percentile_estimate(float(draws[0]), draws[1:], models=models),
+        above_retrained=percentile_estimate(float(rise[0]), rise[1:], models=models),
     )

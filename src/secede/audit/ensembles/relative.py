@@ -23,7 +23,7 @@ class RelativeScore:
     samples: str
     to_retrained: float
     to_original: float
-    ratio: float | None  # to retrained by to original; None for the original itself
+    ratio: float | None  # to retrained by to original; None where that is chance
     p_nearer_to_retrained: float
     p_nearer_to_original: float
 

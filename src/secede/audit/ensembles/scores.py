@@ -226,6 +226,12 @@ def _checked(ensembles: Ensembles) -> Ensembles:
                 raise DataError(
                     f"{len(values)} models of {kind} on {name}, expected {ensembles.models}"
                 )
+    for scalar, by in ensembles.scalars.items():
+        lengths = {kind: len(by.get(kind, ())) for kind in ENSEMBLES}
+        if set(lengths.values()) != {ensembles.models}:
+            raise DataError(f"{scalar} has {lengths} values, expected {ensembles.models} each")
+    if not (ensembles.member.any(axis=1) & ~ensembles.member.all(axis=1)).all():
+        raise DataError("a leaver has all of the pool or nothing: deal a part to each")
     return Ensembles(margins=margins, member=ensembles.member, scalars=ensembles.scalars)
 
 

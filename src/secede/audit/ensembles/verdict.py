@@ -8,8 +8,8 @@ Both lines together make a false finding in at most twice the level of cases.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 
@@ -56,6 +56,11 @@ class EnsembleVerdict:
     headline: str
     samples: Line
     visibility: Line
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the verdict for JSON, and what it is told by."""
+        told_by = {"samples": list(self.samples.by), "visibility": list(self.visibility.by)}
+        return {**asdict(self), "told_by": told_by}
 
 
 def judge_ensembles(scores: AuditScores, judged: Judged = "erased") -> EnsembleVerdict:

@@ -6,21 +6,20 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from secede.audit.ensembles.margins import ENSEMBLES
+from secede.audit.ensembles.margins import ENSEMBLES, SampleSet
 from secede.errors import RecordError
 from secede.experiments.ensembles import members
 from secede.experiments.ensembles.examine import Answers
 from secede.experiments.ensembles.members import PLAIN, QUANTISED, Member
+
+SIZES: tuple[tuple[SampleSet, int], ...] = (("pool", 6), ("retained", 4), ("test", 3))
 
 
 def member(number: int) -> Member:
     draw = np.random.default_rng(number)
     answers = {
         kind: Answers(
-            {
-                name: draw.normal(size=count).astype(np.float16)
-                for name, count in (("pool", 6), ("retained", 4), ("test", 3))
-            },
+            {name: draw.normal(size=count).astype(np.float16) for name, count in SIZES},
             {"clean_accuracy": number + place / 10},
         )
         for place, kind in enumerate(ENSEMBLES)

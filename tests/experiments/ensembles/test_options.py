@@ -11,10 +11,11 @@ from secede.experiments.ensembles.options import AuditOptions, audit_digest
 CONFIG = parse('methods = ["fine-tune"]', name="x")
 
 
-@pytest.mark.parametrize(("name", "value"), [("max_rounds", 0), ("train_on", -1)])
-def test_options_that_make_no_sense_are_refused(name: str, value: int) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is {value}, expected"):
-        AuditOptions(**{name: value})
+def test_options_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ConfigError, match="max_rounds is 0, expected 1 or more"):
+        AuditOptions(max_rounds=0)
+    with pytest.raises(ConfigError, match="train_on is -1, expected 0 or more"):
+        AuditOptions(train_on=-1)
 
 
 def test_every_option_makes_another_audit() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
@@ -28,8 +29,7 @@ def axes() -> Axes:
 def test_a_curve_has_its_values_colour_and_dashes(axes: Axes) -> None:
     draw(axes, CURVES)
     first, second = axes.lines
-    assert list(first.get_xdata()) == [-1.0, 0.0, 1.0]
-    assert list(first.get_ydata()) == [0.2, 0.5, 0.3]
+    assert np.asarray(first.get_data()).tolist() == [[-1.0, 0.0, 1.0], [0.2, 0.5, 0.3]]
     assert to_hex(first.get_color()) == LOOKS["erased"].colour
     assert (first.get_linestyle(), second.get_linestyle()) == ("-", "--")
     assert axes.get_ylim()[0] == 0
@@ -39,8 +39,8 @@ def test_a_curve_has_its_values_colour_and_dashes(axes: Axes) -> None:
 def test_each_row_has_a_dot_for_each_model_and_the_first_is_on_top(axes: Axes) -> None:
     draw(axes, DOTS)
     lower, upper = axes.collections
-    assert lower.get_offsets().tolist() == [[1.0, 0.0], [2.0, 0.0]]
-    assert upper.get_offsets().tolist() == [[3.0, 1.0], [3.5, 1.0]]
+    assert np.asarray(lower.get_offsets()).tolist() == [[1.0, 0.0], [2.0, 0.0]]
+    assert np.asarray(upper.get_offsets()).tolist() == [[3.0, 1.0], [3.5, 1.0]]
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == ["Erased", "FedAvg"]
     assert DOTS.arms == ("fedavg", "erased")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from markupsafe import Markup
@@ -48,7 +49,7 @@ class Subject:
     @property
     def seconds(self) -> float:
         """The mean time of a federation."""
-        return sum(note["seconds"] for note in self.notes) / len(self.notes)
+        return fmean(note["seconds"] for note in self.notes)
 
 
 def write_audit_page(subject: Subject, judged: Sequence[Judged], path: Path) -> None:

@@ -127,11 +127,13 @@ def _membership(scores: AuditScores) -> Iterator[Row]:
         parts = (scores.erased.membership, scores.again.membership, scores.original.membership)
         for erased, null, original in zip(*parts, strict=True):
             values = [getattr(score, key).estimate for score in (erased, null, original)]
-            shown = [_share(v.value) if share else f"{v.value:.3f}" for v in values]
+            one, other, control = (_share(v.value) if share else f"{v.value:.3f}" for v in values)
             p_value = "" if share else f", p = {erased.p_value:.2g}"
             yield Row(
                 f"{ATTACKS[erased.attack]}, {SAMPLES[erased.samples]}: {title}",
-                *shown,
+                one,
+                other,
+                control,
                 _interval(values[0], share=share) + p_value,
             )
 

@@ -34,7 +34,7 @@ def test_both_lines_and_the_scores_are_printed_and_the_page_written(
     audited: tuple[Path, str],
 ) -> None:
     printed = audited[1]
-    for words in ("Samples: ", "Visibility: ", "U-LiRA", "told from retrained", "null", "before"):
+    for words in ("Samples: ", "Visibility: ", "U-LiRA", "told from retrained", "null", "again"):
         assert words in printed
     page = Path(printed.rpartition("Page: ")[2].strip())
     assert page.name == "audit.html"

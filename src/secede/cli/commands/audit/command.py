@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -131,7 +132,8 @@ def _report(found: Audit, *, as_json: bool) -> None:
         print_json(_as_json(found, judged, page))
         return
     console = Console(markup=False, emoji=False, highlight=False)
-    console.print(_table(judged[0]))
+    console.print(_score_table(judged[0]))
+    console.print(_mean_table(judged[0]))
     for each in judged:
         _print_verdict(console, each)
     console.print(f"Page: {page.resolve()}", soft_wrap=True)
@@ -158,18 +160,29 @@ def _subject(found: Audit) -> Subject:
     )
 
 
-def _table(judged: Judged) -> Table:
+def _score_table(judged: Judged) -> Table:
     """Return the main scores, what fits 80 columns; the page has them all."""
+    rows = [row for group in judged.groups for row in group.rows]
+    shown = [row for row in rows if any(word in row.label for word in _SHOWN)]
+    cells = [(row.label, row.erased, row.null, row.original) for row in shown]
+    return _table(("against retrained models", "erased", "null", "before"), cells)
+
+
+def _mean_table(judged: Judged) -> Table:
+    """Return the means of accuracies and losses."""
+    cells = [
+        (row.label, row.original, row.erased, row.retrained, row.again) for row in judged.means
+    ]
+    return _table(("mean over models", "before", "erased", "retrained", "again"), cells)
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("", overflow="fold")
-    for heading in ("erased", "null", "before"):
+    table.add_column(headings[0], overflow="fold")
+    for heading in headings[1:]:
         table.add_column(heading, justify="right", no_wrap=True)
-    for group in judged.groups:
-        for row in group.rows:
-            if any(word in row.label for word in _SHOWN):
-                table.add_row(row.label, row.erased, row.null, row.original)
-    for means in judged.means:
-        table.add_row(f"mean {means.label}", means.erased, means.retrained, means.original)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

@@ -27,6 +27,7 @@ def test_all_is_what_is_exported() -> None:
     [
         "secede",
         "secede.audit.verdict, secede.audit.power",
+        "secede.audit.ensembles.verdict, secede.audit.ensembles.scores",
         "secede.cli.app",
         "secede.experiments.presets",
         "secede.reports.build",

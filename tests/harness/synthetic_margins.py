@@ -56,8 +56,8 @@ def synthetic(
 
 def allowed_rejections(draws: int, level: float) -> range:
     """Return how many of so many draws a test of this level may reject, but once in 1,000 each."""
-    low, high = binom.ppf([0.001, 0.999], draws, level)
-    return range(int(low), int(high) + 1)
+    low, high = (int(binom.ppf(tail, draws, level)) for tail in (0.001, 0.999))
+    return range(low, high + 1)
 
 
 def rejections(p_values: Sequence[float], level: float) -> int:

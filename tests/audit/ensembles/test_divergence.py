@@ -48,8 +48,9 @@ def asked(seed: int, shift: float = 0.0, samples: int = 20) -> tuple[list[Floats
 
 
 def scored(seed: int, shift: float = 0.0, swaps: int = 9) -> KlomScore:
-    kinds, mask = asked(seed, shift)
-    return klom_score("x", *kinds, mask, COUNTS, draw_swaps(10, seed=seed, limit=swaps))
+    (one, retrained, again), mask = asked(seed, shift)
+    drawn = draw_swaps(10, seed=seed, limit=swaps)
+    return klom_score("x", one, retrained, again, mask, COUNTS, drawn)
 
 
 def test_the_excess_is_what_is_above_retraining_again() -> None:

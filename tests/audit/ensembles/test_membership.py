@@ -95,8 +95,9 @@ def test_no_score_of_a_federation_looks_at_its_own_deal() -> None:
     margins, member = data(12, 40)
     changed = member.copy()
     changed[3] = ~changed[3]
-    for variance in ("own", "shared"):
-        scores = [lira_scores(margins, deal, variance=variance)[3] for deal in (member, changed)]  # type: ignore[arg-type]
+    variances: tuple[Variance, ...] = ("own", "shared")
+    for variance in variances:
+        scores = [lira_scores(margins, deal, variance=variance)[3] for deal in (member, changed)]
         np.testing.assert_allclose(scores[0], scores[1], atol=1e-9)
     chosen = [set(most_exposed(margins, deal)[3]) for deal in (member, changed)]
     assert chosen[0] == chosen[1]

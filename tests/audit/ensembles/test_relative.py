@@ -60,6 +60,7 @@ def test_half_a_deviation_of_difference_is_seen_with_the_stated_power() -> None:
     mask, p_values = np.ones((16, 20), dtype=bool), list[float]()
     for seed in range(100):
         counts = draw_counts(16, seed=seed, resamples=199)
-        score = relative_score("x", *kinds(seed, 0.25, 0, 1, samples=20), mask, counts)
+        one, near, far = kinds(seed, 0.25, 0, 1, samples=20)
+        score = relative_score("x", one, near, far, mask, counts)
         p_values.append(score.p_nearer_to_retrained)
     assert rejections(p_values, 0.05) in allowed_rejections(100, 0.95)

@@ -81,7 +81,7 @@ def test_a_seed_repeats_every_score_and_half_precision_is_enough(scores: AuditSc
         kind: {name: values.astype(np.float16) for name, values in ensembles.margins[kind].items()}
         for kind in ENSEMBLES
     }
-    rough = score(replace(ensembles, margins=halves))
+    rough = score(replace(ensembles, margins=halves))  # type: ignore[arg-type]
     auc = rough.erased.membership[0].auc.estimate.value
     assert auc == pytest.approx(scores.erased.membership[0].auc.estimate.value, abs=0.01)
     assert score(ensembles).to_dict() == scores.to_dict()

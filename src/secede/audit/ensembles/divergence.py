@@ -48,7 +48,8 @@ def klom_score(
     swaps: Swaps,
 ) -> KlomScore:
     """Return KLoM and its excess, with an interval over federations."""
-    bins = _Bins(*bin_places(one, retrained, again), mask)
+    places = bin_places(one, retrained, again)
+    bins = _Bins(places[0], places[1], places[2], mask)
     value, null = bins.summaries(np.ones(len(mask)))
     excess = value[0] - null[0], value[1] - null[1]
     draws = np.array([np.subtract(*bins.summaries(row.astype(float))) for row in counts])

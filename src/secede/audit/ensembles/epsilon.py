@@ -74,18 +74,16 @@ def _epsilons(one: Floats, retrained: Floats, mask: Booleans) -> tuple[Floats, B
     below_one = np.cumsum(erased & counted, axis=0) / models[0]
     below_other = np.cumsum(~erased & counted, axis=0) / models[1]
     ends = counted & np.concatenate([ordered[1:] > ordered[:-1], np.ones_like(counted[:1])])
-    best, parted = np.zeros(one.shape[1]), np.zeros(one.shape[1], dtype=bool)
-    for false, missed in ((below_other, 1 - below_one), (1 - below_other, below_one)):
-        value, perfect = _rule(false, missed, ends)
-        best, parted = np.maximum(best, value), parted | perfect
-    cap = np.log(models[0])
-    return np.where(parted, cap, np.minimum(best, cap)), parted
+    low, low_parts = _rule(below_other, 1 - below_one, ends)
+    high, high_parts = _rule(1 - below_other, below_one, ends)
+    parted, cap = low_parts | high_parts, np.log(models[0])
+    return np.where(parted, cap, np.minimum(np.maximum(low, high), cap)), parted
 
 
 def _rule(false: Floats, missed: Floats, ends: Booleans) -> tuple[Floats, Booleans]:
     """Return the best epsilon of each sample, and whether a threshold parts both kinds."""
     tiny = 1e-12
-    perfect = (ends & (false < tiny) & (missed < tiny)).any(axis=0)
+    perfect: Booleans = np.asarray((ends & (false < tiny) & (missed < tiny)).any(axis=0))
     used = ends & (false > tiny) & (missed > tiny)
     safe_false, safe_missed = np.where(used, false, 1.0), np.where(used, missed, 1.0)
     first = np.maximum(1 - DELTA - safe_false, tiny) / safe_missed

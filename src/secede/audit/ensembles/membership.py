@@ -7,7 +7,7 @@ beats by a factor gamma, the other models being the reference models.
 A score of federation i never looks at row i of `member`: where models know nothing of the deal,
 the AUC is 1/2 on average. Deals have to be drawn independently for that. The p value deals the rows
 anew, which is exact; intervals resample models with the fits as they are, and are widened to the
-spread of the deals, which counts that models judge each other.
+spread over deals: models judge each other, which doubles the variance where nothing is told.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def lira_scores(margins: Floats, member: Booleans, *, variance: Variance = "shar
     score -= (margins - fits.mean_in) ** 2 / fits.variance_in
     if variance == "own":
         score += np.log(fits.variance_out / fits.variance_in)
-    return np.where(fits.usable, score / 2, 0.0)
+    scores: Floats = np.where(fits.usable, score / 2, 0.0)
+    return scores
 
 
 def rmia_scores(margins: Floats, population: Floats, *, gamma: float = 1.0) -> Floats:
@@ -150,14 +151,16 @@ def rmia_scores(margins: Floats, population: Floats, *, gamma: float = 1.0) -> F
         np.searchsorted(other, ratio - np.log(gamma), side="right")
         for ratio, other in zip(ratios, others, strict=True)
     ]
-    return np.array(beaten) / population.shape[1]
+    shares: Floats = np.array(beaten) / population.shape[1]
+    return shares
 
 
 def _log_ratio(margins: Floats) -> Floats:
     """Return log p(x | model) − log p(x), the latter being the mean over all other models."""
     log_p = log_expit(margins)
     others = [logsumexp(np.delete(log_p, model, axis=0), axis=0) for model in range(len(log_p))]
-    return log_p - (np.array(others) - np.log(len(log_p) - 1))
+    ratios: Floats = log_p - (np.array(others) - np.log(len(log_p) - 1))
+    return ratios
 
 
 def most_exposed(
@@ -238,7 +241,8 @@ def _rates(tail: Tails, counts: Floats, rate: float) -> Floats:
     false = counts @ tail.outside / (counts @ tail.all_outside)[:, None]
     place = np.maximum((false <= rate).sum(axis=1) - 1, 0)
     hits = (counts * tail.inside[:, place].T).sum(axis=1)
-    return hits / (counts @ tail.all_inside)
+    rates: Floats = hits / (counts @ tail.all_inside)
+    return rates
 
 
 def attack_all(

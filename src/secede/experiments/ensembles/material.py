@@ -57,7 +57,8 @@ class Material:
 
     def federation_seed(self, number: int, *, again: bool = False) -> int:
         """Return the seed of everything else in federation `number`, or that of its null."""
-        return derive(self.seed, "audit", "null" if again else "federation", number)
+        seed = derive(self.seed, "audit", "federation", number)
+        return derive(seed, "again") if again else seed
 
     def clients(self, member: Tensor) -> list[Samples]:
         """Return all clients' samples, where the leaver has those samples of the pool."""

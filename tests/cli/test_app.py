@@ -20,6 +20,7 @@ COMMANDS = (
     "run",
     "reproduce",
     "report",
+    "audit",
     "methods",
     "datasets",
     "scenarios",

@@ -25,11 +25,11 @@ post_training.rounds = 2
 PAPER = CONFIG + 'methods = ["projected-ascent", "fine-tune", "reference"]\n'
 
 
-def write(folder: Path, config: str = CONFIG) -> Path:
+def write(folder: Path, config: str = CONFIG, *, train: int = 150, test: int = 60) -> Path:
     """Write a data set, a model and a config into `folder` and return the config's path."""
     draw = np.random.default_rng(0)
     arrays: dict[str, np.ndarray] = {}
-    for part, count in (("train", 150), ("test", 60)):
+    for part, count in (("train", train), ("test", test)):
         labels = draw.integers(0, 3, count)
         images = draw.integers(0, 120, (count, 8, 8)).astype(np.uint8)
         for index, label in enumerate(labels):

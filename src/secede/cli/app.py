@@ -27,6 +27,7 @@ from secede.cli.commands import (
     run,
     verify,
 )
+from secede.cli.commands.audit.command import audit
 from secede.errors import StorageError
 from secede.text import printable_lines
 
@@ -70,6 +71,7 @@ PANELS: dict[str, tuple[typer.Typer | Callable[..., None], ...]] = {
         client.group,
     ),
     "Evidence": (
+        audit,
         verify.verify,
         verify.countersign,
         ledger.group,

@@ -11,7 +11,9 @@ from .defences.guard import UpdateTrace as UpdateTrace
 from .defences.reply_checks import WRONG_SAMPLES as WRONG_SAMPLES
 from .defences.state_message import pack_state as pack_state
 from .defences.state_message import unpack_state as unpack_state
+from .defences.unused_weights import Removal as Removal
 from .defences.unused_weights import last_layer as last_layer
+from .defences.unused_weights import remove_after_round as remove_after_round
 from .documents.canary_reading import MAX_CANARIES as MAX_CANARIES
 from .documents.canary_reading import MAX_READING_BYTES as MAX_READING_BYTES
 from .documents.canary_reading import CanaryCommitment as CanaryCommitment
@@ -68,6 +70,7 @@ from .planning.options import method_of as method_of
 from .planning.options import options_from_json as options_from_json
 from .planning.options import options_to_json as options_to_json
 from .planning.plan_table import plan_table as plan_table
+from .planning.planner import rung_of as rung_of
 from .receipts.answers import describe_duration as describe_duration
 from .receipts.answers import show_p as show_p
 from .receipts.canary_rows import CanaryRow as CanaryRow

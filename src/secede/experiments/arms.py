@@ -9,7 +9,7 @@ from pathlib import Path
 from secede.errors import ConfigError
 from secede.experiments.config import Config
 from secede.experiments.setup import Federation
-from secede.federation.engine import aggregate
+from secede.federation.engine import Engine, aggregate
 from secede.state import State, size_bytes
 from secede.unlearning import (
     Method,
@@ -61,18 +61,7 @@ def arms(
         return advance
 
     def server(global_state: State) -> Server:
-        own = engine.own.get(federation.leaver)
-        return Server(
-            engine=engine,
-            global_state=global_state,
-            leaver=federation.leaver,
-            retained=federation.retained,
-            fresh_state=lambda: engine.initial_state("retraining"),
-            fresh_model=lambda: engine.fresh_model("template"),
-            history=history,
-            unlabelled=federation.unlabelled,
-            weight=None if own is None else own.weight,
-        )
+        return server_of(federation, global_state, history=history)
 
     def method_arm(name: str, method: Method) -> Arm:
         judged = name == config.methods[0]
@@ -103,14 +92,10 @@ def arms(
         advance=fedavg_round("retraining", federation.retained),
         evidence_rounds=(rounds,),
     )
-    methods = {name: _create(config, name, federation, search) for name in config.methods}
-    for name, method in methods.items():
-        # A user's own class need not derive from `Method`.
-        try:
-            getattr(method, "check_history", lambda _: None)(history)
-            getattr(method, "check_model", lambda _: None)(engine.fresh_model("template"))
-        except ConfigError as error:
-            raise ConfigError(f"method {name!r}: {error}") from None
+    methods = {
+        name: create_method(config, name, federation, history=history, search=search)
+        for name in config.methods
+    }
     return fedavg, retrain, *(method_arm(name, method) for name, method in methods.items())
 
 
@@ -135,10 +120,47 @@ def create_history(config: Config, federation: Federation, folder: Path) -> Upda
     return history
 
 
-def _create(config: Config, name: str, federation: Federation, search: Path | None) -> Method:
+def server_of(
+    federation: Federation,
+    global_state: State,
+    *,
+    history: UpdateHistory | None = None,
+    engine: Engine | None = None,
+) -> Server:
+    """Return what a method is given; `engine` stands between it and the federation's own."""
+    simulator = federation.engine
+    own = simulator.own.get(federation.leaver)
+    return Server(
+        engine=engine or simulator,
+        global_state=global_state,
+        leaver=federation.leaver,
+        retained=federation.retained,
+        fresh_state=lambda: simulator.initial_state("retraining"),
+        fresh_model=lambda: simulator.fresh_model("template"),
+        history=history,
+        unlabelled=federation.unlabelled,
+        weight=None if own is None else own.weight,
+    )
+
+
+def create_method(
+    config: Config,
+    name: str,
+    federation: Federation,
+    *,
+    history: UpdateHistory | None = None,
+    search: Path | None = None,
+) -> Method:
+    """Return a method with its settings; raise before any training if it cannot work here."""
     settings = config.settings.get(name, {})
     if registry.base_name(name) == "class-pruning" and federation.classes:
         settings = {"classes": federation.classes, **settings}
     entry, method = create(name, settings, search=search)
     registry.check_possible(entry, config.situation.for_methods(), config.scenario.name)
+    # A user's own class need not derive from `Method`.
+    try:
+        getattr(method, "check_history", lambda _: None)(history)
+        getattr(method, "check_model", lambda _: None)(federation.engine.fresh_model("template"))
+    except ConfigError as error:
+        raise ConfigError(f"method {name!r}: {error}") from None
     return method

@@ -107,6 +107,26 @@ class Examined:
     retained: Evidence  # some of the retained clients' samples
 
 
+class Evaluator:
+    """Evaluates models of one architecture on samples, also one that draws random numbers."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._is_random: bool | None = None
+
+    def evaluate(self, model: nn.Module, sets: Sequence[Samples]) -> list[Evidence]:
+        """Return the model's outputs for each set."""
+        if self._is_random is None:
+            self._is_random = _draws_random_numbers(
+                model, sets[0].take(torch.arange(1)), self._seed
+            )
+        if not self._is_random:
+            return evaluate_all(model, sets)
+        # Such a model would draw from the random numbers of a round that trains at the same time.
+        with seeded(self._seed, "evaluation"):
+            return evaluate_all(model, sets)
+
+
 class Examiner:
     """Evaluates the states of one federation, one at a time and each sample once."""
 
@@ -117,7 +137,7 @@ class Examiner:
         order = torch.randperm(count, generator=generator(seed, "shadow members"))
         self._members = order[:SHADOW_MEMBERS]
         self._watched = _select(self._retained, order[:WATCHED])
-        self._is_random: bool | None = None
+        self._evaluator = Evaluator(seed)
 
     def examine(self, state: State) -> Examined:
         """Evaluate a state on the test set, the probe, the leaver's and some retained samples."""
@@ -125,7 +145,7 @@ class Examiner:
         model = federation.engine.model(state)
         leaver = federation.engine.clients[federation.leaver]
         sets = [federation.test, federation.probe.samples, leaver, self._watched]
-        return Examined(model, *self._evaluate(model, sets))
+        return Examined(model, *self._evaluator.evaluate(model, sets))
 
     def measure(self, examined: Examined) -> Measured:
         """Return clean accuracy, the probe's measures, and accuracy and loss at the leaver."""
@@ -155,7 +175,7 @@ class Examiner:
         """Evaluate non-members and members too; `trained` are the clients it was trained on."""
         federation = self._federation
         sets = [federation.nonmembers, *self._retained]
-        nonmembers, *retained = self._evaluate(examined.model, sets)
+        nonmembers, *retained = self._evaluator.evaluate(examined.model, sets)
         by_client = dict(zip(federation.retained, retained, strict=True))
         by_client[federation.leaver] = examined.leaver
         losses = [by_client[client].losses.double() for client in trained]
@@ -170,17 +190,6 @@ class Examiner:
             mean_training_loss=float(torch.cat(losses).mean()),
             nonmember_indices=federation.nonmember_indices,
         )
-
-    def _evaluate(self, model: nn.Module, sets: Sequence[Samples]) -> list[Evidence]:
-        if self._is_random is None:
-            self._is_random = _draws_random_numbers(
-                model, sets[0].take(torch.arange(1)), self._seed
-            )
-        if not self._is_random:
-            return evaluate_all(model, sets)
-        # Such a model would draw from the random numbers of a round that trains at the same time.
-        with seeded(self._seed, "evaluation"):
-            return evaluate_all(model, sets)
 
 
 def membership(

@@ -105,6 +105,40 @@ def federate(
     `choice` is the executor of another seed of the same config, which is then shared. `salts` are
     those of the clients that plant canaries; by default the leaver's alone, drawn from the seed.
     """
+    dealt = deal(config, dataset, seed)
+    dataset, scenario, leaver = dealt.dataset, dealt.scenario, config.clients.leaver
+    clients = [dataset.train.take(part) for part in dealt.parts]
+    clients[leaver] = scenario.transform(clients[leaver], generator(seed, "scenario", "train"))
+    plain = clients[leaver]
+    salts = {leaver: leaver_salt(config, seed)} if salts is None else salts
+    canaries = plant_canaries(config, clients, salts)
+    nonmembers, indices = _nonmembers(scenario, dataset.test, plain, seed)
+    return Federation(
+        engine=simulate(config, dataset, clients, seed, search=search, choice=choice),
+        leaver=leaver,
+        retained=tuple(i for i in range(len(clients)) if i != leaver),
+        test=dataset.test.to(config.device),
+        probe=probe_on(scenario, dataset.test, config.device),
+        nonmembers=nonmembers.to(config.device),
+        nonmember_indices=indices,
+        unlabelled=dealt.unlabelled,
+        classes=getattr(scenario, "classes", ()),
+        canaries=canaries,
+    )
+
+
+@dataclass(frozen=True)
+class Deal:
+    """A config's samples and who has which of them, before the leaver's are transformed."""
+
+    dataset: Dataset  # without what the server holds back
+    scenario: Scenario
+    parts: tuple[Tensor, ...]  # each client's indices into the training samples
+    unlabelled: Tensor | None  # inputs that the server has
+
+
+def deal(config: Config, dataset: Dataset, seed: int) -> Deal:
+    """Deal the data set's training samples to the clients of a config."""
     _check_enough(config, dataset)
     dataset, unlabelled = _hold_back(config, dataset, seed)
     scenario = scenarios.create(
@@ -115,18 +149,26 @@ def federate(
         chosen=config.scenario.classes,
         kept=config.scenario.kept,
     )
-    leaver = config.clients.leaver
     parts = scenario.deal(
         dataset.train.y,
         _partition(config, dataset, seed),
-        leaver,
+        config.clients.leaver,
         generator(seed, "scenario", "deal"),
     )
-    clients = [dataset.train.take(part) for part in parts]
-    clients[leaver] = scenario.transform(clients[leaver], generator(seed, "scenario", "train"))
-    plain = clients[leaver]
-    canaries = _plant(config, clients, {leaver: _salt(seed, leaver)} if salts is None else salts)
-    engine = Simulator(
+    return Deal(dataset, scenario, tuple(parts), unlabelled)
+
+
+def simulate(
+    config: Config,
+    dataset: Dataset,
+    clients: Sequence[Samples],
+    seed: int,
+    *,
+    search: Path | None,
+    choice: Choice | None = None,
+) -> Simulator:
+    """Return the engine in which these clients train as the config says."""
+    return Simulator(
         clients,
         _model_maker(config, dataset, search),
         training=LocalTraining(**config.training.model_dump(exclude={"rounds"})),
@@ -135,22 +177,9 @@ def federate(
         executor=choice or config.executor,
         precision=config.precision,
     )
-    nonmembers, indices = _nonmembers(scenario, dataset.test, plain, seed)
-    return Federation(
-        engine=engine,
-        leaver=leaver,
-        retained=tuple(i for i in range(len(clients)) if i != leaver),
-        test=dataset.test.to(config.device),
-        probe=_probe(scenario, dataset.test, config.device),
-        nonmembers=nonmembers.to(config.device),
-        nonmember_indices=indices,
-        unlabelled=unlabelled,
-        classes=getattr(scenario, "classes", ()),
-        canaries=canaries,
-    )
 
 
-def _plant(
+def plant_canaries(
     config: Config, clients: list[Samples], salts: Mapping[int, bytes]
 ) -> dict[int, PlantedCanaries]:
     """Plant canaries in the samples of clients with a salt; one that is too small gets none."""
@@ -165,8 +194,9 @@ def _plant(
     return planted
 
 
-def _salt(seed: int, client: int) -> bytes:
-    return hashlib.sha256(f"{seed}/canaries/{client}".encode()).digest()
+def leaver_salt(config: Config, seed: int) -> bytes:
+    """Return the salt that the leaver's canaries are drawn from, where none is given."""
+    return hashlib.sha256(f"{seed}/canaries/{config.clients.leaver}".encode()).digest()
 
 
 class FederationBuilder:
@@ -259,7 +289,8 @@ def _nonmembers(
     return transformed.take(indices), indices
 
 
-def _probe(scenario: Scenario, test: Samples, device: str) -> Probe:
+def probe_on(scenario: Scenario, test: Samples, device: str) -> Probe:
+    """Return the scenario's probe on `device`."""
     probe = scenario.probe(test)
     return Probe(probe.samples.to(device), probe.measures)
 

@@ -32,6 +32,7 @@ from secede.reports.figures.catalogue import make_plots
 from secede.reports.figures.figure_data import (
     LOOKS,
     THEME,
+    CurvePanel,
     LinePanel,
     Plot,
     ScatterPanel,
@@ -118,7 +119,7 @@ class Drawing:
     @property
     def has_lines(self) -> bool:
         """Whether the legend shows strokes instead of squares."""
-        return isinstance(self.plot.panels[0], LinePanel)
+        return isinstance(self.plot.panels[0], LinePanel | CurvePanel)
 
     @property
     def is_wide(self) -> bool:
@@ -209,7 +210,7 @@ def render_page(
     records: Records, sections: Sequence[Section], drawings: Sequence[Drawing], *, version: str
 ) -> str:
     """Return the page as HTML."""
-    return _page_template().render(
+    return page_template("page.html.j2").render(
         title=_title(sections),
         headline=joint_headline(
             [section.verdict for section in sections], [section.run.erased for section in sections]
@@ -232,7 +233,8 @@ def render_page(
 
 
 @cache
-def _page_template() -> Template:
+def page_template(name: str) -> Template:
+    """Return a page's template, which escapes what it is given."""
     environment = Environment(
         loader=PackageLoader("secede.reports"),
         autoescape=True,
@@ -241,7 +243,7 @@ def _page_template() -> Template:
         lstrip_blocks=True,
     )
     environment.filters.update(mean=format_mean, interval=format_interval, plural=plural)
-    return environment.get_template("page.html.j2")
+    return environment.get_template(name)
 
 
 def _start_report(run: Run, arm: str) -> StartReport | None:

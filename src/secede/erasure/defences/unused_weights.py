@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -241,6 +241,33 @@ def find_layers(model: nn.Module, classes: int | None = None) -> ModelLayers:
     )
     transposed = frozenset(name for name in left_out if name.startswith(parts))
     return ModelLayers(weights=weights, left_out=tuple(left_out), transposed=transposed)
+
+
+def remove_after_round(
+    state: State,
+    start: State,
+    updates: Sequence[State],
+    *,
+    model: nn.Module,
+    trainable: Collection[str],
+    classes: int | None,
+    is_local: bool,
+) -> Removal:
+    """Return the mean `state` of a rung's first round without its unused weights.
+
+    After a server-side method (not `is_local`) only what nobody moves goes: such a method has
+    broken what it takes apart already. `skipped` names the weights of unknown layers too.
+    """
+    trained = set(trainable) - embeddings(model)
+    if not is_local:
+        return remove_unused_weights(
+            state, start, updates, trainable=trained, weights={}, single=True
+        )
+    layers = find_layers(model, classes)
+    unknown = sorted(trained & {*layers.left_out})
+    trained -= layers.transposed  # an input's values are no column there
+    result = remove_unused_weights(state, start, updates, trainable=trained, weights=layers.weights)
+    return replace(result, skipped=(*unknown, *result.skipped))
 
 
 def embeddings(model: nn.Module) -> frozenset[str]:

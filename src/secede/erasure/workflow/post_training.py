@@ -272,8 +272,7 @@ def _without_unused_weights(
 ) -> tuple[State, UnusedWeights | None]:
     """Return the state without weights that the retained clients do not use, and what went.
 
-    Where single updates are hidden, or nobody is to be trusted alone, their mean must tell. After a
-    server-side method only what nobody moves goes: it has broken what it takes apart already.
+    Where single updates are hidden, or nobody is to be trusted alone, their mean must tell.
     """
     if participants.last_round is None:  # a method of its own, which let nobody train
         return state, None
@@ -282,20 +281,16 @@ def _without_unused_weights(
     is_single = session.backend.situation(plan.client).single_updates and plan.mean == "mean"
     shown = [update.state for update in updates] if is_single else [session.mean(updates)]
     model = session.backend.fresh_model(0)
-    trainable = set(session.trainable) - unused_weights.embeddings(model)
-    if session.step.rung != "local-step":
-        result = unused_weights.remove_unused_weights(
-            state, start, shown, trainable=trainable, weights={}, single=True
-        )
-        return result.state, UnusedWeights(removed_share=result.share, zeroed=result.zeroed)
-    classes = session.backend.classes if session.backend.classes_told else None
-    layers = unused_weights.find_layers(model, classes)
-    unknown = sorted(trainable & {*layers.left_out})
-    trainable -= layers.transposed  # an input's values are no column there
-    result = unused_weights.remove_unused_weights(
-        state, start, shown, trainable=trainable, weights=layers.weights
+    result = unused_weights.remove_after_round(
+        state,
+        start,
+        shown,
+        model=model,
+        trainable=session.trainable,
+        classes=session.backend.classes if session.backend.classes_told else None,
+        is_local=session.step.rung == "local-step",
     )
-    stayed = [*unknown, *result.skipped]
+    stayed = result.skipped
     cleared = [name for name in stayed if not torch.equal(result.state[name], state[name])]
     kept = [name for name in stayed if name not in cleared]
     return result.state, UnusedWeights(

@@ -114,7 +114,8 @@ def _cores() -> ThreadPoolExecutor:
         return _pool
 
 
-def _core_count() -> int:
+def core_count() -> int:
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):  # not everywhere
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -122,7 +123,7 @@ def _core_count() -> int:
 
 def _start_workers() -> ThreadPoolExecutor:
     # One worker more than cores: if clients do not divide evenly, the last ones share cores.
-    count = _core_count() + 1
+    count = core_count() + 1
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(count, "secede-core")
     all_started = threading.Barrier(count + 1)

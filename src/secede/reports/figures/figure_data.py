@@ -42,6 +42,7 @@ class Look:
 LOOKS = {
     names.FEDAVG: Look("#8b939c", "#9aa3ad", 1.4, (1.0, 2.2)),
     names.RETRAIN: Look("#1f4e8c", "#7fb0ef", 2.2),
+    names.RETRAIN_AGAIN: Look("#3f86d8", "#b7d4f8", 1.4, (4.0, 1.6)),
     names.FINE_TUNE: Look("#a58a5b", "#c9b184", 1.1, (4.5, 2.0)),
     names.REFERENCE: Look("#5f9a8e", "#86c2b5", 1.1, (2.0, 1.6)),
     names.PROJECTED_ASCENT: Look("#7b4fa3", "#c39be8", 1.3, (6.0, 1.6, 1.2, 1.6)),
@@ -209,7 +210,61 @@ class ScatterPanel:
         return " ".join((heading, *sentences))
 
 
-Panel = BarPanel | LinePanel | ScatterPanel
+@dataclass(frozen=True)
+class Curve:
+    """How one arm's values are spread: a height at each position."""
+
+    arm: str
+    positions: tuple[float, ...]
+    heights: tuple[float, ...]
+    median: float
+
+
+@dataclass(frozen=True)
+class CurvePanel:
+    """Distributions over one another."""
+
+    title: str
+    position_label: str
+    value_label: str
+    curves: tuple[Curve, ...]
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms shown, in their order."""
+        return tuple(curve.arm for curve in self.curves)
+
+    @property
+    def alt(self) -> str:
+        """The panel in words: the middle of each distribution."""
+        heading = f"Distributions, {self.title}, of the {self.position_label}."
+        middles = (f"{names.label(c.arm)}: median {c.median:.1f}." for c in self.curves)
+        return " ".join((heading, *middles))
+
+
+@dataclass(frozen=True)
+class DotPanel:
+    """A row of dots for each arm, one for each of its models."""
+
+    title: str
+    position_label: str
+    rows: tuple[tuple[str, tuple[float, ...]], ...]
+    value_label: str = ""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms shown, in their order."""
+        return tuple(arm for arm, _ in self.rows)
+
+    @property
+    def alt(self) -> str:
+        """The panel in words: where each row begins and ends."""
+        heading = f"Dot chart, {self.title}, {self.position_label}."
+        rows = (f"{names.label(arm)}: {min(v):.2f} to {max(v):.2f}." for arm, v in self.rows)
+        return " ".join((heading, *rows))
+
+
+Panel = BarPanel | LinePanel | ScatterPanel | CurvePanel | DotPanel
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from secede.reports import names
 from secede.reports.analysis import Estimate, Unit, format_number
+from secede.reports.figures.distributions import draw_curves, draw_dots
 from secede.reports.figures.figure_data import (
     GRID,
     INK,
@@ -33,6 +34,8 @@ from secede.reports.figures.figure_data import (
     QUIET,
     THEME,
     BarPanel,
+    CurvePanel,
+    DotPanel,
     Line,
     LinePanel,
     Panel,
@@ -190,6 +193,10 @@ def draw(axes: Axes, panel: Panel) -> None:
         _bars(axes, panel)
     elif isinstance(panel, LinePanel):
         _lines(axes, panel)
+    elif isinstance(panel, CurvePanel):
+        draw_curves(axes, panel)
+    elif isinstance(panel, DotPanel):
+        draw_dots(axes, panel)
     else:
         draw_scatter(axes, panel)
     for side in ("top", "right", "left"):

@@ -1,0 +1,1 @@
+"""`secede audit`: its options and what it prints, and its progress."""

@@ -1,0 +1,3 @@
+from .options import AuditOptions as AuditOptions
+from .runner import Audit as Audit
+from .runner import run_audit as run_audit

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from secede.canaries import read
 from secede.data import Samples
 from secede.experiments.setup import Federation
 from secede.seeding import derive, generator, seeded
@@ -140,6 +142,19 @@ class Examiner:
             "retained_accuracy": examined.retained.accuracy(),
         }
         return Measured(shares, hits, own)
+
+    def read_canaries(self, examined: Examined) -> dict[str, object] | None:
+        """Return how the leaver's canaries rank in a model, as records hold it; None: no canaries.
+
+        Only counts are recorded: over the canaries of one kind of candidates, ranks 1 to K.
+        """
+        planted = self._federation.canaries.get(self._federation.leaver)
+        if planted is None:
+            return None
+        with seeded(self._seed, "evaluation") if self._is_random else nullcontext():
+            counts = read(examined.model, planted.canaries)
+        ranks = [list(histogram) for _, histogram in counts.ranks]
+        return {"ranks": ranks, "wins": counts.wins, "count": counts.count}
 
     def attack_inputs(self, examined: Examined, trained: Sequence[int]) -> AttackInputs:
         """Evaluate non-members and members too; `trained` are the clients it was trained on."""

@@ -6,6 +6,7 @@ from secede.unlearning import METHODS, base_name
 
 FEDAVG = "fedavg"
 RETRAIN = "retrain"
+RETRAIN_AGAIN = "retrain-again"  # the same data, other randomness: the null
 FINE_TUNE = "fine-tune"
 REFERENCE = "reference"
 PROJECTED_ASCENT = "projected-ascent"
@@ -15,6 +16,7 @@ ERASED = "erased"  # stands for the method that a run judges
 _LABELS = {
     FEDAVG: "FedAvg",
     RETRAIN: "Retrained",
+    RETRAIN_AGAIN: "Retrained again",
     FINE_TUNE: "Fine-tuned",
     REFERENCE: "Reference",
     ERASED: "Erased",

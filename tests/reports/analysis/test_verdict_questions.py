@@ -4,18 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from secede.reports.analysis.estimates import Estimate
-from secede.reports.analysis.verdict import (
+from secede.reports.analysis.answers import (
     Reply,
     as_sentence,
-    compare_with_retrained,
     describe_round,
     join_replies,
-    judge_cheaper,
-    judge_forgotten,
-    judge_useful,
     reply_within,
 )
+from secede.reports.analysis.estimates import Estimate
+from secede.reports.analysis.forgotten import compare_with_retrained, judge_forgotten
+from secede.reports.analysis.verdict import judge_cheaper, judge_useful
 from secede.reports.records.runs import Run
 
 Make = Callable[..., Run]
@@ -65,12 +63,15 @@ def test_the_sentence_holds_the_numbers(make_run: Make) -> None:
     text = answer.sentence.replace("\u00a0", " ")
     assert text == (
         "Attack success is 2.0 % after 2 rounds of post-training, 1.0 % retrained and 90.0 % "
-        "before erasing: +1.0 points from retraining, where 3 are allowed."
+        "before erasing: +1.0 points from retraining, where 3 are allowed. Loss on the leaver's "
+        "samples is 2.960 after 2 rounds of post-training, 2.980 retrained and 1.200 before "
+        "erasing: 0.99× retraining's, where 0.80 to 1.25 is allowed. The margins are fixed: this "
+        "run has no second retraining to take them from."
     )
 
 
 @pytest.mark.parametrize(
-    ("later", "said"), [(0.15, "; after 3 rounds the leaver is no longer forgotten."), (0.02, None)]
+    ("later", "said"), [(0.15, " After 3 rounds the leaver is no longer forgotten."), (0.02, None)]
 )
 def test_what_comes_back_after_the_round_that_is_judged_is_said(
     make_run: Make, later: float, said: str | None
@@ -140,7 +141,7 @@ def test_a_clean_leaver_of_one_seed_stays_undetermined(make_run: Make) -> None:
 def test_a_clean_leaver_that_never_showed_determines_nothing(make_run: Make) -> None:
     answer = judge_forgotten(clean_leaver(make_run, 0.049, before=0.048), 2)
     assert answer.reply is Reply.UNDETERMINED
-    assert "even before erasing they hardly differ" in answer.sentence
+    assert "even before erasing it hardly shows the leaver" in answer.sentence
 
 
 def test_a_loss_that_is_not_finite_is_said_and_determines_nothing(make_run: Make) -> None:
@@ -237,8 +238,8 @@ def test_it_says_when_fine_tuning_alone_forgets_as_well(make_run: Make) -> None:
         "projected-ascent": [0.0, 0.01, 0.01],
     }
     run = make_run(rounds=4, post_rounds=2, fixed={"attack_success": curves})
-    assert "fine-tuning alone does as well" in judge_forgotten(run, 2).sentence
-    assert "fine-tuning" not in judge_forgotten(probed(make_run, 0.02), 2).sentence
+    assert "Fine-tuning alone does as well" in judge_forgotten(run, 2).sentence
+    assert "Fine-tuning" not in judge_forgotten(probed(make_run, 0.02), 2).sentence
 
 
 def test_a_climb_that_ran_out_of_epochs_names_the_keys(make_run: Make) -> None:
@@ -281,7 +282,7 @@ def test_fine_tuning_is_not_held_against_itself(make_run: Make) -> None:
     )
     answer = judge_forgotten(run, 2)
     assert answer.reply is Reply.YES
-    assert "fine-tuning" not in answer.sentence
+    assert "Fine-tuning" not in answer.sentence
 
 
 def test_any_arm_is_held_to_the_margin_of_the_verdict(make_run: Make) -> None:

@@ -42,6 +42,7 @@ class Look:
 LOOKS = {
     names.FEDAVG: Look("#8b939c", "#9aa3ad", 1.4, (1.0, 2.2)),
     names.RETRAIN: Look("#1f4e8c", "#7fb0ef", 2.2),
+    names.RETRAIN_AGAIN: Look("#5b93c9", "#a9cdf2", 1.3, (3.0, 1.4)),
     names.FINE_TUNE: Look("#a58a5b", "#c9b184", 1.1, (4.5, 2.0)),
     names.REFERENCE: Look("#5f9a8e", "#86c2b5", 1.1, (2.0, 1.6)),
     names.PROJECTED_ASCENT: Look("#7b4fa3", "#c39be8", 1.3, (6.0, 1.6, 1.2, 1.6)),
@@ -209,7 +210,36 @@ class ScatterPanel:
         return " ".join((heading, *sentences))
 
 
-Panel = BarPanel | LinePanel | ScatterPanel
+@dataclass(frozen=True)
+class Dot:
+    """One arm's value, a difference of shares."""
+
+    label: str
+    look: str  # key in the palette
+    value: Estimate
+
+
+@dataclass(frozen=True)
+class DotPanel:
+    """A difference for each arm, beside a line at zero; each has its name instead of a legend."""
+
+    title: str
+    value_label: str
+    dots: tuple[Dot, ...]
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """No arm: the rows need no legend."""
+        return ()
+
+    @property
+    def alt(self) -> str:
+        """The panel in words, for screen readers."""
+        sentences = (f"{dot.label}: {format_points(dot.value)}." for dot in self.dots)
+        return " ".join((f"Dot chart, {self.title}, {self.value_label}.", *sentences))
+
+
+Panel = BarPanel | LinePanel | ScatterPanel | DotPanel
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from secede.reports import names
 from secede.reports.analysis import Estimate, Unit, format_number
+from secede.reports.figures.dots import dots_height, draw_dots
 from secede.reports.figures.figure_data import (
     GRID,
     INK,
@@ -33,6 +34,7 @@ from secede.reports.figures.figure_data import (
     QUIET,
     THEME,
     BarPanel,
+    DotPanel,
     Line,
     LinePanel,
     Panel,
@@ -134,7 +136,9 @@ def _figure(plot: Plot) -> Figure:
 
 
 def _inches(panel: Panel) -> tuple[float, float]:
-    return (SCATTER_WIDTH, SCATTER_HEIGHT) if isinstance(panel, ScatterPanel) else (WIDTH, HEIGHT)
+    if isinstance(panel, ScatterPanel):
+        return SCATTER_WIDTH, SCATTER_HEIGHT
+    return WIDTH, dots_height(panel) if isinstance(panel, DotPanel) else HEIGHT
 
 
 def _handles(plot: Plot) -> list[Patch | Line2D]:
@@ -190,6 +194,8 @@ def draw(axes: Axes, panel: Panel) -> None:
         _bars(axes, panel)
     elif isinstance(panel, LinePanel):
         _lines(axes, panel)
+    elif isinstance(panel, DotPanel):
+        draw_dots(axes, panel)
     else:
         draw_scatter(axes, panel)
     for side in ("top", "right", "left"):

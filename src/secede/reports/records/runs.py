@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from secede.audit import Ranks, Reading
 from secede.reports import names
 
 
@@ -35,6 +36,19 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class CanaryCounts:
+    """How the leaver's canaries rank in a model: counts alone, over all canaries together."""
+
+    ranks: tuple[tuple[int, ...], ...]  # for K candidates, how many drawn ones have rank 1 to K
+    wins: int
+    count: int
+
+    def reading(self) -> Reading:
+        """Return the counts as the test takes them; DataError if they contradict each other."""
+        return Reading(ranks=Ranks(self.ranks), wins=self.wins, count=self.count)
+
+
+@dataclass(frozen=True)
 class Point:
     """One arm after one round."""
 
@@ -43,6 +57,7 @@ class Point:
     scores: Mapping[str, Score]
     cost: Cost
     digest: str
+    canaries: CanaryCounts | None = None  # where the leaver planted some
 
 
 @dataclass(frozen=True)
@@ -109,11 +124,18 @@ class Config:
     limit: int | None
     methods: tuple[str, ...]
     settings: tuple[tuple[str, str], ...]
+    retrains_again: bool = False  # whether the null was run: older records have none
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """FedAvg and retraining, and the second retraining where there is one."""
+        again = (names.RETRAIN_AGAIN,) if self.retrains_again else ()
+        return (names.FEDAVG, names.RETRAIN, *again)
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """FedAvg, retraining, then the methods in their order."""
-        return (names.FEDAVG, names.RETRAIN, *self.methods)
+        """The trained models, then the methods in their order."""
+        return (*self.trained, *self.methods)
 
     @property
     def main_probe(self) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from secede import files, strict
-from secede.errors import RecordError
+from secede.errors import DataError, RecordError
 from secede.reports import names
 from secede.reports.records.runs import Attack, Config, History, LocalStep, Point, Score
 from secede.text import printable_lines
@@ -57,6 +57,11 @@ class _Scenario:
 
 
 @dataclass(frozen=True)
+class _Training:
+    retrain_again: bool = False
+
+
+@dataclass(frozen=True)
 class _Config:
     name: str
     data: str
@@ -66,6 +71,7 @@ class _Config:
     methods: Annotated[list[str], Field(min_length=1, max_length=_MAX_METHODS)]
     title: str | None = None
     limit: int | None = None
+    training: _Training = _Training()
 
 
 _RESULT = TypeAdapter(Result)
@@ -92,6 +98,7 @@ def read_config(path: Path) -> Config:
         limit=config.limit,
         methods=tuple(config.methods),
         settings=tuple(_flat(raw)),
+        retrains_again=config.training.retrain_again,
     )
     if repeated := [arm for arm in read.arms if read.arms.count(arm) > 1]:
         raise RecordError(f"{path}: methods: arm {repeated[0]!r} is listed twice, expected once")
@@ -126,6 +133,10 @@ def _point(line: str, where: str, arms: Sequence[str]) -> Point:
         raise RecordError(f"{where}: round {point.round}, expected 0 or more")
     for name, score in point.scores.items():
         _check_score(name, score, where)
+    try:
+        point.canaries and point.canaries.reading()
+    except DataError as error:
+        raise RecordError(f"{where}: canaries: {error}") from error
     return point
 
 

@@ -20,11 +20,12 @@ class Reply(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """A question, its reply, and a sentence with the numbers behind it."""
+    """A question, its reply, and sentences with the numbers behind it; `parts` for a page."""
 
     question: str
     reply: Reply
     sentence: str
+    parts: tuple[str, ...] = ()  # the same sentences, one by one
 
 
 def reply_within(estimate: Estimate, low: float, high: float) -> Reply:

@@ -72,7 +72,19 @@ class Measure:
     @property
     def showed(self) -> bool:
         """Whether the model from before lies surely outside: there was something to forget."""
-        return reply_within(self.before, *self.allowed) is Reply.NO
+        return self._before is Reply.NO
+
+    @property
+    def unseen(self) -> str:
+        """What to add where the model from before did not surely show the leaver."""
+        if self.showed:
+            return ""
+        how = "hardly shows" if self._before is Reply.YES else "does not surely show"
+        return f"; even before erasing it {how} the leaver"
+
+    @property
+    def _before(self) -> Reply:
+        return reply_within(self.before, *self.allowed)
 
     @property
     def went_further(self) -> bool:
@@ -111,7 +123,8 @@ def judge_forgotten(run: Run, round: int) -> Answer:
     if reply is Reply.UNDETERMINED and len(run.seeds) == 1:
         sentences.append(ONE_SEED_REASON)
     sentences += _remarks(run, round, reply)
-    return Answer(FORGOTTEN, reply, " ".join(map(as_sentence, sentences)))
+    parts = tuple(map(as_sentence, sentences))
+    return Answer(FORGOTTEN, reply, " ".join(parts), parts)
 
 
 def _remarks(run: Run, round: int, reply: Reply) -> Iterator[str]:
@@ -164,15 +177,14 @@ def _sentences(run: Run, round: int) -> Iterator[str]:
     measures = _measures(run, run.erased, round)
     for measure in measures:
         further = measure.reply is not Reply.YES and measure.went_further
-        unseen = "" if measure.showed else "; even before erasing it hardly shows the leaver"
         yield (
             f"{names.SCORES[measure.score]} is {_values(run, round, measure)}"
-            f"{unseen}{'; it went further than retraining does' if further else ''}"
+            f"{measure.unseen}{'; it went further than retraining does' if further else ''}"
         )
     yield explain_margins(run, measures[0].score).removesuffix(".")
     canaries = _canary_judgement(run, run.erased, round)
     if canaries is not None:
-        yield f"Canaries: {canaries.reason.removesuffix('.')}"
+        yield canaries.reason.removesuffix(".").removeprefix("Undetermined: ")
 
 
 def _values(run: Run, round: int, measure: Measure) -> str:

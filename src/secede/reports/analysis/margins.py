@@ -92,5 +92,5 @@ def _null_gaps(run: Run, score: str) -> list[float]:
 
 
 def _points(share: float) -> str:
-    text = format_number(share, "points", digits=2 if share < 0.001 else 1)
+    text = format_number(share, "points", digits=2)
     return text.rstrip("0").rstrip(".") if "." in text else text

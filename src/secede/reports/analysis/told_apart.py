@@ -29,7 +29,7 @@ def judge_told_apart(run: Run, round: int) -> Answer:
     found = _sure(p_values)
     asked = plural(len(p_values), "question")
     if not found:
-        sentence = f"Not at this power: none of {asked} finds a sure difference, after Holm."
+        sentence = f"Not at this power: of {asked}, none finds a sure difference after Holm."
         return Answer(TOLD_APART, Reply.NO, f"{sentence}{_null(run)}")
     by = "; ".join(f"{what} (p {_shown(p)})" for what, p in found.items())
     sentence = f"By {by}, of {asked}, corrected by Holm's method for all of them."
@@ -41,7 +41,7 @@ def _null(run: Run) -> str:
         return ""
     last = run.last_round(names.RETRAIN_AGAIN)
     found = _sure(_p_values(run, names.RETRAIN_AGAIN, last))
-    told = f"is, by {'; '.join(found)}" if found else "is not"
+    told = f"is, too, by {'; '.join(found)}" if found else "is told apart by none of them"
     return f" A second retraining {told}."
 
 

@@ -10,13 +10,16 @@ from scipy import stats
 from benchmarks.archives import joined
 from secede.audit import benjamini_hochberg, holm
 from secede.reports import names
+from secede.reports.analysis import verdict
 from secede.reports.analysis.estimates import (
     CONFIDENCE,
     Estimate,
+    format_estimate,
     format_interval,
     format_number,
     gap_to_retraining,
     mean_over_seeds,
+    ratio,
 )
 from secede.reports.records.runs import Attack, Run
 from secede.reports.tables import methods as compared
@@ -41,6 +44,17 @@ BESIDE = (
     "first round worth more",
     "surely more",
     "surely less",
+)
+
+VERDICTS = (
+    "",
+    "forgotten",
+    "main score, points from retraining",
+    "loss on the leaver's samples, times retraining's",
+    "useful",
+    "cheaper",
+    "told apart from retraining",
+    "training had converged",
 )
 
 Rows = list[tuple[str, ...]]
@@ -263,6 +277,30 @@ def _stands(run: Run, other: Run, method: str) -> Iterator[Stand]:
     yield _below(worth, less)
 
 
+def _verdicts(runs: Sequence[Run], columns: Sequence[str]) -> str:
+    """Return what a report says of each experiment's first method, after the judged round."""
+    rows = [VERDICTS, ("---", *("---:" for _ in VERDICTS[1:]))]
+    for run in runs:
+        said = verdict.judge(run)
+        gap = gap_to_retraining(run, run.erased, said.round, run.config.main_probe)
+        losses = (
+            run.scores(run.erased, said.round, names.LEAVER_LOSS),
+            run.last_scores(names.RETRAIN, names.LEAVER_LOSS),
+        )
+        numbers = (format_estimate(gap, "difference"), _times(ratio(*losses)))
+        answers = [str(answer.reply) for answer in said.answers]
+        assert said.told_apart is not None
+        ended = "no" if said.not_converged else "yes"
+        rows.append(
+            (run.config.title, answers[0], *numbers, *answers[1:], said.told_apart.reply, ended)
+        )
+    return markdown_rows(rows)
+
+
+def _times(value: Estimate) -> str:
+    return format_estimate(value, "times", digits=2)
+
+
 def _below(one: Estimate, other: Estimate) -> Stand:
     """Return whether the first interval ends before the second begins, and Welch's p value."""
     below = one.high is not None and other.low is not None and one.high < other.low
@@ -317,6 +355,7 @@ KINDS: Mapping[str, Callable[[Sequence[Run], Sequence[str]], str]] = {
     "midway": _midway,
     "valued": _valued,
     "between": _between,
+    "verdicts": _verdicts,
 }
 
 

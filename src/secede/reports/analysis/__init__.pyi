@@ -10,6 +10,7 @@ from .costs import amount as amount
 from .costs import compare_at_level as compare_at_level
 from .costs import compare_at_round as compare_at_round
 from .costs import cost_to_reach as cost_to_reach
+from .estimates import CONFIDENCE as CONFIDENCE
 from .estimates import HIGH as HIGH
 from .estimates import LOW as LOW
 from .estimates import NO_RISE as NO_RISE

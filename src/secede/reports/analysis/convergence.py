@@ -11,7 +11,6 @@ from secede.reports.analysis.estimates import (
     mean_share,
 )
 from secede.reports.records.runs import Run
-from secede.text import plural
 
 LEARNT = 0.05  # least gain in usefulness by training, for there to be anything to erase
 STILL_RISING = 0.01  # gained over the last fifth of the rounds: half of what usefulness may lose
@@ -70,4 +69,4 @@ def _rounds(run: Run, arm: str) -> int:
 
 def _window(run: Run, arm: str) -> str:
     count = _rounds(run, arm)
-    return "its last round" if count == 1 else f"its last {plural(count, 'round')}"
+    return "its last round" if count == 1 else f"its last {count} rounds"

@@ -1,7 +1,7 @@
 """Is the leaver forgotten, as by retraining? The probe, the leaver's loss and its canaries.
 
-One measure outside its margin is enough for a no; yes takes all of them, and several seeds. At
-least one must have shown the leaver before erasing, or there was nothing to see.
+One measure outside its margin is enough for a no. Yes takes all of them and several seeds, and one
+that showed the leaver before erasing, or there was nothing to see.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from secede.reports.analysis.estimates import (
 )
 from secede.reports.analysis.margins import Margin, explain_margins, margin
 from secede.reports.records.runs import CanaryCounts, Run
-from secede.text import plural
 
 FORGOTTEN = "Is the leaver forgotten, as by retraining?"
 ONE_SEED_REASON = (
@@ -133,7 +132,7 @@ def _remarks(run: Run, round: int, reply: Reply) -> Iterator[str]:
         more = "the climb" if run.erased == names.PROJECTED_ASCENT else "more than that"
         yield f"Fine-tuning alone does as well, so this run does not show {more} was needed"
     if reply is Reply.YES and (later := _judge(run, last)) is not Reply.YES:
-        yield f"After {plural(last, 'round')} {_LATER[later]}"
+        yield f"After {last} rounds {_LATER[later]}"
     if reply is not Reply.YES and _climb_ran_out(run):
         section = f"settings.{names.PROJECTED_ASCENT}"
         yield (
@@ -151,7 +150,8 @@ def _judge(run: Run, round: int, arm: str | None = None) -> Reply:
     if canaries is not None and canaries.verdict in _CANARY_REPLIES:
         replies.append(_CANARY_REPLIES[canaries.verdict])
         showed = True
-    return join_replies(replies) if showed else Reply.UNDETERMINED
+    joined = join_replies(replies)
+    return joined if showed or joined is Reply.NO else Reply.UNDETERMINED
 
 
 def _measures(run: Run, arm: str, round: int) -> tuple[Measure, Measure]:

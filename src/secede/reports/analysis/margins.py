@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from secede.reports import names
 from secede.reports.analysis.estimates import format_number
 from secede.reports.records.runs import Run
-from secede.text import plural
 
 FORGOTTEN_POINTS = 3.0  # without a null, the probe's score may differ from retraining's by this
 LOSS_FACTOR = 1.25  # floor of a loss on the leaver's samples, as a multiple of retraining's
@@ -65,10 +64,10 @@ def explain_margins(run: Run, score: str) -> str:
     if not run.config.retrains_again:
         return "The margins are fixed: this run has no second retraining to take them from."
     if len(run.seeds) < NULL_SEEDS:
+        tell = "1 seed tells" if len(run.seeds) == 1 else f"{len(run.seeds)} seeds tell"
         return (
-            f"The margins are fixed: {plural(len(run.seeds), 'seed')} "
-            f"{'tells' if len(run.seeds) == 1 else 'tell'} too little of what two retrainings "
-            f"differ by ({NULL_SEEDS} are needed)."
+            f"The margins are fixed: {tell} too little of what two retrainings differ by "
+            f"({NULL_SEEDS} are needed)."
         )
     main, loss = margin(run, score), margin(run, names.LEAVER_LOSS)
     if main.spread is None or loss.spread is None:

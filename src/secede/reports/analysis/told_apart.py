@@ -14,7 +14,6 @@ from secede.reports import names
 from secede.reports.analysis.answers import Answer, Reply
 from secede.reports.analysis.estimates import CONFIDENCE, paired_p_value
 from secede.reports.records.runs import Run
-from secede.text import plural
 
 TOLD_APART = "Can it be told apart from a retrained model?"
 LEAST_SEEDS = 3  # two give a test that finds next to nothing
@@ -23,11 +22,11 @@ LEAST_SEEDS = 3  # two give a test that finds next to nothing
 def judge_told_apart(run: Run, round: int) -> Answer:
     """Answer whether any score or attack surely differs from retraining's."""
     if len(run.seeds) < LEAST_SEEDS:
-        told = f"{plural(len(run.seeds), 'seed')} cannot say; {LEAST_SEEDS} are the least."
+        told = f"That takes {LEAST_SEEDS} seeds or more; here are {len(run.seeds)}."
         return Answer(TOLD_APART, Reply.UNDETERMINED, told)
     p_values = _p_values(run, run.erased, round)
     found = _sure(p_values)
-    asked = plural(len(p_values), "question")
+    asked = f"{len(p_values)} questions"
     if not found:
         sentence = f"Not at this power: of {asked}, none finds a sure difference after Holm."
         return Answer(TOLD_APART, Reply.NO, f"{sentence}{_null(run)}")

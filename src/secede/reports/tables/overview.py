@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from secede.audit import benjamini_hochberg, holm
 from secede.reports import names
 from secede.reports.analysis import (
+    CONFIDENCE,
     Estimate,
     compare_at_round,
     format_number,
@@ -20,7 +21,6 @@ from secede.reports.analysis import (
     mean_score,
     paired_p_value,
 )
-from secede.reports.analysis.estimates import CONFIDENCE
 from secede.reports.records.runs import Run
 from secede.reports.tables.methods import retraining_rounds
 from secede.reports.tables.table import markdown_rows

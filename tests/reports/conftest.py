@@ -240,7 +240,8 @@ def _values(config: dict[str, Any], seed: int, arm: str, round: int) -> dict[str
     }[arm]
     clean = min(max(clean + draw.gauss(0, 0.0015), 0.0), 1.0)
     trace = min(max(trace + draw.gauss(0, 0.002), 0.0), 1.0)
-    loss = 0.03 + 0.02 * (1 - trace) + 2.2 * (1 - clean)
+    known = 0.1 if scenario in PLANTED else 2.2  # what is planted decides its loss, not skill
+    loss = 0.03 + 0.05 * (1 - trace) + known * (1 - clean)
     scores = {"clean_accuracy": clean, "leaver_accuracy": 0.4 + 0.58 * trace, "leaver_loss": loss}
     if scenario == "backdoor":
         success = min(trace, 0.99) * clean

@@ -124,8 +124,8 @@ def write_synthetic(
             for arm in (*TRAINED[: 3 if again else 2], *methods)
             for round in range((rounds if arm in TRAINED else post_rounds) + 1)
         ]
-        for row in rows if canaries else ():
-            row["canaries"] = canaries(row["arm"])
+        if canaries is not None:
+            rows = [{**row, "canaries": canaries(row["arm"])} for row in rows]
         write_seed(folder / f"seed-{seed}", config, seed, digest, rows)
     return folder
 

@@ -31,6 +31,7 @@ from secede.reports.analysis.estimates import (
     log_ratio,
     mean_score,
     ratio,
+    score_unit,
 )
 from secede.reports.analysis.margins import Margin, explain_margins, margin
 from secede.reports.records.runs import CanaryCounts, Run
@@ -188,7 +189,7 @@ def _sentences(run: Run, round: int) -> Iterator[str]:
 
 
 def _values(run: Run, round: int, measure: Measure) -> str:
-    score, unit = measure.score, "loss" if measure.margin.is_loss else "share"
+    score, unit = measure.score, score_unit(measure.score)
     erased = mean_score(run, run.erased, round, score)
     retrained, before = (
         mean_score(run, arm, run.last_round(arm), score) for arm in (names.RETRAIN, names.FEDAVG)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from secede.experiments.config import JUDGED_ROUND
+from secede.experiments.config import JUDGED_ROUND as JUDGED_ROUND
 from secede.reports import names
 from secede.reports.analysis.answers import (
     Answer,

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,7 +27,7 @@ def test_a_line_at_zero_stands_in_the_middle_and_every_interval_fits() -> None:
     low, high = axes.get_xlim()
     assert low == -high
     assert high > 9  # 8 points and the interval's one
-    assert [*axes.lines[0].get_xdata()] == [0, 0]
+    assert np.asarray(axes.lines[0].get_xdata()).tolist() == [0, 0]
 
 
 def test_each_arm_has_its_row_from_the_top_down() -> None:
@@ -34,8 +35,8 @@ def test_each_arm_has_its_row_from_the_top_down() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["Arm 0", "Arm 1", "Arm 2"]
     bottom, top = axes.get_ylim()
     assert bottom > top
-    marks = [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines[1:]]  # type: ignore[index]
-    assert marks == [(pytest.approx(1), 0), (pytest.approx(2), 1), (pytest.approx(3), 2)]
+    marks = np.concatenate([line.get_xydata() for line in axes.lines[1:]])
+    assert marks == pytest.approx(np.array([(1, 0), (2, 1), (3, 2)]))
 
 
 def test_noise_does_not_fill_the_panel() -> None:

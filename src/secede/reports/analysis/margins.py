@@ -45,7 +45,8 @@ class Margin:
         assert self.spread is not None
         if self.is_loss:
             return f"a factor of {math.exp(self.spread):.2f}"
-        return f"{_points(self.spread)} points"
+        points = _points(self.spread)
+        return f"{points} point{'' if points == '1' else 's'}"
 
 
 def margin(run: Run, score: str) -> Margin:
@@ -54,7 +55,7 @@ def margin(run: Run, score: str) -> Margin:
     gaps = _null_gaps(run, score)
     if len(gaps) < NULL_SEEDS or not all(map(math.isfinite, gaps)):
         return Margin(math.log(LOSS_FACTOR) if is_loss else FORGOTTEN_POINTS / 100, None, is_loss)
-    spread = math.sqrt(math.fsum(gap * gap for gap in gaps) / len(gaps))
+    spread = _as_printed(math.sqrt(math.fsum(gap * gap for gap in gaps) / len(gaps)), is_loss)
     floor = math.log(LOSS_FACTOR) if is_loss else FLOOR_POINTS / 100
     return Margin(max(floor, NULL_TIMES * spread), spread, is_loss)
 
@@ -88,6 +89,11 @@ def _null_gaps(run: Run, score: str) -> list[float]:
     if names.is_proportion(score):
         return [one - other for one, other in pairs]
     return [math.log(a / b) if a > 0 and b > 0 else math.nan for a, b in pairs]
+
+
+def _as_printed(spread: float, is_loss: bool) -> float:
+    """Return a spread with the digits that are shown, so that its double is what a reader finds."""
+    return math.log(round(math.exp(spread), 2)) if is_loss else round(spread, 4)
 
 
 def _points(share: float) -> str:

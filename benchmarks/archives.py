@@ -19,8 +19,9 @@ from secede import files
 from secede.experiments.records import CONFIG, RESULT
 from secede.reports import names
 from secede.reports.records.load import load_runs
-from secede.reports.records.runs import Run, SeedRecord
+from secede.reports.records.runs import Config, Run, SeedRecord
 
+_AGAIN = "training.retrain_again"  # a key that the committed records have not
 RECORDS = Path(__file__).parents[1] / "docs" / "records"
 
 
@@ -82,12 +83,13 @@ def repeated(folders: Sequence[Path]) -> list[tuple[str, int, int]]:
 
     A model differs if the same method has not the same digest after the same round, or none.
     """
-    known = {run.config: run for path in sorted(RECORDS.glob("*.tar.xz")) for run in _runs(path)}
+    archives = sorted(RECORDS.glob("*.tar.xz"))
+    known = {_settings(run): run for path in archives for run in _runs(path)}
     found = []
     for run in load_runs(folders).runs:
-        if run.config not in known:
+        if _settings(run) not in known:
             raise SystemExit(f"no records have {run.config.title!r} with these settings")
-        recorded = {seed.seed: seed for seed in known[run.config].seeds}
+        recorded = {seed.seed: seed for seed in known[_settings(run)].seeds}
         for seed in run.seeds:
             if seed.seed not in recorded:
                 raise SystemExit(f"no records have seed {seed.seed} of {run.config.title!r}")
@@ -101,8 +103,15 @@ def _runs(archive: Path) -> tuple[Run, ...]:
     return load(archive.name.removesuffix(".tar.xz"))
 
 
+def _settings(run: Run) -> Config:
+    """Return what was run, but for the second retraining, which changes no other model."""
+    settings = tuple(item for item in run.config.settings if item[0] != _AGAIN)
+    return replace(run.config, settings=settings, retrains_again=False)
+
+
 def _models(seed: SeedRecord) -> dict[tuple[str, int], str]:
-    return {(arm, at.round): at.digest for arm, curve in seed.curves.items() for at in curve}
+    curves = (item for item in seed.curves.items() if item[0] != names.RETRAIN_AGAIN)
+    return {(arm, at.round): at.digest for arm, curve in curves for at in curve}
 
 
 def _recorded(folder: Path) -> list[tuple[Path, Path]]:

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from scipy import stats
+
 from benchmarks.archives import joined
+from secede.audit import benjamini_hochberg, holm
 from secede.reports import names
+from secede.reports.analysis import verdict
 from secede.reports.analysis.estimates import (
+    CONFIDENCE,
     Estimate,
+    format_estimate,
     format_interval,
     format_number,
     gap_to_retraining,
     mean_over_seeds,
+    ratio,
 )
 from secede.reports.records.runs import Attack, Run
 from secede.reports.tables import methods as compared
@@ -37,6 +44,17 @@ BESIDE = (
     "first round worth more",
     "surely more",
     "surely less",
+)
+
+VERDICTS = (
+    "",
+    "forgotten",
+    "main score, points from retraining",
+    "loss on the leaver's samples, times retraining's",
+    "useful",
+    "cheaper",
+    "told apart from retraining",
+    "training had converged",
 )
 
 Rows = list[tuple[str, ...]]
@@ -209,32 +227,110 @@ def _beside(runs: Sequence[Run], others: Sequence[str]) -> str:
     pairs = [(here[run.config.title], run) for run in joined(*others) if run.config.title in here]
     heading = (f"{names.label(runs[0].erased)} against", *BESIDE)
     rows = [heading, ("---", *("---:" for _ in BESIDE))]
-    for method in pairs[0][1].config.methods:
-        counts = map(sum, zip(*(_stands(*pair, method) for pair in pairs), strict=True))
-        rows.append((names.label(method), *(f"{count} of {len(pairs)}" for count in counts)))
+    methods = pairs[0][1].config.methods
+    asked = [[[*_stands(*pair, method)] for pair in pairs] for method in methods]
+    found = iter(_levels([each for method in asked for pair in method for each in pair]))
+    for method, answers in zip(methods, asked, strict=True):
+        levels = [[next(found) for _ in pair] for pair in answers]
+        cells = (_counted(column) for column in zip(*levels, strict=True))
+        rows.append((names.label(method), *(f"{cell} of {len(pairs)}" for cell in cells)))
     return markdown_rows(rows)
 
 
-def _stands(run: Run, other: Run, method: str) -> Iterator[bool]:
+Stand = tuple[bool, float | None]  # the answer, and a p value where it is a sure one
+
+
+def _levels(answers: Sequence[Stand]) -> list[tuple[int, bool]]:
+    """Return 0 for no, 1 for yes, 2 and 3 for one that is sure after each correction.
+
+    Beside it stands whether the question has corrections at all.
+    """
+    p_values = [p for _, p in answers if p is not None]
+    corrected = iter(zip(benjamini_hochberg(p_values), holm(p_values), strict=True))
+    levels = list[tuple[int, bool]]()
+    for holds, p in answers:
+        more = () if p is None else next(corrected)
+        levels.append((holds + sum(holds and value < 1 - CONFIDENCE for value in more), bool(more)))
+    return levels
+
+
+def _counted(levels: Sequence[tuple[int, bool]]) -> str:
+    """Return how many answers are yes and, of sure ones, how many after each correction."""
+    raw, less_false, none_false = (sum(level >= n for level, _ in levels) for n in (1, 2, 3))
+    return f"{raw} ({less_false}, {none_false})" if raw and levels[0][1] else str(raw)
+
+
+def _stands(run: Run, other: Run, method: str) -> Iterator[Stand]:
     """Say what BESIDE asks of one experiment."""
     both = ((run, run.erased), (other, method))
     for end in overview.ENDS:
         ours, theirs = (overview.distances(one, arm, end) for one, arm in both)
-        yield abs(mean_over_seeds(ours).mean) < abs(mean_over_seeds(theirs).mean)
+        yield abs(mean_over_seeds(ours).mean) < abs(mean_over_seeds(theirs).mean), None
         here, there = (mean_over_seeds([*map(abs, found)]) for found in (ours, theirs))
         yield _below(here, there)
         yield _below(there, here)
     worth, less = (compared.retraining_rounds(one, arm, 1) for one, arm in both)
     assert worth is not None, f"{run.config.title}: never as useful"
     assert less is not None, f"{other.config.title}: {method} is never as useful"
-    yield worth.mean > less.mean
+    yield worth.mean > less.mean, None
     yield _below(less, worth)
     yield _below(worth, less)
 
 
-def _below(one: Estimate, other: Estimate) -> bool:
-    """Whether the first interval ends before the second begins."""
-    return one.high is not None and other.low is not None and one.high < other.low
+def _verdicts(runs: Sequence[Run], columns: Sequence[str]) -> str:
+    """Return what a report says of each experiment's first method, after the judged round."""
+    rows = [VERDICTS, ("---", *("---:" for _ in VERDICTS[1:]))]
+    for run in runs:
+        said = verdict.judge(run)
+        gap = gap_to_retraining(run, run.erased, said.round, run.config.main_probe)
+        losses = (
+            run.scores(run.erased, said.round, names.LEAVER_LOSS),
+            run.last_scores(names.RETRAIN, names.LEAVER_LOSS),
+        )
+        numbers = (format_estimate(gap, "difference"), _times(ratio(*losses)))
+        answers = [str(answer.reply) for answer in said.answers]
+        assert said.told_apart is not None
+        ended = "no" if said.not_converged else "yes"
+        rows.append(
+            (run.config.title, answers[0], *numbers, *answers[1:], said.told_apart.reply, ended)
+        )
+    return markdown_rows(rows)
+
+
+def _times(value: Estimate) -> str:
+    return format_estimate(value, "times", digits=2)
+
+
+def _below(one: Estimate, other: Estimate) -> Stand:
+    """Return whether the first interval ends before the second begins, and Welch's p value."""
+    below = one.high is not None and other.low is not None and one.high < other.low
+    return below, _welch(one, other)
+
+
+def _welch(one: Estimate, other: Estimate) -> float:
+    """Return the two-sided p value that two means are the same: each interval has its error."""
+    errors = [_standard_error(each) for each in (one, other)]
+    if not any(errors):
+        return float(one.mean == other.mean)
+    result = stats.ttest_ind_from_stats(
+        one.mean,
+        errors[0] * one.seeds**0.5,
+        one.seeds,
+        other.mean,
+        errors[1] * other.seeds**0.5,
+        other.seeds,
+        equal_var=False,
+    )
+    return float(result.pvalue)
+
+
+def _standard_error(mean: Estimate) -> float:
+    if mean.low is None or mean.seeds < 2:
+        return 0.0
+    # The upper end may be clipped where a value has bounds; so may the lower, but not both.
+    assert mean.high is not None
+    half = max(mean.high - mean.mean, mean.mean - mean.low)
+    return half / float(stats.t.ppf((1 + CONFIDENCE) / 2, mean.seeds - 1))
 
 
 def _called(found: Sequence[Attack]) -> str:
@@ -259,6 +355,7 @@ KINDS: Mapping[str, Callable[[Sequence[Run], Sequence[str]], str]] = {
     "midway": _midway,
     "valued": _valued,
     "between": _between,
+    "verdicts": _verdicts,
 }
 
 

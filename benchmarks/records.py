@@ -22,7 +22,7 @@ from benchmarks.archives import joined, load, pack, repeated
 from benchmarks.kinds import KINDS, short, with_methods
 from secede.errors import RecordError
 from secede.experiments import presets
-from secede.reports.figures.catalogue import make_plots
+from secede.reports.figures.catalogue import PAPER, make_plots
 from secede.reports.figures.render import render_plot
 
 ROOT = Path(__file__).parents[1]
@@ -83,7 +83,7 @@ def draw_figures() -> None:
     """Draw the pages' figures."""
     for name, (slug, shown) in FIGURES.items():
         runs = [with_methods(run, shown) for run in load("paper")]
-        (plot,) = (plot for plot in make_plots(runs) if plot.slug == slug)
+        (plot,) = (plot for plot in make_plots(runs, PAPER) if plot.slug == slug)
         (ROOT / "docs" / "images" / f"{name}.png").write_bytes(render_plot(plot).png)
 
 

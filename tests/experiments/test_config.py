@@ -8,6 +8,8 @@ from secede.errors import ConfigError
 from secede.experiments import config as configs
 from secede.experiments.config import Config, digest, override, parse
 
+OLD = "647ce69315e07290b2c4fedd1535c3f3db4563df783f87eebbda379c0bc179b3"
+
 
 def test_an_empty_config_is_the_papers_setting_on_embedded_data() -> None:
     config = parse("", name="x")
@@ -135,6 +137,16 @@ def test_the_digest_tells_experiments_apart_and_ignores_the_title() -> None:
     ]
     assert len({digest(c, {}) for c in (base, *others)}) == 4
     assert digest(base, {}) != digest(base, {"model": "abc"})
+
+
+def test_a_run_that_does_not_retrain_again_is_the_experiment_that_it_was() -> None:
+    # As `digest` gave it before the key was there.
+    old = override(parse("", name="x"), {"training.retrain_again": False})
+    assert digest(old, {}) == OLD
+    assert "retrain_again" not in old.resolved()["training"]
+    new = parse("", name="x")
+    assert digest(new, {}) != OLD
+    assert new.resolved()["training"]["retrain_again"] is True
 
 
 def test_the_same_data_file_elsewhere_is_the_same_experiment() -> None:

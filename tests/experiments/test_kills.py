@@ -107,6 +107,7 @@ def test_a_run_killed_now_and_then_resumes_to_the_same_digests(tmp_path: Path) -
     seeds = _killed(tmp_path, 22, 1e9)
     assert len(seeds) > 3
     *killed, undisturbed = sorted(seeds, key=lambda s: int(s.parts[-3].rpartition("-")[2]))
+    assert "retrain-again" in outcome(undisturbed)["result"]["arms"]
     for seed in killed:
         assert outcome(seed) == outcome(undisturbed), seed
 

@@ -33,7 +33,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_arm_has_its_curve(finished: Path) -> None:
     found = Counter(row["arm"] for row in rows(finished / "seed-0"))
     three = dict.fromkeys(("fine-tune", "reference", "projected-ascent"), 3)
-    assert found == {"fedavg": 4, "retrain": 4, **three}
+    assert found == {"fedavg": 4, "retrain": 4, "retrain-again": 4, **three}
 
 
 def test_costs_are_cumulative_and_count_the_leavers_own_exchange(finished: Path) -> None:
@@ -58,6 +58,37 @@ def test_retraining_and_post_training_never_meet_the_leaver(tmp_path: Path) -> N
     assert spent["projected-ascent", 2] - spent["projected-ascent", 0] == 2 * 30
 
 
+def test_retraining_again_has_the_same_data_and_other_randomness(finished: Path) -> None:
+    by = {(row["arm"], row["round"]): row for row in rows(finished / "seed-0")}
+    for round in range(4):
+        first, again = by["retrain", round], by["retrain-again", round]
+        assert first["digest"] != again["digest"]
+        first["cost"].pop("seconds")
+        again["cost"].pop("seconds")
+        assert first["cost"] == again["cost"]
+
+
+def test_without_retraining_again_every_other_model_is_the_same(
+    finished: Path, tmp_path: Path
+) -> None:
+    text = tiny.PAPER.replace("rounds = 3,", "rounds = 3, retrain_again = false,")
+    found, _ = run(tmp_path, text)
+    assert found.name != finished.name
+    here, there = (
+        {(row["arm"], row["round"]): row["digest"] for row in rows(folder / "seed-0")}
+        for folder in (found, finished)
+    )
+    assert here == {place: d for place, d in there.items() if place[0] != "retrain-again"}
+
+
+def test_planted_canaries_are_read_in_every_model(tmp_path: Path) -> None:
+    planted = tiny.PAPER + "canaries = { count = 7, copies = 1, max_share = 0.2 }\n"
+    for row in rows(run(tmp_path, planted)[0] / "seed-0"):
+        read = row["canaries"]
+        assert read["count"] == sum(map(sum, read["ranks"])) == 7
+        assert 0 <= read["wins"] <= 7
+
+
 def test_post_training_starts_where_the_method_says(finished: Path) -> None:
     digests = {(row["arm"], row["round"]): row["digest"] for row in rows(finished / "seed-0")}
     assert digests["fine-tune", 0] == digests["fedavg", 3]
@@ -77,13 +108,15 @@ def test_scores_after_retraining_are_compared_with_it_sample_by_sample(finished:
 
 def test_no_update_is_kept_on_disk(finished: Path) -> None:
     kept = sorted(path.stem for path in (finished / "seed-0" / "states").iterdir())
-    arms = ["fedavg", "fine-tune", "leaver-own", "projected-ascent", "reference", "retrain"]
-    assert kept == arms
+    methods = ["fine-tune", "leaver-own", "projected-ascent", "reference"]
+    assert kept == ["fedavg", *methods, "retrain", "retrain-again"]
 
 
-def test_membership_is_attacked_where_the_paper_does(finished: Path) -> None:
+def test_membership_is_attacked_on_every_arm_where_it_is_judged(finished: Path) -> None:
     result = json.loads((finished / "seed-0" / "result.json").read_text())
-    keys = {"fedavg@3", "retrain@3", "projected-ascent@1", "projected-ascent@2"}
+    trained = {"fedavg@3", "retrain@3", "retrain-again@3"}
+    judged = {"projected-ascent@2", "fine-tune@2", "reference@2"}
+    keys = {*trained, "projected-ascent@1", *judged}
     assert set(result["membership"]) == keys
     assert set(result["membership"]["fedavg@3"]) == {"yeom", "shokri"}
     assert result["reports"]["projected-ascent"]["steps"] > 0
@@ -101,8 +134,8 @@ def test_a_second_run_is_recognised_and_more_seeds_are_added(tmp_path: Path) -> 
     folder, first = run(tmp_path)
     before = (folder / "seed-0" / "result.json").stat().st_mtime_ns
     _, second = run(tmp_path, seeds=2)
-    assert first.events[0] == ("begin", 12)
-    assert second.events[:2] == [("reused", 0), ("begin", 12)]
+    assert first.events[0] == ("begin", 15)
+    assert second.events[:2] == [("reused", 0), ("begin", 15)]
     assert (folder / "seed-0" / "result.json").stat().st_mtime_ns == before
     assert outcome(folder / "seed-0")["curve"] != outcome(folder / "seed-1")["curve"]
 

@@ -80,7 +80,7 @@ def test_an_arm_begun_by_another_process_finds_what_clients_remember(tmp_path: P
         runner.run([config], [0], elsewhere, Halt(), search=tmp_path)
     found = runner.run([config], [0], elsewhere, RecordedProgress(), search=tmp_path)[0]
     assert outcome(found / "seed-0") == expected
-    assert len(rows(found / "seed-0")) == 4 + 4 + 3 + 3
+    assert len(rows(found / "seed-0")) == 4 + 4 + 4 + 3 + 3
 
 
 def test_canaries_are_read_in_every_round_of_every_arm(tmp_path: Path) -> None:

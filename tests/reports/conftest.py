@@ -27,6 +27,7 @@ PROBES = {
     "class": "class_accuracy",
 }
 PLANTED = ("backdoor", "flipped")
+TRAINED = ("fedavg", "retrain", "retrain-again")
 METHODS = ("projected-ascent", "fine-tune", "reference")
 # Methods that the paper does not compare: how much of the leaver is left after a round, how far
 # from the best clean accuracy it is then, and what the method asked for by itself.
@@ -104,11 +105,16 @@ def write_synthetic(
     methods: Sequence[str] = METHODS,
     fixed: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
     override: Override | None = None,
+    again: bool = False,
     canaries: Canaries | None = None,
 ) -> Path:
-    """Write a run; `fixed[score][arm]` and `override(seed, arm, round)` replace its curves."""
+    """Write a run; `fixed[score][arm]` and `override(seed, arm, round)` replace its curves.
+
+    With `again` it has a second retraining; `canaries(seed, arm, round)` counts the leaver's.
+    """
     name = f"paper/{data}-{scenario}-{clients}" if name is None else name
     config = _config(name, scenario, data, clients, rounds, post_rounds, limit, methods)
+    config["training"] |= {"retrain_again": True} if again else {}
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
     folder = root / f"{name.replace('/', '-')}-{digest[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,11 +122,12 @@ def write_synthetic(
     for seed in seeds:
         rows = [
             _row(config, seed, arm, round, override or _taken_from(fixed or {}))
-            for arm in ("fedavg", "retrain", *methods)
-            for round in range((rounds if arm in ("fedavg", "retrain") else post_rounds) + 1)
+            for arm in (*TRAINED[: 3 if again else 2], *methods)
+            for round in range((rounds if arm in TRAINED else post_rounds) + 1)
         ]
-        for row in rows if canaries else ():
-            row["canaries"] = canaries(seed, row["arm"], row["round"])
+        if canaries is not None:
+            for row in rows:
+                row["canaries"] = canaries(seed, row["arm"], row["round"])
         write_seed(folder / f"seed-{seed}", config, seed, digest, rows)
     return folder
 
@@ -194,6 +201,9 @@ def _row(
     config: dict[str, Any], seed: int, arm: str, round: int, override: Override
 ) -> dict[str, Any]:
     values = {**_values(config, seed, arm, round), **override(seed, arm, round)}
+    probe = PROBES[config["scenario"]["name"]]
+    if probe in override(seed, arm, round) and "leaver_loss" not in override(seed, arm, round):
+        values["leaver_loss"] = 1 + 2 * (1 - values[probe])  # follows the probe
     counts = {"leaver_accuracy": 12000, "leaver_loss": 12000, "attack_success": 8991}
     return {
         "arm": arm,
@@ -215,6 +225,7 @@ def _values(config: dict[str, Any], seed: int, arm: str, round: int) -> dict[str
     clean = {
         "fedavg": fresh,
         "retrain": fresh,
+        "retrain-again": fresh,
         "fine-tune": best,
         "reference": best - 0.004 / (1 + round),
         "projected-ascent": best - (best - floor) * (0.82 if round == 0 else 0.03 / round),
@@ -223,6 +234,7 @@ def _values(config: dict[str, Any], seed: int, arm: str, round: int) -> dict[str
     trace = {
         "fedavg": 1 - math.exp(-0.5 * round),
         "retrain": 0.004,
+        "retrain-again": 0.004,
         "fine-tune": 0.93 * 0.97**round,
         "reference": 0.9 * 0.93**round,
         "projected-ascent": 0.0 if round == 0 else 0.012 + 0.003 * math.sin(round),
@@ -230,7 +242,8 @@ def _values(config: dict[str, Any], seed: int, arm: str, round: int) -> dict[str
     }[arm]
     clean = min(max(clean + draw.gauss(0, 0.0015), 0.0), 1.0)
     trace = min(max(trace + draw.gauss(0, 0.002), 0.0), 1.0)
-    loss = 0.03 + 0.02 * (1 - trace) + 2.2 * (1 - clean)
+    known = 0.1 if scenario in PLANTED else 2.2  # what is planted decides its loss, not skill
+    loss = 0.03 + 0.05 * (1 - trace) + known * (1 - clean)
     scores = {"clean_accuracy": clean, "leaver_accuracy": 0.4 + 0.58 * trace, "leaver_loss": loss}
     if scenario == "backdoor":
         success = min(trace, 0.99) * clean
@@ -268,7 +281,8 @@ def _result(
     ends = {row["arm"]: {"rounds": row["round"], "digest": row["digest"]} for row in rows}
     membership = {}
     judged = config["methods"][0]
-    for arm, round in (("fedavg", None), ("retrain", None), (judged, 1), (judged, None)):
+    trained = [(arm, None) for arm in TRAINED if arm in ends]
+    for arm, round in (*trained, (judged, 1), (judged, 2), (judged, None)):
         at = ends[arm]["rounds"] if round is None else min(round, ends[arm]["rounds"])
         membership[f"{arm}@{at}"] = {
             "yeom": _attack(0.78 if arm == "fedavg" else 0.31, 0.42 if arm == "fedavg" else 0.7),

@@ -110,7 +110,7 @@ def test_methods_are_compared_in_csv_and_in_markdown(report: Report) -> None:
 def test_runs_that_share_methods_are_compared_in_a_table_of_their_own(
     write_run: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "make_plots", lambda _: [])  # tables alone
+    monkeypatch.setattr(build, "make_plots", lambda *_: [])  # tables alone
     first = write_run(seeds=(0,), rounds=2, post_rounds=1, methods=("fine-tune",))
     write_run(seeds=(0,), rounds=2, post_rounds=1, methods=("fine-tune",), clients=10)
     written = write_report([first.parent], tmp_path / "out").tables[-1]

@@ -53,7 +53,8 @@ def test_unfinished_seeds_are_said(html: str) -> None:
 
 
 def test_margins_and_limits_are_stated_and_no_proof_is_claimed(html: str) -> None:
-    assert "within 3 points of the retrained" in html
+    assert "2 times what two retrainings differ by" in html
+    assert "without a second retraining it is 3 points and that factor" in html
     assert "at most 2 points below" in html
     assert "This is evidence, and no certificate." in html
     assert not re.search(r"\bproof|\bproven|\bproves", html)

@@ -6,6 +6,8 @@ from .looks import corrected_p_value as corrected_p_value
 from .looks import false_finding_bound as false_finding_bound
 from .looks import lower_bounds as lower_bounds
 from .looks import upper_bounds as upper_bounds
+from .multiplicity import benjamini_hochberg as benjamini_hochberg
+from .multiplicity import holm as holm
 from .power import rank_test_power as rank_test_power
 from .power import smallest_count as smallest_count
 from .power import smallest_effect as smallest_effect

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 _ARMS = {
     "fedavg": "training with everybody",
     "retrain": "retraining without the leaver",
+    "retrain-again": "retraining once more, for the null",
 }
 
 QUIET_SECONDS = 10.0

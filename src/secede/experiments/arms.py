@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secede.errors import ConfigError
-from secede.experiments.config import Config
+from secede.experiments.config import JUDGED_ROUND, Config
 from secede.experiments.setup import Federation
 from secede.federation.engine import Engine, aggregate
 from secede.state import State, size_bytes
@@ -22,7 +22,7 @@ from secede.unlearning import (
     registry,
 )
 
-FEDAVG, RETRAIN = "fedavg", "retrain"
+FEDAVG, RETRAIN, RETRAIN_AGAIN = "fedavg", "retrain", "retrain-again"
 TRAINING = "training"  # the phase whose rounds everybody trains in
 
 
@@ -64,7 +64,7 @@ def arms(
         return server_of(federation, global_state, history=history)
 
     def method_arm(name: str, method: Method) -> Arm:
-        judged = name == config.methods[0]
+        judged = min(JUDGED_ROUND, after)
         return Arm(
             name=name,
             clients=federation.retained,
@@ -73,7 +73,7 @@ def arms(
             advance=lambda global_state, state, memory, number: method.recover(
                 server(global_state), state, memory, number
             ),
-            evidence_rounds=(1, after) if judged else (),
+            evidence_rounds=(1, judged, after) if name == config.methods[0] else (judged,),
         )
 
     fedavg = Arm(
@@ -84,19 +84,25 @@ def arms(
         advance=fedavg_round(TRAINING, federation.everyone, history),
         evidence_rounds=(rounds,),
     )
-    retrain = Arm(
-        name=RETRAIN,
-        clients=federation.retained,
-        rounds=rounds,
-        start=lambda _: Start(state=engine.initial_state("retraining")),
-        advance=fedavg_round("retraining", federation.retained),
-        evidence_rounds=(rounds,),
-    )
+
+    def retraining_arm(name: str, randomness: str) -> Arm:
+        return Arm(
+            name=name,
+            clients=federation.retained,
+            rounds=rounds,
+            start=lambda _: Start(state=engine.initial_state(randomness)),
+            advance=fedavg_round(randomness, federation.retained),
+            evidence_rounds=(rounds,),
+        )
+
+    retrained = [retraining_arm(RETRAIN, "retraining")]
+    if config.training.retrain_again:
+        retrained.append(retraining_arm(RETRAIN_AGAIN, "retraining again"))
     methods = {
         name: create_method(config, name, federation, history=history, search=search)
         for name in config.methods
     }
-    return fedavg, retrain, *(method_arm(name, method) for name, method in methods.items())
+    return fedavg, *retrained, *(method_arm(name, method) for name, method in methods.items())
 
 
 Advance = Callable[[State, State, State, int], Recovered]

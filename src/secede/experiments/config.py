@@ -27,6 +27,7 @@ _SHOWN_CHARACTERS = 200  # of a wrong value
 # Reading a dotted key takes time as its length squared.
 MAX_CHARACTERS = 32_000
 RECORD_VERSION = 2  # of the records' format and meaning; part of every config's digest
+JUDGED_ROUND = 2  # post-training round at which a report judges the erased model
 
 # A report judges the first; the others show what it is worth.
 DEFAULT_METHODS = ("second-choice", "projected-ascent", "fine-tune")
@@ -100,6 +101,11 @@ class Training(_Section):
     learning_rate: Positive = 0.01
     momentum: Momentum = 0.9
     batch_size: Count = 128
+    retrain_again: bool = True  # retrain twice: what two retrainings differ by is the null
+
+    def local(self) -> dict[str, Any]:
+        """Return the settings of one client's training in one round."""
+        return self.model_dump(exclude={"rounds", "retrain_again"})
 
 
 class Situation(_Section):
@@ -224,10 +230,19 @@ class Config(_Section):
             return scenarios.default_share(self.clients.count)
         return self.scenario.share
 
+    def absent(self) -> dict[str, Any]:
+        """Return what records leave out: later settings where they ask for nothing.
+
+        So a run without them is the experiment that it was before they came.
+        """
+        left_out: dict[str, Any] = {} if self.canaries.count else {"canaries": True}
+        if not self.training.retrain_again:
+            left_out["training"] = {"retrain_again"}
+        return left_out
+
     def resolved(self) -> dict[str, Any]:
         """Return the config as records hold it: all defaults resolved, no path of this machine."""
-        absent = None if self.canaries.count else {"canaries"}
-        values = self.model_dump(mode="json", exclude=absent)
+        values = self.model_dump(mode="json", exclude=self.absent())
         values["scenario"]["share"] = self.share
         if self.data.endswith(".npz"):
             values["data"] = Path(self.data).name
@@ -297,8 +312,8 @@ def digest(config: Config, fingerprints: dict[str, str]) -> str:
     `fingerprints` are digests of what the config only names: data files and a user's own source.
     The executor is left out: all executors compute the same.
     """
-    absent = set() if config.canaries.count else {"canaries"}
-    values = config.model_dump(mode="json", exclude={"title", "executor", *absent})
+    left_out = {"title": True, "executor": True, **config.absent()}
+    values = config.model_dump(mode="json", exclude=left_out)
     if config.data.endswith(".npz"):
         values["data"] = Path(config.data).name  # the same file elsewhere is the same experiment
     canonical = json.dumps(

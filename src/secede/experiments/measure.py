@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -120,11 +120,15 @@ class Evaluator:
             self._is_random = _draws_random_numbers(
                 model, sets[0].take(torch.arange(1)), self._seed
             )
-        if not self._is_random:
+        with self.draws("evaluation"):
             return evaluate_all(model, sets)
-        # Such a model would draw from the random numbers of a round that trains at the same time.
-        with seeded(self._seed, "evaluation"):
-            return evaluate_all(model, sets)
+
+    def draws(self, purpose: str) -> AbstractContextManager[None]:
+        """Return random numbers for a model that draws some, once it was evaluated.
+
+        Others would be those of a round that trains at the same time.
+        """
+        return seeded(self._seed, purpose) if self._is_random else nullcontext()
 
 
 class Examiner:
@@ -167,8 +171,7 @@ class Examiner:
         planted = self._federation.canaries.get(self._federation.leaver)
         if planted is None:
             return None
-        # As in `_evaluate`, for a model that draws random numbers.
-        with seeded(self._seed, "canaries") if self._is_random else nullcontext():
+        with self._evaluator.draws("canaries"):
             return planted.to_record(examined.model)
 
     def attack_inputs(self, examined: Examined, trained: Sequence[int]) -> AttackInputs:

@@ -18,7 +18,7 @@ import torch
 
 from secede import state as states
 from secede.errors import RecordError, StateError
-from secede.experiments.arms import FEDAVG, RETRAIN, TRAINING, Arm
+from secede.experiments.arms import FEDAVG, RETRAIN, RETRAIN_AGAIN, TRAINING, Arm
 from secede.experiments.background_writer import BackgroundWriter
 from secede.experiments.config import Config
 from secede.experiments.measure import AttackInputs, Examiner, Measured, membership
@@ -90,7 +90,7 @@ class SeedRun:
             try:
                 end = self._run_arm(arm, final.get(FEDAVG, {}))
             except StateError as error:
-                if arm.name in (FEDAVG, RETRAIN, self._config.methods[0]):
+                if arm.name in (FEDAVG, RETRAIN, RETRAIN_AGAIN, self._config.methods[0]):
                     raise
                 failed[arm.name] = str(error)  # it destroyed the model; the other arms go on
                 continue
@@ -114,7 +114,7 @@ class SeedRun:
                 "failed": failed,
                 "reports": self._reports(),
                 "history": self._history_summary(),
-                "membership": self._membership(all_arms),
+                "membership": self._membership([a for a in all_arms if a.name in final]),
             },
         )
 
@@ -208,6 +208,7 @@ class SeedRun:
         if point.round in arm.evidence_rounds:
             inputs = self._examiner.attack_inputs(examined, arm.clients)
             states.save(inputs.to_tensors(), self._evidence_path(arm.name, point.round))
+        canaries = self._examiner.read_canaries(examined)
         self._records.append_row(
             {
                 "arm": arm.name,
@@ -216,6 +217,7 @@ class SeedRun:
                 **said,
                 "cost": point.cost.as_dict(),
                 "digest": states.digest(point.state),
+                **({} if canaries is None else {"canaries": canaries}),
             }
         )
         if point.round:

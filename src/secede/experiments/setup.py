@@ -171,7 +171,7 @@ def simulate(
     return Simulator(
         clients,
         _model_maker(config, dataset, search),
-        training=LocalTraining(**config.training.model_dump(exclude={"rounds"})),
+        training=LocalTraining(**config.training.local()),
         seed=seed,
         device=config.device,
         executor=choice or config.executor,
@@ -236,7 +236,7 @@ def _executor_key(config: Config) -> Hashable:
     return (
         _dataset_key(config),
         config.model,
-        config.training.model_copy(update={"rounds": 1}),
+        tuple(config.training.local().values()),
         config.executor,
         config.precision,
         config.clients.count < MIN_STACKED_CLIENTS,

@@ -24,11 +24,12 @@ from secede.reports.analysis import (
     format_mean,
     joint_headline,
     judge,
+    margins,
     mean_score,
     paper,
     verdict,
 )
-from secede.reports.figures.catalogue import make_plots
+from secede.reports.figures.catalogue import JUDGED, Moments, make_plots
 from secede.reports.figures.figure_data import (
     LOOKS,
     THEME,
@@ -70,20 +71,26 @@ class Report:
 
 
 def write_report(
-    runs: Sequence[Path], out: Path, *, progress: Progress | None = None, processes: int = 1
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    progress: Progress | None = None,
+    processes: int = 1,
+    moments: Moments = JUDGED,
 ) -> Report:
     """Read run folders, or folders of them, and write `out/index.html`, figures and tables.
 
     Each file is replaced as a whole, the page last. `progress` is called after each figure.
     With several `processes`, figures are drawn side by side; the calling script then needs
-    `if __name__ == "__main__"`, as always with multiprocessing.
+    `if __name__ == "__main__"`, as always with multiprocessing. `moments` are the rounds that
+    figures show: the judged one, or the paper's.
     """
     records = load_runs(runs)
     sections = make_sections(records.runs)
     tables = _write_tables(sections, out / "tables")
     drawings: list[Drawing] = []
     figures: list[Path] = []
-    plots = make_plots(records.runs)
+    plots = make_plots(records.runs, moments)
     for done, (plot, rendered) in enumerate(_render(plots, processes), start=1):
         # The SVG is our own drawing; matplotlib and render.py escape its texts.
         drawings.append(Drawing(plot, tuple(Markup(svg) for svg in rendered.panels)))
@@ -220,7 +227,9 @@ def render_page(
         statements=paper.compare_with_text(records.runs),
         baseline=paper.BASELINE,
         unfinished=[folder.name for folder in records.unfinished],
-        margins=verdict,
+        margins=margins,
+        judged_round=verdict.JUDGED_ROUND,
+        useful_points=verdict.USEFUL_POINTS,
         overview=overview.overview(records.runs),
         overview_note=overview.EXPLAINED,
         methods_note=methods.EXPLAINED,

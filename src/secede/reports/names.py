@@ -6,7 +6,7 @@ from secede.unlearning import METHODS, base_name
 
 FEDAVG = "fedavg"
 RETRAIN = "retrain"
-RETRAIN_AGAIN = "retrain-again"  # from another seed: the null of an audit
+RETRAIN_AGAIN = "retrain-again"  # the same data, other randomness: the null
 FINE_TUNE = "fine-tune"
 REFERENCE = "reference"
 PROJECTED_ASCENT = "projected-ascent"

@@ -332,7 +332,7 @@ class SimulatedBackend(FederationBackend):
 
     def training(self) -> dict[str, Setting]:
         """Return the local training's settings, and the seed."""
-        settings = self._recipe.config.training.model_dump(exclude={"rounds"})
+        settings = self._recipe.config.training.local()
         return {**settings, "seed": self._recipe.seed}
 
     def read_canaries(

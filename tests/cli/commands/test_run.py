@@ -23,7 +23,7 @@ from secede.reports.figures.catalogue import make_plots
 @pytest.fixture
 def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures: what is read is the terminal's part."""
-    monkeypatch.setattr(build, "make_plots", lambda _: [])
+    monkeypatch.setattr(build, "make_plots", lambda *_: [])
 
 
 def test_a_report_on_many_runs_is_a_line_each(
@@ -31,7 +31,7 @@ def test_a_report_on_many_runs_is_a_line_each(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     # All thirty are drawn in tests/reports/test_build.py.
-    monkeypatch.setattr(build, "make_plots", lambda runs: make_plots(runs)[:1])
+    monkeypatch.setattr(build, "make_plots", lambda *given: make_plots(*given)[:1])
     with tarfile.open(ROOT / "docs" / "records" / "natural.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     told = secede("report", "natural", cwd=tmp_path).stdout
@@ -112,7 +112,7 @@ def test_five_lines_run_a_users_own_data_and_model_through_everything(
     page = Path(ended.stdout.rpartition("Report: ")[2].strip())
     assert "<html" in page.read_text()
     assert (page.parent / "figures").is_dir()
-    monkeypatch.setattr(build, "make_plots", lambda _: [])  # drawn once is enough
+    monkeypatch.setattr(build, "make_plots", lambda *_: [])  # drawn once is enough
     again = secede("run", "../mine.toml", "--json", cwd=elsewhere)
     assert "finished already, not computed again" in again.stderr
     found = json.loads(again.stdout)

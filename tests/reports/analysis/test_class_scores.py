@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from secede.errors import RecordError
-from secede.reports.analysis.verdict import Reply, judge_cheaper, judge_forgotten, judge_useful
+from secede.reports.analysis.answers import Reply
+from secede.reports.analysis.forgotten import judge_forgotten
+from secede.reports.analysis.verdict import judge_cheaper, judge_useful
 from secede.reports.figures.catalogue import make_plots
 from secede.reports.records.load import read_run
 from secede.reports.records.runs import Run

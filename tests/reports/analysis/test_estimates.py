@@ -17,6 +17,7 @@ from secede.reports.analysis.estimates import (
     mean_over_seeds,
     mean_score,
     mean_share,
+    paired_p_value,
     ratio,
     wilson,
 )
@@ -178,3 +179,14 @@ def test_an_interval_around_the_aim_reaches_it() -> None:
 def test_what_is_missing_or_not_finite_is_never_the_best() -> None:
     assert mark_best([None, exactly(2.0), exactly(math.inf)], ONE) == (False, True, False)
     assert mark_best([None, exactly(math.nan)], LOW) == (False, False)
+
+
+def test_the_p_value_of_paired_differences_is_students() -> None:
+    # By hand: mean 2, standard error 1 / sqrt(3), so t = 3.4641 with 2 degrees of freedom, whose
+    # distribution is (1 + t / sqrt(2 + t^2)) / 2: two-sided 1 - t / sqrt(2 + t^2).
+    assert paired_p_value([1.0, 2.0, 3.0]) == pytest.approx(1 - math.sqrt(12 / 14))
+    assert paired_p_value([-1.0, 1.0]) == 1.0
+
+
+def test_equal_differences_are_sure_unless_they_are_zero_and_one_is_never() -> None:
+    assert [paired_p_value(values) for values in ([0.1] * 3, [0.0] * 3, [0.5])] == [0.0, 1.0, 1.0]

@@ -3,10 +3,9 @@ from itertools import product
 
 import pytest
 
+from secede.reports.analysis.answers import Answer, Reply
 from secede.reports.analysis.verdict import (
     ONE_SEED,
-    Answer,
-    Reply,
     Verdict,
     joint_headline,
     judge,

@@ -1,21 +1,11 @@
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from secede.reports.analysis.estimates import Estimate
-from secede.reports.analysis.verdict import (
-    Reply,
-    as_sentence,
-    compare_with_retrained,
-    describe_round,
-    join_replies,
-    judge_cheaper,
-    judge_forgotten,
-    judge_useful,
-    reply_within,
-)
+from secede.reports.analysis.answers import Reply
+from secede.reports.analysis.forgotten import compare_with_retrained, judge_forgotten
+from secede.reports.analysis.verdict import judge_cheaper, judge_useful
 from secede.reports.records.runs import Run
 
 Make = Callable[..., Run]
@@ -65,12 +55,15 @@ def test_the_sentence_holds_the_numbers(make_run: Make) -> None:
     text = answer.sentence.replace("\u00a0", " ")
     assert text == (
         "Attack success is 2.0 % after 2 rounds of post-training, 1.0 % retrained and 90.0 % "
-        "before erasing: +1.0 points from retraining, where 3 are allowed."
+        "before erasing: +1.0 points from retraining, where 3 are allowed. Loss on the leaver's "
+        "samples is 2.960 after 2 rounds of post-training, 2.980 retrained and 1.200 before "
+        "erasing: 0.99× retraining's, where 0.80 to 1.25 is allowed. The margins are fixed: this "
+        "run has no second retraining to take them from."
     )
 
 
 @pytest.mark.parametrize(
-    ("later", "said"), [(0.15, "; after 3 rounds the leaver is no longer forgotten."), (0.02, None)]
+    ("later", "said"), [(0.15, " After 3 rounds the leaver is no longer forgotten."), (0.02, None)]
 )
 def test_what_comes_back_after_the_round_that_is_judged_is_said(
     make_run: Make, later: float, said: str | None
@@ -140,7 +133,7 @@ def test_a_clean_leaver_of_one_seed_stays_undetermined(make_run: Make) -> None:
 def test_a_clean_leaver_that_never_showed_determines_nothing(make_run: Make) -> None:
     answer = judge_forgotten(clean_leaver(make_run, 0.049, before=0.048), 2)
     assert answer.reply is Reply.UNDETERMINED
-    assert "even before erasing they hardly differ" in answer.sentence
+    assert "even before erasing it hardly shows the leaver" in answer.sentence
 
 
 def test_a_loss_that_is_not_finite_is_said_and_determines_nothing(make_run: Make) -> None:
@@ -237,8 +230,8 @@ def test_it_says_when_fine_tuning_alone_forgets_as_well(make_run: Make) -> None:
         "projected-ascent": [0.0, 0.01, 0.01],
     }
     run = make_run(rounds=4, post_rounds=2, fixed={"attack_success": curves})
-    assert "fine-tuning alone does as well" in judge_forgotten(run, 2).sentence
-    assert "fine-tuning" not in judge_forgotten(probed(make_run, 0.02), 2).sentence
+    assert "Fine-tuning alone does as well" in judge_forgotten(run, 2).sentence
+    assert "Fine-tuning" not in judge_forgotten(probed(make_run, 0.02), 2).sentence
 
 
 def test_a_climb_that_ran_out_of_epochs_names_the_keys(make_run: Make) -> None:
@@ -281,7 +274,7 @@ def test_fine_tuning_is_not_held_against_itself(make_run: Make) -> None:
     )
     answer = judge_forgotten(run, 2)
     assert answer.reply is Reply.YES
-    assert "fine-tuning" not in answer.sentence
+    assert "Fine-tuning" not in answer.sentence
 
 
 def test_any_arm_is_held_to_the_margin_of_the_verdict(make_run: Make) -> None:
@@ -303,39 +296,3 @@ def test_an_accuracy_that_an_untrained_model_has_determines_no_cost(make_run: Ma
     answer = judge_cheaper(run, 2)
     assert answer.reply is Reply.UNDETERMINED
     assert "an untrained model has that accuracy already" in answer.sentence
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "reply"),
-    [
-        (-0.01, 0.02, Reply.YES),
-        (-0.03, 0.03, Reply.YES),
-        (0.031, 0.05, Reply.NO),
-        (-0.05, -0.031, Reply.NO),
-        (0.02, 0.04, Reply.UNDETERMINED),
-        (-0.04, 0.04, Reply.UNDETERMINED),
-    ],
-)
-def test_an_interval_is_within_outside_or_across(low: float, high: float, reply: Reply) -> None:
-    assert reply_within(Estimate((low + high) / 2, low, high, 3, "seeds"), -0.03, 0.03) is reply
-
-
-def test_without_an_interval_nothing_is_determined() -> None:
-    assert reply_within(Estimate(0.0, None, None, 1, "none"), -1, 1) is Reply.UNDETERMINED
-
-
-def test_a_margin_may_be_open_on_one_side() -> None:
-    far_below = Estimate(-0.9, -0.95, -0.85, 3, "seeds")
-    assert reply_within(far_below, -math.inf, 0.03) is Reply.YES
-
-
-def test_any_no_decides_then_any_doubt() -> None:
-    assert join_replies({Reply.YES, Reply.UNDETERMINED, Reply.NO}) is Reply.NO
-    assert join_replies({Reply.YES, Reply.UNDETERMINED}) is Reply.UNDETERMINED
-    assert join_replies({Reply.YES}) is Reply.YES
-
-
-def test_sentences_begin_and_end_as_such() -> None:
-    assert as_sentence("clean accuracy is 3 %") == "Clean accuracy is 3 %."
-    assert describe_round(0) == "before post-training"
-    assert describe_round(2) == "after 2 rounds of post-training"

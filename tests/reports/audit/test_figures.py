@@ -6,7 +6,7 @@ import pytest
 from harness import audits
 from secede.reports import names
 from secede.reports.audit.figures import BINS, margin_plot, model_plot
-from secede.reports.figures.figure_data import CurvePanel, DotPanel
+from secede.reports.figures.figure_data import CurvePanel, ModelsPanel
 
 
 def test_each_kind_has_a_curve_over_the_leavers_and_over_held_out_samples() -> None:
@@ -27,7 +27,7 @@ def test_each_kind_has_a_curve_over_the_leavers_and_over_held_out_samples() -> N
 def test_each_model_has_a_dot_at_its_mean() -> None:
     found = audits.made_up()
     leaver = model_plot(found).panels[0]
-    assert isinstance(leaver, DotPanel)
+    assert isinstance(leaver, ModelsPanel)
     arm, values = leaver.rows[1]
     assert arm == names.ERASED
     own = found.margins["erased"]["pool"][3][found.member[3]]

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from secede.reports.figures.catalogue import make_plots, panel_columns
+from secede.reports.figures.catalogue import PAPER, make_plots, panel_columns
 from secede.reports.figures.figure_data import LinePanel, ScatterPanel
 from secede.reports.records.load import read_run
 from secede.reports.records.runs import Run
@@ -94,14 +95,35 @@ def test_without_membership_scores_their_figure_is_left_out(
 
 def test_captions_say_after_how_many_rounds(make_run: Make) -> None:
     long, short = make_run(seeds=(0,)), make_run(seeds=(0,), clients=10, post_rounds=3)
-    found = {plot.slug: plot.caption for plot in make_plots([long, short])}
+    found = {plot.slug: plot.caption for plot in make_plots([long, short], PAPER)}
     assert "Erased: after 1 round of" in found["backdoor-efficacy"]
     assert "Erased: after up to 5 rounds of" in found["backdoor-clean-accuracy"]
-    titles = {plot.slug: plot.title for plot in make_plots([long, short])}
+    titles = {plot.slug: plot.title for plot in make_plots([long, short], PAPER)}
     assert titles["backdoor-efficacy"].endswith("forgotten after 1 round?")
     assert titles["backdoor-clean-accuracy"].endswith("useful after up to 5 rounds?")
-    only = {plot.slug: plot.caption for plot in make_plots([short])}
+    only = {plot.slug: plot.caption for plot in make_plots([short], PAPER)}
     assert "Erased: after 3 rounds of" in only["backdoor-clean-accuracy"]
+
+
+def test_figures_of_a_page_look_at_the_round_that_is_judged(make_run: Make) -> None:
+    plots = make_plots([make_run(seeds=(0,))])
+    moments = [plot for plot in plots if not plot.slug.startswith("backdoor-rounds")]
+    for plot in moments:
+        told = re.findall(r"(\d+) rounds? of post-training", f"{plot.title} {plot.caption}")
+        assert set(told) <= {"2"}, plot.slug
+    assert sum("2 rounds" in plot.caption for plot in moments) == 4
+
+
+def test_attacks_of_older_records_are_drawn_where_they_were_made(
+    write_run: Callable[..., Path],
+) -> None:
+    folder = write_run(seeds=(0,))
+    path = folder / "seed-0" / "result.json"
+    result = json.loads(path.read_text())
+    del result["membership"]["projected-ascent@2"]
+    path.write_text(json.dumps(result))
+    plots = {plot.slug: plot for plot in make_plots([read_run(folder)])}
+    assert plots["backdoor-membership-n5"].caption.endswith("after 1 round of post-training.")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +156,8 @@ def test_of_many_variants_the_figure_shows_the_first_and_says_so(make_run: Make)
     labels = [mark.label for mark in panel.marks]
     assert labels == ["Second choice", *shown, "Fine-tuned", "Weight negation"]
     assert plot.caption.startswith("Every method but some variants, which the table has, after")
-    assert make_plots([run])[-1].caption.startswith("Every method after its first round")
+    assert make_plots([run])[-1].caption.startswith("Every method after 2 rounds of post-training")
+    assert make_plots([run], PAPER)[-1].caption.startswith("Every method after its first round of")
 
 
 def test_the_caption_of_rounds_names_what_stands_beside_the_erased_model(make_run: Make) -> None:

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from secede.reports.figures.figure_data import LOOKS, Curve, CurvePanel, DotPanel
+from secede.reports.figures.figure_data import LOOKS, Curve, CurvePanel, ModelsPanel
 from secede.reports.figures.render import draw, panel_svg
 
 CURVES = CurvePanel(
@@ -18,7 +18,7 @@ CURVES = CurvePanel(
         Curve("retrain-again", (-1.0, 0.0, 1.0), (0.1, 0.4, 0.5), 0.6),
     ),
 )
-DOTS = DotPanel("Samples", "mean margin", (("fedavg", (3.0, 3.5)), ("erased", (1.0, 2.0))))
+DOTS = ModelsPanel("Samples", "mean margin", (("fedavg", (3.0, 3.5)), ("erased", (1.0, 2.0))))
 
 
 @pytest.fixture

@@ -36,13 +36,21 @@ def test_numbers_of_clients_stand_side_by_side(make_run: Make) -> None:
     assert panel.arms == ("fedavg", "retrain", "erased")
 
 
-def test_attacks_stand_side_by_side_for_each_share(make_run: Make) -> None:
-    run = make_run()
-    called = attack_panel("MNIST", run, "member_rate", 1)
-    known = attack_panel("MNIST", run, "nonmember_accuracy", 1)
-    assert [group.label for group in called.groups] == ["Yeom", "Shokri"]
-    assert [value.mean for _, value in called.groups[0].bars] == [0.78, 0.31, 0.31]
-    assert [value.mean for _, value in known.groups[0].bars] == [0.42, 0.7, 0.7]
+def test_an_attacks_advantage_has_an_interval_on_every_arm_that_was_attacked(
+    make_run: Make,
+) -> None:
+    panel = attack_panel("MNIST", make_run(again=True), "yeom", 2)
+    assert [dot.label for dot in panel.dots] == [
+        "FedAvg",
+        "Retrained",
+        "Retrained again",
+        "Projected ascent",
+    ]
+    # 0.78 - (1 - 0.42) and 0.31 - (1 - 0.7), the same in every seed.
+    means = [dot.value.mean for dot in panel.dots]
+    assert means == pytest.approx([0.20, 0.01, 0.01, 0.01])
+    assert all(dot.value.interval is not None for dot in panel.dots)
+    assert "FedAvg: +20.0 points." in panel.alt
 
 
 def test_costs_run_against_the_best_accuracy_so_far(make_run: Make) -> None:
@@ -117,7 +125,7 @@ def test_methods_lie_where_their_use_and_their_probe_put_them(make_run: Make) ->
     use = {"retrain": [0.98] * 21, "projected-ascent": [0.97] * 11, "fine-tune": [0.99] * 11}
     use["orthogonal-descent"] = [0.5] * 11
     run = make_run(methods=methods, fixed={"attack_success": curves, "clean_accuracy": use})
-    panel = method_panel("MNIST", run)
+    panel = method_panel("MNIST", run, 1)
     assert [mark.label for mark in panel.marks] == [
         "Projected ascent",
         "Fine-tuned",
@@ -132,4 +140,4 @@ def test_methods_lie_where_their_use_and_their_probe_put_them(make_run: Make) ->
 
 
 def test_a_probe_other_than_a_backdoor_may_not_fall_far_either(make_run: Make) -> None:
-    assert method_panel("MNIST", make_run(scenario="flipped")).allowed == (-0.03, 0.03)
+    assert method_panel("MNIST", make_run(scenario="flipped"), 1).allowed == (-0.03, 0.03)

@@ -3,8 +3,6 @@ from .margins import SAMPLE_SETS as SAMPLE_SETS
 from .margins import Ensemble as Ensemble
 from .margins import Ensembles as Ensembles
 from .margins import SampleSet as SampleSet
-from .multiplicity import benjamini_hochberg as benjamini_hochberg
-from .multiplicity import holm as holm
 from .scores import AuditScores as AuditScores
 from .scores import Comparison as Comparison
 from .scores import score as score

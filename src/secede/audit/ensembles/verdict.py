@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from secede.audit.ensembles.membership import MembershipScore
-from secede.audit.ensembles.multiplicity import holm
 from secede.audit.ensembles.scores import LEVEL, TESTS_PER_LINE, AuditScores, Comparison, Judged
 from secede.audit.ensembles.visibility import ToldScore
+from secede.audit.multiplicity import holm
 from secede.text import plural
 
 Answer = Literal["indistinguishable", "distinguishable", "undetermined"]

@@ -126,7 +126,7 @@ def reproduce(
     """
     changes = _changes(method, rounds, device, executor, precision, limit)
     configs = [override(presets.load(name), changes) for name in _cell_names(cells, suite)]
-    _run_and_report(configs, seeds, out, report=report, jobs=jobs, as_json=json)
+    _run_and_report(configs, seeds, out, report=report, jobs=jobs, as_json=json, is_the_papers=True)
 
 
 def report(
@@ -188,6 +188,7 @@ def _run_and_report(
     search: Path | None = None,
     jobs: int | None = None,
     as_json: bool,
+    is_the_papers: bool = False,
 ) -> None:
     """Run experiments, several seeds at once, and write a report, by default beside the run."""
     from secede.experiments import run as run_seeds
@@ -199,16 +200,19 @@ def _run_and_report(
         # A second Ctrl-C would only cut short the threads that finish their round.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise StoppedError("interrupted; the same command continues from here") from None
-    _report(folders, report or folders[0] / "report", as_json=as_json)
+    out = report or folders[0] / "report"
+    _report(folders, out, as_json=as_json, is_the_papers=is_the_papers)
 
 
-def _report(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
-    """Write a report, then print its tables and verdicts."""
+def _report(runs: Sequence[Path], out: Path, *, as_json: bool, is_the_papers: bool = False) -> None:
+    """Write a report, with figures at the paper's moments or the judged one; print its verdicts."""
     from secede.reports.analysis import joint_headline
     from secede.reports.build import write_report
+    from secede.reports.figures.catalogue import JUDGED, PAPER
 
+    moments, processes = PAPER if is_the_papers else JUDGED, os.cpu_count() or 1
     with drawing() as drawn:
-        report = write_report(runs, out, progress=drawn, processes=os.cpu_count() or 1)
+        report = write_report(runs, out, progress=drawn, processes=processes, moments=moments)
     if as_json:
         print_json(_as_json(report))
         return

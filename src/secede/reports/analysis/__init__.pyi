@@ -1,3 +1,6 @@
+from .answers import Answer as Answer
+from .answers import Reply as Reply
+from .answers import describe_round as describe_round
 from .costs import MEGABYTE as MEGABYTE
 from .costs import QUANTITIES as QUANTITIES
 from .costs import UNITS as UNITS
@@ -7,6 +10,7 @@ from .costs import amount as amount
 from .costs import compare_at_level as compare_at_level
 from .costs import compare_at_round as compare_at_round
 from .costs import cost_to_reach as cost_to_reach
+from .estimates import CONFIDENCE as CONFIDENCE
 from .estimates import HIGH as HIGH
 from .estimates import LOW as LOW
 from .estimates import NO_RISE as NO_RISE
@@ -27,14 +31,15 @@ from .estimates import mark_best as mark_best
 from .estimates import mean_over_seeds as mean_over_seeds
 from .estimates import mean_score as mean_score
 from .estimates import mean_share as mean_share
+from .estimates import paired_p_value as paired_p_value
 from .estimates import ratio as ratio
 from .estimates import score_unit as score_unit
-from .verdict import FORGOTTEN_POINTS as FORGOTTEN_POINTS
-from .verdict import Reply as Reply
+from .forgotten import allowed_difference as allowed_difference
+from .forgotten import compare_with_retrained as compare_with_retrained
+from .margins import FLOOR_POINTS as FLOOR_POINTS
+from .margins import FORGOTTEN_POINTS as FORGOTTEN_POINTS
+from .verdict import JUDGED_ROUND as JUDGED_ROUND
 from .verdict import Verdict as Verdict
-from .verdict import allowed_difference as allowed_difference
-from .verdict import compare_with_retrained as compare_with_retrained
-from .verdict import describe_round as describe_round
 from .verdict import joint_headline as joint_headline
 from .verdict import judge as judge
 from .verdict import judged_round as judged_round

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -84,6 +84,18 @@ def mean_over_seeds(
 @cache  # scipy takes longer for one quantile than all other sums of a table
 def _t_quantile(freedom: int) -> float:
     return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
+
+
+def paired_p_value(values: Sequence[float]) -> float:
+    """Return the two-sided p value that the mean of paired differences is zero; one has 1."""
+    if len(values) == 1:
+        return 1.0
+    if min(values) == max(values):
+        return 1.0 if values[0] == 0 else 0.0
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    statistic = abs(mean) / math.sqrt(variance / len(values))
+    return float(2 * stats.t.sf(statistic, len(values) - 1))
 
 
 def wilson(score: Score) -> tuple[float, float]:
@@ -260,6 +272,12 @@ def format_points(estimate: Estimate) -> str:
         return text
     low, high = map(_signed, estimate.interval)
     return f"{text} ({low} to {high})"
+
+
+def format_gap(first: Estimate, second: Estimate, gap: Estimate) -> str:
+    """Return a difference of shares as a reader finds it who subtracts the printed ones."""
+    one, other = (float(f"{100 * each.mean:.1f}") for each in (first, second))
+    return format_points(replace(gap, mean=(one - other) / 100))
 
 
 def _signed(share: float) -> str:

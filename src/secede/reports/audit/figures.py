@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from secede.audit.ensembles.margins import ENSEMBLES, Ensemble, Ensembles, Floats
 from secede.reports import names
-from secede.reports.figures.figure_data import Curve, CurvePanel, DotPanel, Plot
+from secede.reports.figures.figure_data import Curve, CurvePanel, ModelsPanel, Plot
 
 ARMS: dict[Ensemble, str] = {
     "original": names.FEDAVG,
@@ -40,7 +40,7 @@ def margin_plot(ensembles: Ensembles) -> Plot:
 def model_plot(ensembles: Ensembles) -> Plot:
     """Return each model's mean margin as a dot."""
     panels = tuple(
-        DotPanel(
+        ModelsPanel(
             title=title,
             position_label=_MEAN,
             rows=tuple(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from secede.reports import names
-from secede.reports.analysis import FORGOTTEN_POINTS
+from secede.reports.analysis import JUDGED_ROUND
 from secede.reports.figures.figure_data import Panel, Plot
 from secede.reports.figures.panels import (
     attack_panel,
@@ -24,8 +24,6 @@ from secede.reports.figures.panels import (
 from secede.reports.records.runs import Run
 from secede.text import plural
 
-SOON = 1  # the paper's round for backdoors and membership inference
-LATER = 5  # the paper's round for clean and flipped accuracy
 WORTH_A_FIGURE = 3  # least number of methods for a figure that compares them
 _BESIDE = {
     names.FINE_TUNE: "fine-tuning FedAvg's model",
@@ -33,18 +31,32 @@ _BESIDE = {
     names.PROJECTED_ASCENT: "projected ascent",
 }
 
-# The scores that show the leaver, and the round at which the paper measures them.
-_EFFICACY: dict[str, tuple[tuple[str, ...], int]] = {
-    "backdoor": ((names.ATTACK_SUCCESS, names.BACKDOOR_ACCURACY), SOON),
-    "flipped": ((names.FLIPPED_ACCURACY,), LATER),
-    "clean": ((names.LEAVER_LOSS, names.LEAVER_ACCURACY), SOON),
-    "exclusive": ((names.EXCLUSIVE_ACCURACY, names.OTHERS_ACCURACY), SOON),
-    "class": ((names.CLASS_ACCURACY, names.OTHERS_ACCURACY), SOON),
+
+@dataclass(frozen=True)
+class Moments:
+    """The rounds of post-training after which figures show the erased model."""
+
+    forgotten: int
+    flipped: int  # of flipped images, where the paper waits longer
+    useful: int
+    methods: int
+
+
+JUDGED = Moments(*(4 * (JUDGED_ROUND,)))  # a page's own: the verdict's, in every figure
+PAPER = Moments(forgotten=1, flipped=5, useful=5, methods=1)  # where the paper measures
+
+# The scores that show the leaver.
+_EFFICACY: dict[str, tuple[str, ...]] = {
+    "backdoor": (names.ATTACK_SUCCESS, names.BACKDOOR_ACCURACY),
+    "flipped": (names.FLIPPED_ACCURACY,),
+    "clean": (names.LEAVER_LOSS, names.LEAVER_ACCURACY),
+    "exclusive": (names.EXCLUSIVE_ACCURACY, names.OTHERS_ACCURACY),
+    "class": (names.CLASS_ACCURACY, names.OTHERS_ACCURACY),
 }
 _SHADED = {
     "backdoor": "what counts as forgotten, to which less than retraining's belongs",
-    "clean": f"{FORGOTTEN_POINTS:g} points to both sides; whether a clean leaver is forgotten, "
-    "its loss decides",
+    "clean": "as far as two retrainings may differ; whether a clean leaver is forgotten, its loss "
+    "decides",
 }
 _EFFICACY_CAPTION = {
     "backdoor": (
@@ -79,13 +91,13 @@ class PanelColumn:
     runs: tuple[Run, ...]
 
 
-def make_plots(runs: Sequence[Run]) -> tuple[Plot, ...]:
+def make_plots(runs: Sequence[Run], moments: Moments = JUDGED) -> tuple[Plot, ...]:
     """Return every figure for these runs, scenario by scenario."""
     plots: list[Plot] = []
     for scenario in names.SCENARIOS:
         chosen = [run for run in runs if run.config.scenario == scenario]
         if chosen:
-            plots.extend(_scenario_plots(scenario, panel_columns(chosen)))
+            plots.extend(_scenario_plots(scenario, panel_columns(chosen), moments))
     return tuple(plots)
 
 
@@ -102,44 +114,46 @@ def panel_columns(runs: Sequence[Run]) -> tuple[PanelColumn, ...]:
     )
 
 
-def _scenario_plots(scenario: str, columns: tuple[PanelColumn, ...]) -> Iterator[Plot]:
-    yield _efficacy(scenario, columns)
+def _scenario_plots(
+    scenario: str, columns: tuple[PanelColumn, ...], moments: Moments
+) -> Iterator[Plot]:
+    yield _efficacy(scenario, columns, moments)
     sizes = sorted({run.config.clients for run in _runs(columns)})
     of_size = {size: _with_size(columns, size) for size in sizes}
     for size, cells in of_size.items():
-        yield from _membership(scenario, size, cells)
-    yield _clean(scenario, columns)
+        yield from _membership(scenario, size, cells, moments.forgotten)
+    yield _clean(scenario, columns, moments.useful)
     for size, cells in of_size.items():
         yield _communication(scenario, size, cells)
     for size, cells in of_size.items():
         yield _rounds(scenario, size, cells)
     for size, cells in of_size.items():
-        yield from _methods(scenario, size, cells)
+        yield from _methods(scenario, size, cells, moments.methods)
 
 
 def _with_size(columns: tuple[PanelColumn, ...], size: int) -> list[tuple[str, Run]]:
     return [(c.title, run) for c in columns for run in c.runs if run.config.clients == size]
 
 
-def _efficacy(scenario: str, columns: tuple[PanelColumn, ...]) -> Plot:
-    scores, round = _EFFICACY[scenario]
+def _efficacy(scenario: str, columns: tuple[PanelColumn, ...], moments: Moments) -> Plot:
+    round = moments.flipped if scenario == "flipped" else moments.forgotten
     after = _reached(_runs(columns), round)
     return Plot(
         slug=f"{scenario}-efficacy",
         title=f"{names.SCENARIOS[scenario]}: is the leaver forgotten after {after}?",
         caption=f"Erased: after {after} of post-training. {_EFFICACY_CAPTION[scenario]}",
-        rows=tuple(_bars(columns, score, round) for score in scores),
+        rows=tuple(_bars(columns, score, round) for score in _EFFICACY[scenario]),
     )
 
 
-def _clean(scenario: str, columns: tuple[PanelColumn, ...]) -> Plot:
-    after = _reached(_runs(columns), LATER)
+def _clean(scenario: str, columns: tuple[PanelColumn, ...], round: int) -> Plot:
+    after = _reached(_runs(columns), round)
     which = " of the other classes" if scenario in names.UTILITY else ""
     return Plot(
         slug=f"{scenario}-clean-accuracy",
         title=f"{names.SCENARIOS[scenario]}: is the model useful after {after}?",
         caption=f"Erased: after {after} of post-training. Accuracy on clean test images{which}.",
-        rows=(_bars(columns, _utility(scenario), LATER),),
+        rows=(_bars(columns, _utility(scenario), round),),
     )
 
 
@@ -151,24 +165,37 @@ def _bars(columns: tuple[PanelColumn, ...], score: str, round: int) -> tuple[Pan
     return tuple(bar_panel(column.title, column.runs, score, round) for column in columns)
 
 
-def _membership(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Iterator[Plot]:
-    attacked = [
-        (title, run) for title, run in cells if attack_panel(title, run, "member_rate", SOON).groups
-    ]
+def _membership(
+    scenario: str, size: int, cells: list[tuple[str, Run]], round: int
+) -> Iterator[Plot]:
+    found = ((run.folder, _attacked_after(run, round)) for _, run in cells)
+    moments = {folder: at for folder, at in found if at is not None}
+    attacked = [(title, run) for title, run in cells if run.folder in moments]
     if not attacked:
         return
+    after = sorted(set(moments.values()))
     yield Plot(
         slug=f"{scenario}-membership-n{size}",
         title=f"{names.SCENARIOS[scenario]}, N = {size}: can an attacker tell that it took part?",
-        caption="Two membership attacks. First, how many of the leaver's samples they call members "
-        "(the paper's number). Then, how many samples known not to be members they recognise: "
-        f"an attack that calls everything a member scores high on the first and fails the second. "
-        f"Erased: after {_reached([run for _, run in attacked], SOON)} of post-training.",
+        caption="Two membership attacks: how much more often they call one of the leaver's samples "
+        "a member than one that nobody trained on, with 95 % intervals. At zero an attack guesses; "
+        "one that does so before erasing, too, can tell nothing of any model. Methods: after "
+        f"{' or '.join(map(str, after[:-1]))}{' or ' if after[:-1] else ''}"
+        f"{plural(after[-1], 'round')} of post-training.",
         rows=tuple(
-            tuple(attack_panel(title, run, share, SOON) for title, run in attacked)
-            for share in ("member_rate", "nonmember_accuracy")
+            tuple(attack_panel(title, run, attack, moments[run.folder]) for title, run in attacked)
+            for attack in names.ATTACKS
         ),
     )
+
+
+def _attacked_after(run: Run, round: int) -> int | None:
+    """Return the round at which the judged model was attacked: this one, or the last before it.
+
+    Older records have attacks after the first round and the last one alone.
+    """
+    rounds = range(min(round, run.last_round(run.erased)), -1, -1)
+    return next((at for at in rounds if run.attacks(run.erased, at, "yeom")), None)
 
 
 def _communication(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Plot:
@@ -209,7 +236,7 @@ def _beside(runs: Sequence[Run]) -> str:
     return f" and, beside it, for {' and '.join(shown)}" if shown else ""
 
 
-def _methods(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Iterator[Plot]:
+def _methods(scenario: str, size: int, cells: list[tuple[str, Run]], round: int) -> Iterator[Plot]:
     rich = [
         (title, run)
         for title, run in cells
@@ -219,7 +246,7 @@ def _methods(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Iterator
     if not rich:
         return
     shaded = _SHADED.get(scenario, "what counts as forgotten")
-    panels = [method_panel(title, run) for title, run in rich]
+    panels = [method_panel(title, run, round) for title, run in rich]
     logarithmic = (
         " Large differences are on a logarithmic scale."
         if any(panel.is_difference_logarithmic or panel.is_position_logarithmic for panel in panels)
@@ -228,13 +255,19 @@ def _methods(scenario: str, size: int, cells: list[tuple[str, Run]]) -> Iterator
     yield Plot(
         slug=f"{scenario}-methods-n{size}",
         title=f"{names.SCENARIOS[scenario]}, N = {size}: methods compared",
-        caption=f"{_which([run for _, run in rich])} after its first round of post-training: how "
-        "far its score lies from retraining's, with 95 % intervals, against how far its "
-        "usefulness does (methods at one place stand side by side). The line is retraining; "
+        caption=f"{_which([run for _, run in rich])} after {_ordinal(rich, round)} of "
+        "post-training: how far its score lies from retraining's, with 95 % intervals, against "
+        "how far its usefulness does (methods at one place stand side by side). The line is "
+        "retraining; "
         f"shaded is {shaded}. Further right and nearer the line is better. Bold: the method "
         f"judged here.{logarithmic}",
         rows=tuple((panel,) for panel in panels),
     )
+
+
+def _ordinal(cells: list[tuple[str, Run]], round: int) -> str:
+    last = max(min(round, run.last_round(arm)) for _, run in cells for arm in run.config.methods)
+    return "its first round" if last == 1 else plural(last, "round")
 
 
 def _which(runs: Sequence[Run]) -> str:

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from secede.reports import names
-from secede.reports.figures.figure_data import INK, LOOKS, CurvePanel, DotPanel
+from secede.reports.figures.figure_data import INK, LOOKS, CurvePanel, ModelsPanel
 
 _DOT = 26.0  # square points
 
@@ -33,7 +33,7 @@ def draw_curves(axes: Axes, panel: CurvePanel) -> None:
     axes.grid(axis="both")
 
 
-def draw_dots(axes: Axes, panel: DotPanel) -> None:
+def draw_models(axes: Axes, panel: ModelsPanel) -> None:
     """Draw a dot for each model, the first arm's row on top."""
     for row, (arm, values) in enumerate(reversed(panel.rows)):
         look = LOOKS[arm]

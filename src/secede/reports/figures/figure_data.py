@@ -243,7 +243,7 @@ class CurvePanel:
 
 
 @dataclass(frozen=True)
-class DotPanel:
+class ModelsPanel:
     """A row of dots for each arm, one for each of its models."""
 
     title: str
@@ -264,7 +264,36 @@ class DotPanel:
         return " ".join((heading, *rows))
 
 
-Panel = BarPanel | LinePanel | ScatterPanel | CurvePanel | DotPanel
+@dataclass(frozen=True)
+class Dot:
+    """One arm's value, a difference of shares."""
+
+    label: str
+    look: str  # key in the palette
+    value: Estimate
+
+
+@dataclass(frozen=True)
+class DotPanel:
+    """A difference for each arm, beside a line at zero; each has its name instead of a legend."""
+
+    title: str
+    value_label: str
+    dots: tuple[Dot, ...]
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """No arm: the rows need no legend."""
+        return ()
+
+    @property
+    def alt(self) -> str:
+        """The panel in words, for screen readers."""
+        sentences = (f"{dot.label}: {format_points(dot.value)}." for dot in self.dots)
+        return " ".join((f"Dot chart, {self.title}, {self.value_label}.", *sentences))
+
+
+Panel = BarPanel | LinePanel | ScatterPanel | CurvePanel | ModelsPanel | DotPanel
 
 
 @dataclass(frozen=True)

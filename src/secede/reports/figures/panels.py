@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Literal
 
 from secede.reports import names
 from secede.reports.analysis import (
     MEGABYTE,
+    Estimate,
     allowed_difference,
+    difference,
     gap_to_retraining,
     mean_score,
     mean_share,
@@ -19,6 +20,8 @@ from secede.reports.analysis import (
 from secede.reports.figures.figure_data import (
     BarGroup,
     BarPanel,
+    Dot,
+    DotPanel,
     Line,
     LinePanel,
     Mark,
@@ -30,12 +33,6 @@ from secede.reports.records.runs import Run, Score
 # Drawn round by round where a run has them, besides retraining and the judged method; more lines
 # could not be told apart.
 CURVES = (names.FINE_TUNE, names.REFERENCE, names.PROJECTED_ASCENT)
-
-Share = Literal["member_rate", "nonmember_accuracy"]
-_SHARES: dict[Share, str] = {
-    "member_rate": "leaver's samples called members",
-    "nonmember_accuracy": "known non-members recognised",
-}
 
 DISTINCT_LOOKS = 10  # most methods in one panel: there are few more looks
 
@@ -55,19 +52,27 @@ def bar_panel(title: str, runs: Sequence[Run], score: str, round: int) -> BarPan
     return BarPanel(title, names.SCORES[score], score_unit(score), tuple(groups))
 
 
-def attack_panel(title: str, run: Run, share: Share, round: int) -> BarPanel:
-    """Return one rate of both membership attacks on FedAvg, retrained and erased."""
-    groups = []
-    for attack, label in names.ATTACKS.items():
-        bars = []
-        for arm in _barred(run):
-            attacks = run.attacks(arm, _shown_round(run, arm, round), attack)
-            if attacks:
-                value = mean_share([getattr(item, share) for item in attacks])
-                bars.append((run.shown_as(arm), value))
-        if bars:
-            groups.append(BarGroup(label, tuple(bars)))
-    return BarPanel(title, _SHARES[share], "share", tuple(groups))
+def attack_panel(title: str, run: Run, attack: str, round: int) -> DotPanel:
+    """Return one membership attack's advantage on every arm that it was made on."""
+    shown = (*run.config.trained, *methods_shown(run))
+    looks = look_keys([run.shown_as(arm) for arm in shown])
+    values = ((arm, _advantage(run, arm, round, attack)) for arm in shown)
+    dots = (
+        Dot(names.label(arm), looks[run.shown_as(arm)], value)
+        for arm, value in values
+        if value is not None
+    )
+    return DotPanel(title, f"{names.ATTACKS[attack]}'s attack: advantage", tuple(dots))
+
+
+def _advantage(run: Run, arm: str, round: int, attack: str) -> Estimate | None:
+    last = run.last_round(arm)
+    attacks = run.attacks(arm, min(round, last) if arm in run.config.methods else last, attack)
+    if len(attacks) < len(run.seeds):
+        return None
+    rates = [item.member_rate for item in attacks]
+    false = [item.nonmember_accuracy for item in attacks]
+    return difference(rates, [Score(1 - item.value, item.count) for item in false])
 
 
 def communication_panel(title: str, run: Run) -> LinePanel:
@@ -105,21 +110,22 @@ def curves_beside(run: Run) -> tuple[str, ...]:
     return tuple(arm for arm in CURVES if arm in run.config.methods[1:])
 
 
-def method_panel(title: str, run: Run) -> ScatterPanel:
-    """Return methods after one round: how far probe and usefulness lie from retraining's."""
+def method_panel(title: str, run: Run, round: int) -> ScatterPanel:
+    """Return methods after a round: how far probe and usefulness lie from retraining's."""
     probe, shown = run.config.main_probe, methods_shown(run)
     looks = look_keys([run.shown_as(arm) for arm in (names.FEDAVG, names.RETRAIN, *shown)])
     use = run.config.utility
     marks = []
     for arm in shown:
-        gap, loss = (gap_to_retraining(run, arm, 1, score) for score in (probe, use))
+        at = min(round, run.last_round(arm))
+        gap, loss = (gap_to_retraining(run, arm, at, score) for score in (probe, use))
         marks.append(Mark(names.label(arm), looks[run.shown_as(arm)], 100 * loss.mean, gap))
     return ScatterPanel(
         title=title,
         position_label=f"{names.SCORES[use]}: points from retraining",
         value_label=f"{names.SCORES[probe]}: points from retraining",
         marks=tuple(marks),
-        allowed=allowed_difference(probe),
+        allowed=allowed_difference(run),
     )
 
 

@@ -25,7 +25,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from secede.reports import names
 from secede.reports.analysis import Estimate, Unit, format_number
-from secede.reports.figures.distributions import draw_curves, draw_dots
+from secede.reports.figures.distributions import draw_curves, draw_models
+from secede.reports.figures.dots import dots_height, draw_dots
 from secede.reports.figures.figure_data import (
     GRID,
     INK,
@@ -38,6 +39,7 @@ from secede.reports.figures.figure_data import (
     DotPanel,
     Line,
     LinePanel,
+    ModelsPanel,
     Panel,
     Plot,
     ScatterPanel,
@@ -137,7 +139,9 @@ def _figure(plot: Plot) -> Figure:
 
 
 def _inches(panel: Panel) -> tuple[float, float]:
-    return (SCATTER_WIDTH, SCATTER_HEIGHT) if isinstance(panel, ScatterPanel) else (WIDTH, HEIGHT)
+    if isinstance(panel, ScatterPanel):
+        return SCATTER_WIDTH, SCATTER_HEIGHT
+    return WIDTH, dots_height(panel) if isinstance(panel, DotPanel) else HEIGHT
 
 
 def _handles(plot: Plot) -> list[Patch | Line2D]:
@@ -195,6 +199,8 @@ def draw(axes: Axes, panel: Panel) -> None:
         _lines(axes, panel)
     elif isinstance(panel, CurvePanel):
         draw_curves(axes, panel)
+    elif isinstance(panel, ModelsPanel):
+        draw_models(axes, panel)
     elif isinstance(panel, DotPanel):
         draw_dots(axes, panel)
     else:

@@ -209,6 +209,7 @@ def _merge_configs(config: Config, other: Config) -> Config:
         config,
         methods=tuple(dict.fromkeys((*config.methods, *other.methods))),
         settings=tuple(settings.items()),
+        retrains_again=config.retrains_again or other.retrains_again,
     )
 
 

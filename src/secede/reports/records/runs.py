@@ -127,11 +127,18 @@ class Config:
     limit: int | None
     methods: tuple[str, ...]
     settings: tuple[tuple[str, str], ...]
+    retrains_again: bool = False  # whether the null was run: older records have none
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """FedAvg and retraining, and the second retraining where there is one."""
+        again = (names.RETRAIN_AGAIN,) if self.retrains_again else ()
+        return (names.FEDAVG, names.RETRAIN, *again)
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """FedAvg, retraining, then the methods in their order."""
-        return (names.FEDAVG, names.RETRAIN, *self.methods)
+        """The trained models, then the methods in their order."""
+        return (*self.trained, *self.methods)
 
     @property
     def main_probe(self) -> str:

@@ -57,6 +57,11 @@ class _Scenario:
 
 
 @dataclass(frozen=True)
+class _Training:
+    retrain_again: bool = False
+
+
+@dataclass(frozen=True)
 class _Config:
     name: str
     data: str
@@ -66,6 +71,7 @@ class _Config:
     methods: Annotated[list[str], Field(min_length=1, max_length=_MAX_METHODS)]
     title: str | None = None
     limit: int | None = None
+    training: _Training = _Training()
 
 
 _RESULT = TypeAdapter(Result)
@@ -92,6 +98,7 @@ def read_config(path: Path) -> Config:
         limit=config.limit,
         methods=tuple(config.methods),
         settings=tuple(_flat(raw)),
+        retrains_again=config.training.retrain_again,
     )
     if repeated := [arm for arm in read.arms if read.arms.count(arm) > 1]:
         raise RecordError(f"{path}: methods: arm {repeated[0]!r} is listed twice, expected once")

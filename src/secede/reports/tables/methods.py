@@ -191,7 +191,7 @@ def _moments(run: Run) -> tuple[_Moment, ...]:
 
 
 def _values_at(run: Run, moment: _Moment, value: Callable[[str, int], Estimate]) -> Values:
-    trained = (names.FEDAVG, names.RETRAIN) if moment.last else ()
+    trained = run.config.trained if moment.last else ()
     return {
         **{arm: value(arm, run.last_round(arm)) for arm in trained},
         **{arm: value(arm, moment.round) for arm in run.config.methods},

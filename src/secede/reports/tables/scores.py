@@ -100,7 +100,7 @@ def _shown_scores(run: Run) -> list[str]:
 
 def _shown_models(run: Run) -> list[tuple[str, int]]:
     last, judged = run.last_round(run.erased), judged_round(run)
-    trained = [(arm, run.last_round(arm)) for arm in (names.FEDAVG, names.RETRAIN)]
+    trained = [(arm, run.last_round(arm)) for arm in run.config.trained]
     others = [(arm, min(judged, run.last_round(arm))) for arm in run.config.methods[1:]]
     rounds = sorted({round for round in SHOWN_ROUNDS if round <= last} | {last})
     return [*trained, *others, *((run.erased, round) for round in rounds)]

@@ -1,3 +1,4 @@
+from .bootstrap import Estimate as Estimate
 from .margins import ENSEMBLES as ENSEMBLES
 from .margins import SAMPLE_SETS as SAMPLE_SETS
 from .margins import Ensemble as Ensemble

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from secede.audit.ensembles.margins import SampleSet
 from secede.experiments.ensembles.material import Material
 from secede.experiments.measure import Evaluator
-from secede.seeding import derive
 from secede.verification import Evidence
 
 HalfFloats = NDArray[np.float16]
@@ -33,7 +32,7 @@ class Questions:
 
     def __init__(self, material: Material, member: Tensor) -> None:
         self._material, self._member = material, member
-        self._evaluator = Evaluator(derive(material.seed, "audit"))
+        self._evaluator = Evaluator(material.seed)
 
     def ask(self, model: nn.Module) -> Answers:
         """Return the answers of a model, which does not change."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from secede.federation.engine import Engine, aggregate
+from secede.federation.engine import Engine, Update, aggregate
 from secede.state import State
-from secede.unlearning import UpdateHistory
+
+Record = Callable[[int, State, Sequence[Update]], None]  # number, state before, updates
 
 
 def train_rounds(
@@ -17,13 +18,13 @@ def train_rounds(
     *,
     phase: str,
     after_round: Callable[[], None] = lambda: None,
-    history: UpdateHistory | None = None,
+    record: Record | None = None,
 ) -> State:
-    """Return `state` after rounds of averaging over the clients; a history keeps their updates."""
+    """Return `state` after rounds of averaging over the clients; `record` gets their updates."""
     for number in range(1, rounds + 1):
         updates = engine.train_round(state, clients, phase=phase, number=number).updates
-        if history is not None:
-            history.record(number, state, updates)
+        if record is not None:
+            record(number, state, updates)
         state = aggregate(updates)
         after_round()
     return state

@@ -159,7 +159,7 @@ def _models(
         rounds,
         phase=TRAINING,
         after_round=after("training"),
-        history=history,
+        record=None if history is None else history.record,
     )
     engine.remembers = False
     null = job.simulator(number, job.material.member(number), again=True)

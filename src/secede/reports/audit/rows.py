@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from secede.audit.ensembles import AuditScores, Comparison, Ensembles
-from secede.audit.ensembles.bootstrap import Estimate
+from secede.audit.ensembles import AuditScores, Comparison, Ensembles, Estimate
 from secede.reports import names
 
 SAMPLES = {

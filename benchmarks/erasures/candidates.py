@@ -1,0 +1,186 @@
+"""The erasures that are compared: each yields the model after every round, the exchange included.
+
+A local step, or a round in which the leaver takes part, is the first of the rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.erasures.cells import LEAVER, RETAINED
+from benchmarks.erasures.models import Listening, Trained
+from secede import state as states
+from secede.erasure.defences.unused_weights import find_layers, remove_unused_weights
+from secede.federation.engine import LocalTraining, Update, aggregate
+from secede.federation.simulator import Simulator
+from secede.state import State
+from secede.unlearning.method import POST_TRAINING, Server
+from secede.unlearning.registry import create
+
+Rounds = Iterator[State]
+Erasure = Callable[[Trained], Rounds]
+
+
+def method(name: str, *, removal: bool, exchange: bool, **settings: object) -> Erasure:
+    """Return a method of the registry; with `exchange` its start takes a round."""
+
+    def erase(cell: Trained) -> Rounds:
+        listening = Listening(cell.federation)
+        engine = cell.federation.engine
+        server = Server(
+            engine=listening,
+            global_state=cell.original,
+            leaver=LEAVER,
+            retained=RETAINED,
+            fresh_state=lambda: engine.initial_state("fresh"),
+            fresh_model=lambda: engine.fresh_model("template"),
+            weight=engine.own[LEAVER].weight,
+        )
+        chosen = create(name, settings)[1]
+        start = chosen.start(server)
+        state, memory, number = start.state, start.memory, 0
+        if exchange:
+            yield state
+        while True:
+            number += 1
+            after = chosen.recover(server, state, memory, number)
+            kept = after.state
+            if removal and number == 1:
+                kept = without_unused(cell, state, kept, listening.heard)
+            state, memory = kept, after.memory
+            yield state
+
+    return erase
+
+
+def without_unused(
+    cell: Trained, start: State, state: State, updates: Sequence[Update]
+) -> State:
+    """Return `state` without what a round from `start` does not use."""
+    engine = cell.federation.engine
+    classes = 1 + int(cell.federation.test.y.max())
+    weights = find_layers(engine.fresh_model("template"), classes).weights
+    return remove_unused_weights(
+        state, start, [u.state for u in updates], trainable=state.keys(), weights=weights
+    ).state
+
+
+def rounds(cell: Trained, state: State, *, removals: int = 0) -> Rounds:
+    """Post-train; in the first `removals` rounds, remove unused weights."""
+    number = 0
+    while True:
+        number += 1
+        updates = retained_round(cell, state, POST_TRAINING, number)
+        after: State = aggregate(updates)
+        if number <= removals:
+            after = without_unused(cell, state, after, updates)
+        state = after
+        yield state
+
+
+def retained_round(cell: Trained, state: State, phase: str, number: int) -> tuple[Update, ...]:
+    """Return the retained clients' updates of a round from `state`."""
+    return cell.federation.engine.train_round(state, RETAINED, phase=phase, number=number).updates
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One round in which everybody trained from `start`: means and the leaver's own change."""
+
+    start: State
+    updates: tuple[Update, ...]  # of the retained clients
+    leaver: State  # its change
+
+    @property
+    def mean(self) -> State:
+        """The retained clients' mean."""
+        return aggregate(self.updates)
+
+
+def exchange(cell: Trained, start: State, number: int = 1) -> Exchange:
+    """Let everybody train a round from `start`."""
+    engine = cell.federation.engine
+    reply = engine.train_round(start, range(5), phase="exchange", number=number)
+    own = reply.updates[LEAVER].state
+    return Exchange(start, reply.updates[1:], states.difference(own, start))
+
+
+def bounded(made: Exchange, times: float) -> float:
+    """Return s = min(times, times · typical length / |Δ|)."""
+    typical = sum(
+        states.norm(states.difference(u.state, made.start)) for u in made.updates
+    ) / len(made.updates)
+    return min(times, times * typical / states.norm(made.leaver))
+
+
+def take_back(
+    cell: Trained, *, times: float = 2, exchanges: int = 1, removals: int = 1
+) -> Rounds:
+    """The retained mean minus s times the leaver's change, then post-training."""
+    state = cell.original
+    for number in range(1, exchanges + 1):
+        made = exchange(cell, state, number)
+        state = states.shifted(made.mean, made.leaver, -bounded(made, times))
+        yield state
+    yield from rounds(cell, state, removals=removals)
+
+
+def shrink(cell: Trained, *, keep: float | str, removals: int = 1) -> Rounds:
+    """Start from fresh weights, moved towards the retained clients' mean, and post-train."""
+    engine = cell.federation.engine
+    own = engine.own[LEAVER]
+    part = 1 - own.weight if isinstance(keep, str) else keep
+    others = states.reference(cell.original, own.state, weight=own.weight)
+    fresh = engine.initial_state("fresh")
+    start = states.shifted(fresh, states.difference(others, fresh), part)
+    yield start
+    yield from rounds(cell, start, removals=removals)
+
+
+def from_global(cell: Trained, *, keep: float = 1.0, removals: int = 1) -> Rounds:
+    """Move the global model towards fresh weights, and post-train; the leaver is not asked."""
+    fresh = cell.federation.engine.initial_state("fresh")
+    start = states.shifted(fresh, states.difference(cell.original, fresh), keep)
+    return rounds(cell, start, removals=removals)
+
+
+def retraining(cell: Trained, *, faster: float = 1.0) -> Rounds:
+    """Retrain for as few rounds as the others have: exact, but not finished."""
+    old = cell.federation.engine
+    used = cell.federation.source.training
+    training = LocalTraining(
+        learning_rate=faster * used.learning_rate,
+        momentum=used.momentum,
+        batch_size=used.batch_size,
+    )
+    engine = Simulator(
+        old.clients, lambda: old.fresh_model("template"), training=training,
+        seed=cell.cell.seed, executor="cpu",
+    )  # fmt: skip
+    state: State = old.initial_state("fresh")
+    for number in range(1, 100):
+        state = aggregate(
+            engine.train_round(state, RETAINED, phase="short", number=number).updates
+        )
+        yield state
+
+
+ERASURES: Mapping[str, Erasure] = {
+    "fine-tune": partial(from_global, removals=0),
+    "removal alone": from_global,
+    "second choice": method("second-choice", removal=False, exchange=True),
+    "second choice, removal": method("second-choice", removal=True, exchange=True),
+    "weight negation": method("weight-negation", removal=False, exchange=False),
+    "weight negation, removal": method("weight-negation", removal=True, exchange=False),
+    "negated update, removal": method("negated-update", removal=True, exchange=True),
+    "take back": take_back,
+    "take back twice": partial(take_back, exchanges=2),
+    "take back, removal always": partial(take_back, removals=9),
+    "removal always": partial(from_global, removals=9),
+    "shrink 1/2": partial(from_global, keep=0.5, removals=0),
+    "shrink 1/2, removal": partial(from_global, keep=0.5),
+    "short retraining": retraining,
+    "short retraining, 2x": partial(retraining, faster=2.0),
+}

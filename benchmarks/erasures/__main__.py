@@ -27,7 +27,9 @@ ROUNDS = 5
 FOLDER = Path("runs/erasures")
 
 
-def lines(cell: Cell, wanted: Sequence[str], folder: Path, rounds: int) -> Iterator[dict[str, object]]:
+def lines(
+    cell: Cell, wanted: Sequence[str], folder: Path, rounds: int
+) -> Iterator[dict[str, object]]:
     """Yield the scores of a cell's models and erasures."""
     here = trained(cell, folder / "models")
     made = here.federation
@@ -58,7 +60,9 @@ def load(file: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def run(wanted: Sequence[str], every: Sequence[Cell], folder: Path, rounds: int = ROUNDS) -> list[dict[str, object]]:
+def run(
+    wanted: Sequence[str], every: Sequence[Cell], folder: Path, rounds: int = ROUNDS
+) -> list[dict[str, object]]:
     """Measure what is missing; return all lines of the cells."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"scores-{rounds}.jsonl"
@@ -85,9 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--folder", type=Path, default=FOLDER)
     asked = parser.parse_args(argv)
-    every = list(
-        cells(asked.data, asked.networks, asked.scenarios, asked.shares, asked.seeds)
-    )
+    every = list(cells(asked.data, asked.networks, asked.scenarios, asked.shares, asked.seeds))
     found = run([*MODELS, *asked.only], every, asked.folder, asked.rounds)
     print(table(found))
 

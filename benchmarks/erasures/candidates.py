@@ -18,6 +18,7 @@ from secede.federation.simulator import Simulator
 from secede.state import State
 from secede.unlearning.method import POST_TRAINING, Server
 from secede.unlearning.registry import create
+from secede.verification import evaluate
 
 Rounds = Iterator[State]
 Erasure = Callable[[Trained], Rounds]
@@ -55,9 +56,7 @@ def method(name: str, *, removal: bool, exchange: bool, **settings: object) -> E
     return erase
 
 
-def without_unused(
-    cell: Trained, start: State, state: State, updates: Sequence[Update]
-) -> State:
+def without_unused(cell: Trained, start: State, state: State, updates: Sequence[Update]) -> State:
     """Return `state` without what a round from `start` does not use."""
     engine = cell.federation.engine
     classes = 1 + int(cell.federation.test.y.max())
@@ -92,6 +91,7 @@ class Exchange:
     start: State
     updates: tuple[Update, ...]  # of the retained clients
     leaver: State  # its change
+    leaver_samples: int
 
     @property
     def mean(self) -> State:
@@ -103,28 +103,70 @@ def exchange(cell: Trained, start: State, number: int = 1) -> Exchange:
     """Let everybody train a round from `start`."""
     engine = cell.federation.engine
     reply = engine.train_round(start, range(5), phase="exchange", number=number)
-    own = reply.updates[LEAVER].state
-    return Exchange(start, reply.updates[1:], states.difference(own, start))
+    own = reply.updates[LEAVER]
+    return Exchange(start, reply.updates[1:], states.difference(own.state, start), own.samples)
 
 
 def bounded(made: Exchange, times: float) -> float:
     """Return s = min(times, times · typical length / |Δ|)."""
-    typical = sum(
-        states.norm(states.difference(u.state, made.start)) for u in made.updates
-    ) / len(made.updates)
+    return min(times, times * typical_length(made) / states.norm(made.leaver))
+
+
+def bounded_by_size(made: Exchange, times: float) -> float:
+    """Return s, bounded by the length that a retained client of the leaver's size would have."""
+    sizes = [u.samples for u in made.updates]
+    typical = typical_length(made) * made.leaver_samples * len(sizes) / sum(sizes)
     return min(times, times * typical / states.norm(made.leaver))
 
 
+def contributed(made: Exchange, times: float) -> float:
+    """Return `times` the leaver's share: what it adds to a mean of all, taken back so often."""
+    total = made.leaver_samples + sum(u.samples for u in made.updates)
+    return times * made.leaver_samples / total
+
+
+def typical_length(made: Exchange) -> float:
+    """Return the mean length of the retained clients' changes."""
+    changes = [states.difference(u.state, made.start) for u in made.updates]
+    return sum(map(states.norm, changes)) / len(changes)
+
+
 def take_back(
-    cell: Trained, *, times: float = 2, exchanges: int = 1, removals: int = 1
+    cell: Trained,
+    *,
+    times: float = 2,
+    exchanges: int = 1,
+    removals: int = 1,
+    bound: Callable[[Exchange, float], float] = bounded,
 ) -> Rounds:
     """The retained mean minus s times the leaver's change, then post-training."""
     state = cell.original
     for number in range(1, exchanges + 1):
         made = exchange(cell, state, number)
-        state = states.shifted(made.mean, made.leaver, -bounded(made, times))
+        state = states.shifted(made.mean, made.leaver, -bound(made, times))
         yield state
     yield from rounds(cell, state, removals=removals)
+
+
+def searched(cell: Trained, *, points: float = 0.01, removals: int = 1) -> Rounds:
+    """Take back as often as the retained clients' right answers stay within some points."""
+    made = exchange(cell, cell.original)
+    mean, scale = made.mean, 0.5
+    least = right(cell, mean) - points
+    while scale < 64 and right(cell, states.shifted(mean, made.leaver, -2 * scale)) >= least:
+        scale *= 2
+    state = states.shifted(mean, made.leaver, -scale)
+    yield state
+    yield from rounds(cell, state, removals=removals)
+
+
+def right(cell: Trained, state: State) -> float:
+    """Return the retained clients' share of right answers."""
+    engine = cell.federation.engine
+    model, clients = engine.model(state), [engine.clients[i] for i in RETAINED]
+    found = [evaluate(model, samples) for samples in clients]
+    hits = sum(int((each.predictions == each.labels).sum()) for each in found)
+    return hits / sum(map(len, clients))
 
 
 def shrink(cell: Trained, *, keep: float | str, removals: int = 1) -> Rounds:
@@ -161,9 +203,7 @@ def retraining(cell: Trained, *, faster: float = 1.0) -> Rounds:
     )  # fmt: skip
     state: State = old.initial_state("fresh")
     for number in range(1, 100):
-        state = aggregate(
-            engine.train_round(state, RETAINED, phase="short", number=number).updates
-        )
+        state = aggregate(engine.train_round(state, RETAINED, phase="short", number=number).updates)
         yield state
 
 
@@ -178,6 +218,19 @@ ERASURES: Mapping[str, Erasure] = {
     "take back": take_back,
     "take back twice": partial(take_back, exchanges=2),
     "take back, removal always": partial(take_back, removals=9),
+    "take back thrice": partial(take_back, exchanges=3),
+    "take back 1x, twice": partial(take_back, times=1, exchanges=2),
+    "take back 1x, thrice": partial(take_back, times=1, exchanges=3),
+    "take back 2, unbounded": partial(take_back, bound=lambda made, times: times),
+    "take back 4": partial(take_back, times=4),
+    "take back by size": partial(take_back, bound=bounded_by_size),
+    "take back by size, 4": partial(take_back, times=4, bound=bounded_by_size),
+    "take back, searched": searched,
+    "share x5": partial(take_back, times=5, bound=contributed),
+    "share x10": partial(take_back, times=10, bound=contributed),
+    "share x15": partial(take_back, times=15, bound=contributed),
+    "share x20": partial(take_back, times=20, bound=contributed),
+    "share x5 twice": partial(take_back, times=5, bound=contributed, exchanges=2),
     "removal always": partial(from_global, removals=9),
     "shrink 1/2": partial(from_global, keep=0.5, removals=0),
     "shrink 1/2, removal": partial(from_global, keep=0.5),

@@ -105,9 +105,7 @@ def federation(cell: Cell) -> Federation:
     clients[LEAVER] = planted.samples
     build = partial(_build, cell.network, dataset.shape, len(dataset.classes))
     return Federation(
-        engine=Simulator(
-            clients, build, training=source.training, seed=cell.seed, executor="cpu"
-        ),
+        engine=Simulator(clients, build, training=source.training, seed=cell.seed, executor="cpu"),
         source=source,
         test=dataset.test,
         probe=scenario.probe(dataset.test),

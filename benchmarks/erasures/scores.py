@@ -41,9 +41,7 @@ def measure(made: Federation, state: State, reference: Losses | None) -> tuple[S
     losses = Losses(own.losses, held_out.losses)
     auc = 0.5
     if reference is not None:
-        auc = area(
-            reference.members - losses.members, reference.nonmembers - losses.nonmembers
-        )
+        auc = area(reference.members - losses.members, reference.nonmembers - losses.nonmembers)
     p_value = None if made.canaries is None else read(model, made.canaries).reading().p_value
     return (
         Scores(

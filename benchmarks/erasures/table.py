@@ -44,7 +44,9 @@ class Compared:
         """Take the lines of the same seeds in the same order."""
         self.clean, self.probe = _mean(own, "clean"), _mean(own, "probe")
         self.clean_change = self.clean - _mean(true, "clean")
-        self.off = fmean(abs(_n(a, "probe") - _n(b, "probe")) for a, b in zip(own, true, strict=True))
+        self.off = fmean(
+            abs(_n(a, "probe") - _n(b, "probe")) for a, b in zip(own, true, strict=True)
+        )
         self.off_null = fmean(
             abs(_n(a, "probe") - _n(b, "probe")) for a, b in zip(null, true, strict=True)
         )

@@ -228,6 +228,8 @@ ERASURES: Mapping[str, Erasure] = {
     "take back, searched": searched,
     "share x5": partial(take_back, times=5, bound=contributed),
     "share x10": partial(take_back, times=10, bound=contributed),
+    "share x7": partial(take_back, times=7, bound=contributed),
+    "negated x10, removal": method("negated-update", removal=True, exchange=True, scale=10.0),
     "share x15": partial(take_back, times=15, bound=contributed),
     "share x20": partial(take_back, times=20, bound=contributed),
     "share x5 twice": partial(take_back, times=5, bound=contributed, exchanges=2),

@@ -41,9 +41,12 @@ class Source:
     rounds: int = 10
 
 
+_PLAIN = LocalTraining(learning_rate=0.02, batch_size=32)
 SOURCES = {
-    "mnist-10k": Source(samples=7500, training=LocalTraining(learning_rate=0.02, batch_size=32)),
-    "letters": Source(samples=6000, training=LocalTraining(learning_rate=0.02, batch_size=32)),
+    "mnist-10k/20": Source(samples=7500, training=_PLAIN, rounds=20),
+    "mnist-10k/5": Source(samples=7500, training=_PLAIN, rounds=5),
+    "mnist-10k": Source(samples=7500, training=_PLAIN),
+    "letters": Source(samples=6000, training=_PLAIN),
     "digits": Source(samples=1400, training=LocalTraining(learning_rate=0.05, batch_size=16)),
 }
 
@@ -61,7 +64,7 @@ class Cell:
     @property
     def name(self) -> str:
         """The cell's name as a file is called."""
-        return "-".join(str(value) for value in asdict(self).values())
+        return "-".join(str(value) for value in asdict(self).values()).replace("/", "-")
 
 
 def cells(
@@ -160,6 +163,7 @@ def _nonmembers(scenario: Scenario, test: Samples, own: Samples, seed: int) -> S
 @lru_cache(maxsize=1)
 def dataset_of(name: str) -> Dataset:
     """Return a data set: ten letters of emnist47, scikit-learn's digits, or a named one."""
+    name = name.partition("/")[0]
     if name == "letters":
         return _letters()
     return _digits() if name == "digits" else catalog.load(name)

@@ -158,6 +158,13 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 needs=Needs(leaver_online=True),
             ),
             Entry(
+                name="take-back",
+                runs_at="everyone",
+                summary="train one round in which the leaver's update counts minus ten times",
+                source="ours; descends from PUF",
+                needs=Needs(leaver_online=True),
+            ),
+            Entry(
                 name="orthogonal-descent",
                 runs_at="everyone",
                 summary="unlearn orthogonally to the others' gradients, then hold post-training",

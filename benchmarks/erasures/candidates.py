@@ -218,6 +218,8 @@ ERASURES: Mapping[str, Erasure] = {
     "take-back": method("take-back", removal=False, exchange=True),
     "take-back, removal": method("take-back", removal=True, exchange=True),
     "take-back 20, removal": method("take-back", removal=True, exchange=True, times=20.0),
+    "take-back 5, removal": method("take-back", removal=True, exchange=True, times=5.0),
+    "take-back 40, removal": method("take-back", removal=True, exchange=True, times=40.0),
     "bounded take-back": take_back,
     "bounded take-back, twice": partial(take_back, exchanges=2),
     "bounded take-back, removal always": partial(take_back, removals=9),

@@ -44,6 +44,7 @@ class Source:
 _PLAIN = LocalTraining(learning_rate=0.02, batch_size=32)
 SOURCES = {
     "mnist-10k/20": Source(samples=7500, training=_PLAIN, rounds=20),
+    "mnist-10k/40": Source(samples=7500, training=_PLAIN, rounds=40),
     "mnist-10k/5": Source(samples=7500, training=_PLAIN, rounds=5),
     "mnist-10k": Source(samples=7500, training=_PLAIN),
     "letters": Source(samples=6000, training=_PLAIN),

@@ -1,84 +1,30 @@
-"""Compare erasures with retraining: one JSON line for each cell and method, then the table.
+"""Compare erasures with retraining, after as many rounds: a record, and the table of all cells.
 
-What is in the file already is not measured again; trained models are kept beside it.
+What is in the record already is not measured again; trained models are kept beside it.
 
-    python -m benchmarks.erasures --seeds 0 1 2 --only "take back" "second choice, removal"
+    python -m benchmarks.erasures --networks mlp --seeds 0 1 2
+    python -m benchmarks.erasures --data digits --seeds 100 --only "take-back, removal"
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from benchmarks.erasures.candidates import ERASURES
-from benchmarks.erasures.cells import SCENARIOS, SHARES, SOURCES, Cell, cells
-from benchmarks.erasures.models import Trained, trained
-from benchmarks.erasures.scores import measure
-from benchmarks.erasures.table import MODELS, table
+from benchmarks.erasures.cells import SCENARIOS, SHARES, SOURCES, cells
+from benchmarks.erasures.records import run
+from benchmarks.erasures.table import MODELS, summary, table
 
-ROUNDS = 5
+ROUNDS = 5  # the exchange included
 FOLDER = Path("runs/erasures")
 
 
-def lines(
-    cell: Cell, wanted: Sequence[str], folder: Path, rounds: int
-) -> Iterator[dict[str, object]]:
-    """Yield the scores of a cell's models and erasures."""
-    here = trained(cell, folder / "models")
-    made = here.federation
-    _, retrained = measure(made, here.retrained, None)
-    _, again = measure(made, here.again, None)
-    for name in wanted:
-        started = time.perf_counter()
-        state = _state(here, name, rounds)
-        scores, _ = measure(made, state, retrained if name == "again" else again)
-        seconds = round(time.perf_counter() - started, 2)
-        yield {**asdict(cell), "method": name, **asdict(scores), "seconds": seconds}
-
-
-def _state(here: Trained, name: str, rounds: int) -> dict[str, torch.Tensor]:
-    if name in MODELS:
-        return dict(getattr(here, name))
-    return dict(next(islice(ERASURES[name](here), rounds - 1, None)))
-
-
-def _key(line: dict[str, object]) -> tuple[object, ...]:
-    return tuple(line[name] for name in ("data", "network", "scenario", "share", "seed", "method"))
-
-
-def load(file: Path) -> list[dict[str, object]]:
-    """Return the lines of a file; none if it is not there."""
-    if not file.is_file():
-        return []
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
-def run(
-    wanted: Sequence[str], every: Sequence[Cell], folder: Path, rounds: int = ROUNDS
-) -> list[dict[str, object]]:
-    """Measure what is missing; return all lines of the cells."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"scores-{rounds}.jsonl"
-    done = {_key(line): line for line in load(file)}
-    for cell in every:
-        missing = [n for n in wanted if (*asdict(cell).values(), n) not in done]
-        for line in lines(cell, missing, folder, rounds) if missing else ():
-            done[_key(line)] = line
-            with file.open("a") as opened:
-                opened.write(json.dumps(line) + "\n")
-    chosen = {(*asdict(cell).values(), name) for cell in every for name in wanted}
-    return [line for key, line in done.items() if key in chosen]
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure and print the table."""
+    """Measure what is missing and print both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", nargs="+", default=["mnist-10k"], choices=SOURCES)
     parser.add_argument("--networks", nargs="+", default=["small-cnn"])
@@ -90,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     asked = parser.parse_args(argv)
     every = list(cells(asked.data, asked.networks, asked.scenarios, asked.shares, asked.seeds))
-    found = run([*MODELS, *asked.only], every, asked.folder, asked.rounds)
-    print(table(found))
+    lines = run([*MODELS, *asked.only], every, asked.folder, asked.rounds)
+    print(summary(lines), table(lines), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -112,13 +112,6 @@ def bounded(made: Exchange, times: float) -> float:
     return min(times, times * typical_length(made) / states.norm(made.leaver))
 
 
-def bounded_by_size(made: Exchange, times: float) -> float:
-    """Return s, bounded by the length that a retained client of the leaver's size would have."""
-    sizes = [u.samples for u in made.updates]
-    typical = typical_length(made) * made.leaver_samples * len(sizes) / sum(sizes)
-    return min(times, times * typical / states.norm(made.leaver))
-
-
 def contributed(made: Exchange, times: float) -> float:
     """Return `times` the leaver's share: what it adds to a mean of all, taken back so often."""
     total = made.leaver_samples + sum(u.samples for u in made.updates)
@@ -223,15 +216,7 @@ ERASURES: Mapping[str, Erasure] = {
     "bounded take-back": take_back,
     "bounded take-back, twice": partial(take_back, exchanges=2),
     "bounded take-back, removal always": partial(take_back, removals=9),
-    "bounded take-back, thrice": partial(take_back, exchanges=3),
-    "bounded by 1, twice": partial(take_back, times=1, exchanges=2),
-    "bounded by 1, thrice": partial(take_back, times=1, exchanges=3),
-    "two updates": partial(take_back, bound=lambda made, times: times),
-    "bounded by 4": partial(take_back, times=4),
-    "bounded by size": partial(take_back, bound=bounded_by_size),
-    "bounded by size, 4": partial(take_back, times=4, bound=bounded_by_size),
     "searched": searched,
-    "share times 5": partial(take_back, times=5, bound=contributed),
     "share times 10": partial(take_back, times=10, bound=contributed),
     "share times 7": partial(take_back, times=7, bound=contributed),
     "negated update x10, removal": method(
@@ -239,7 +224,6 @@ ERASURES: Mapping[str, Erasure] = {
     ),
     "share times 15": partial(take_back, times=15, bound=contributed),
     "share times 20": partial(take_back, times=20, bound=contributed),
-    "share times 5, twice": partial(take_back, times=5, bound=contributed, exchanges=2),
     "removal always": partial(from_global, removals=9),
     "shrink 1/2": partial(from_global, keep=0.5, removals=0),
     "shrink 1/2, removal": partial(from_global, keep=0.5),

@@ -1,95 +1,171 @@
-"""The table: means over seeds, each score beside its null, and which conditions hold."""
+"""The tables: means over seeds, each score beside its null, and which conditions do not hold.
+
+The null of a score is what another retraining has in place of the erased model.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
-MODELS = ("original", "retrained", "again")
 Line = Mapping[str, object]
-LEVEL, LOWEST, HIGHEST, TIMES, POINTS = 0.01, 0.8, 1.25, 2.0, 0.01
+Key = tuple[object, ...]
+BySeed = Mapping[object, Line]
+
+MODELS = ("original", "retrained", "again")
+LEVEL = 0.01  # below which canaries are seen
+LOWEST, HIGHEST = 0.8, 1.25  # loss on the leaver's samples, as a part of retraining's
+TIMES = 2.0  # as far off as another retraining, at most, on the probe and in membership
+POINTS = 0.01  # of clean accuracy that may be lost
+CONDITIONS = ("canaries", "loss", "probe", "clean", "AUC")
 
 
-def table(lines: Iterable[Line]) -> str:
-    """Return the Markdown table of all lines."""
-    groups: dict[tuple[object, ...], dict[str, dict[object, Line]]] = {}
-    for line in lines:
-        key = tuple(line[name] for name in ("data", "network", "scenario", "share"))
-        groups.setdefault(key, {}).setdefault(str(line["method"]), {})[line["seed"]] = line
-    rows = [
-        "| data | network | scenario | p | model | clean | probe (off by; null) | "
-        "loss: ratio (null) | AUC (null) | canaries seen | fails |",
-        "|---|---|---|--:|---|--:|--:|--:|--:|--:|---|",
-    ]
-    for key in sorted(groups, key=str):
-        rows += _rows(key, groups[key])
-    return "\n".join(rows)
-
-
-def _rows(key: tuple[object, ...], methods: dict[str, dict[object, Line]]) -> list[str]:
-    if not {"retrained", "again"} <= methods.keys():
-        return []
-    found = []
-    for name, by_seed in methods.items():
-        judged = compare(by_seed, methods["retrained"], methods["again"])
-        cells = [*map(str, key), name, *judged.cells(), ", ".join(judged.failed()) or "-"]
-        found.append("| " + " | ".join(cells) + " |")
-    return found
-
-
+@dataclass(frozen=True, kw_only=True)
 class Compared:
     """A method's means in one cell beside retraining's and the null's."""
 
-    def __init__(self, own: Sequence[Line], true: Sequence[Line], null: Sequence[Line]) -> None:
-        """Take the lines of the same seeds in the same order."""
-        self.clean, self.probe = _mean(own, "clean"), _mean(own, "probe")
-        self.clean_change = self.clean - _mean(true, "clean")
-        self.off = fmean(
-            abs(_n(a, "probe") - _n(b, "probe")) for a, b in zip(own, true, strict=True)
+    clean: float
+    clean_change: float
+    probe: float
+    off: float  # mean distance of the probe from retraining's, seed by seed
+    off_null: float
+    ratio: float  # of the loss on the leaver's samples to retraining's
+    ratio_null: float
+    auc: float
+    auc_off: float  # mean distance from one half
+    auc_off_null: float  # of the null, over all scenarios with this share
+    seen: int  # seeds in which the canaries are seen
+    read: int  # seeds in which there are any
+
+    @property
+    def failed(self) -> list[str]:
+        """The conditions that do not hold."""
+        fails = (
+            self.seen > 0,
+            not LOWEST <= self.ratio <= HIGHEST,
+            self.off > TIMES * self.off_null,
+            self.clean_change < -POINTS,
+            self.auc_off > TIMES * self.auc_off_null,
         )
-        self.off_null = fmean(
-            abs(_n(a, "probe") - _n(b, "probe")) for a, b in zip(null, true, strict=True)
-        )
-        self.ratio = _mean(own, "loss") / _mean(true, "loss")
-        self.ratio_null = _mean(null, "loss") / _mean(true, "loss")
-        self.auc, self.auc_null = _mean(own, "auc"), _mean(null, "auc")
-        p_values = [_n(line, "canary_p") for line in own if line["canary_p"] is not None]
-        self.seen, self.read = sum(p < LEVEL for p in p_values), len(p_values)
+        return [name for name, fail in zip(CONDITIONS, fails, strict=True) if fail]
 
     def cells(self) -> list[str]:
         """Return the numbers as the table shows them."""
         return [
             f"{100 * self.clean:.1f} ({100 * self.clean_change:+.1f})",
-            f"{100 * self.probe:.1f} ({100 * self.off:.1f}; {100 * self.off_null:.1f})",
+            f"{100 * self.probe:.1f}",
+            f"{100 * self.off:.1f} ({100 * self.off_null:.1f})",
             f"{self.ratio:.2f} ({self.ratio_null:.2f})",
-            f"{self.auc:.3f} ({self.auc_null:.3f})",
-            f"{self.seen} of {self.read}" if self.read else "none planted",
+            f"{self.auc:.3f} (±{self.auc_off_null:.3f})",
+            f"{self.seen} of {self.read}" if self.read else "none",
+            ", ".join(self.failed) or "–",
         ]
-
-    def failed(self) -> list[str]:
-        """Return the conditions that do not hold."""
-        conditions = {
-            "canaries": self.seen > 0,
-            "loss": not LOWEST <= self.ratio <= HIGHEST,
-            "probe": self.off > TIMES * self.off_null,
-            "clean": self.clean_change < -POINTS,
-        }
-        return [name for name, fails in conditions.items() if fails]
 
 
 def compare(
-    own: Mapping[object, Line], retrained: Mapping[object, Line], again: Mapping[object, Line]
+    own: BySeed, retrained: BySeed, again: BySeed, *, auc_off_null: float | None = None
 ) -> Compared:
-    """Compare a method with retraining over the seeds that all have."""
+    """Compare a method with retraining over the seeds that all have.
+
+    Without `auc_off_null` the null of membership is that of these seeds alone, a noisy one.
+    """
     seeds = sorted(own.keys() & retrained.keys() & again.keys(), key=str)
-    return Compared(*([lines[seed] for seed in seeds] for lines in (own, retrained, again)))
+    mine, true, null = ([lines[seed] for seed in seeds] for lines in (own, retrained, again))
+    p_values = [_number(line, "canary_p") for line in mine if line["canary_p"] is not None]
+    return Compared(
+        clean=_mean(mine, "clean"),
+        clean_change=_mean(mine, "clean") - _mean(true, "clean"),
+        probe=_mean(mine, "probe"),
+        off=_apart(mine, true),
+        off_null=_apart(null, true),
+        ratio=_mean(mine, "loss") / _mean(true, "loss"),
+        ratio_null=_mean(null, "loss") / _mean(true, "loss"),
+        auc=_mean(mine, "auc"),
+        auc_off=_auc_off(mine),
+        auc_off_null=_auc_off(null) if auc_off_null is None else auc_off_null,
+        seen=sum(p < LEVEL for p in p_values),
+        read=len(p_values),
+    )
 
 
-def _n(line: Line, name: str) -> float:
-    value = line[name]
-    assert isinstance(value, float | int)
-    return float(value)
+def compared(lines: Iterable[Line]) -> dict[Key, dict[str, Compared]]:
+    """Return each cell's methods, compared; cells without retraining's lines are left out."""
+    groups: dict[Key, dict[str, dict[object, Line]]] = {}
+    nulls: dict[Key, list[Line]] = {}
+    for line in lines:
+        key = tuple(line[name] for name in ("data", "network", "scenario", "share"))
+        groups.setdefault(key, {}).setdefault(str(line["method"]), {})[line["seed"]] = line
+        if line["method"] == "again":
+            nulls.setdefault(_without_scenario(key), []).append(line)
+    return {
+        key: {
+            name: compare(
+                own,
+                found["retrained"],
+                found["again"],
+                auc_off_null=_auc_off(nulls[_without_scenario(key)]),
+            )
+            for name, own in found.items()
+        }
+        for key, found in sorted(groups.items(), key=lambda item: str(item[0]))
+        if {"retrained", "again"} <= found.keys()
+    }
+
+
+def _without_scenario(key: Key) -> Key:
+    return *key[:2], key[3]
+
+
+def _auc_off(lines: Sequence[Line]) -> float:
+    return fmean(abs(_number(line, "auc") - 0.5) for line in lines)
+
+
+def table(lines: Iterable[Line]) -> str:
+    """Return the Markdown table of all cells."""
+    rows = [
+        "| data | network | scenario | p | model | clean (change) | probe | off by (null) | "
+        "loss ratio (null) | AUC (null) | canaries seen | fails |",
+        "|---|---|---|--:|---|--:|--:|--:|--:|--:|--:|---|",
+    ]
+    for key, methods in compared(lines).items():
+        for name, judged in methods.items():
+            rows.append(f"| {' | '.join([*map(str, key), name, *judged.cells()])} |")
+    return "\n".join(rows)
+
+
+def summary(lines: Iterable[Line]) -> str:
+    """Return the Markdown table of how many cells pass, and how many fail by what."""
+    passed, total, fails = Counter[Key](), Counter[Key](), Counter[Key]()
+    for (data, network, *_), methods in compared(lines).items():
+        for name, judged in methods.items():
+            key = (data, network, name)
+            total[key] += 1
+            passed[key] += not judged.failed
+            fails.update((*key, condition) for condition in judged.failed)
+    rows = [
+        f"| data | network | model | cells that pass | {' | '.join(CONDITIONS)} |",
+        f"|---|---|---|--:|{'--:|' * len(CONDITIONS)}",
+    ]
+    for key, count in total.items():
+        shown = [*map(str, key), f"{passed[key]} of {count}"]
+        shown += [str(fails[(*key, condition)]) for condition in CONDITIONS]
+        rows.append(f"| {' | '.join(shown)} |")
+    return "\n".join(rows)
+
+
+def _apart(lines: Sequence[Line], others: Sequence[Line]) -> float:
+    pairs = zip(lines, others, strict=True)
+    return fmean(abs(_number(a, "probe") - _number(b, "probe")) for a, b in pairs)
 
 
 def _mean(lines: Sequence[Line], name: str) -> float:
-    return fmean(_n(line, name) for line in lines)
+    return fmean(_number(line, name) for line in lines)
+
+
+def _number(line: Line, name: str) -> float:
+    value = line[name]
+    if not isinstance(value, float | int):
+        raise TypeError(f"{name} is {value!r}, expected a number")
+    return float(value)

@@ -118,6 +118,20 @@ def contributed(made: Exchange, times: float) -> float:
     return times * made.leaver_samples / total
 
 
+def along(made: Exchange, times: float, *, travelled: float) -> float:
+    """Return s, so that as much is taken back as the leaver's share of the way travelled."""
+    return contributed(made, times) * travelled / states.norm(made.leaver)
+
+
+def take_back_way(cell: Trained, *, times: float, estimated: bool = False) -> Rounds:
+    """Take back `times` the leaver's share of the way from the first state to the last."""
+    fresh = cell.federation.engine.initial_state("fresh" if estimated else "training")
+    way = states.distance(cell.original, fresh)
+    if estimated:  # the first state is unknown, but was as long as any fresh one
+        way = max(0.0, states.norm(cell.original) ** 2 - states.norm(fresh) ** 2) ** 0.5
+    return take_back(cell, times=times, bound=partial(along, travelled=way))
+
+
 def typical_length(made: Exchange) -> float:
     """Return the mean length of the retained clients' changes."""
     changes = [states.difference(u.state, made.start) for u in made.updates]
@@ -210,13 +224,22 @@ ERASURES: Mapping[str, Erasure] = {
     "negated update, removal": method("negated-update", removal=True, exchange=True),
     "take-back": method("take-back", removal=False, exchange=True),
     "take-back, removal": method("take-back", removal=True, exchange=True),
-    "take-back 20, removal": method("take-back", removal=True, exchange=True, times=20.0),
-    "take-back 5, removal": method("take-back", removal=True, exchange=True, times=5.0),
-    "take-back 40, removal": method("take-back", removal=True, exchange=True, times=40.0),
+    "take-back 1.5, removal": method("take-back", removal=True, exchange=True, times=1.5),
+    "negated update x20, removal": method(
+        "negated-update", removal=True, exchange=True, scale=20.0
+    ),
+    "negated update x5, removal": method("negated-update", removal=True, exchange=True, scale=5.0),
+    "negated update x40, removal": method(
+        "negated-update", removal=True, exchange=True, scale=40.0
+    ),
     "bounded take-back": take_back,
     "bounded take-back, twice": partial(take_back, exchanges=2),
     "bounded take-back, removal always": partial(take_back, removals=9),
     "searched": searched,
+    "twice its way": partial(take_back_way, times=2.0),
+    "its way": partial(take_back_way, times=1.0),
+    "1.5 its way": partial(take_back_way, times=1.5),
+    "twice its way, estimated": partial(take_back_way, times=2.0, estimated=True),
     "share times 10": partial(take_back, times=10, bound=contributed),
     "share times 7": partial(take_back, times=7, bound=contributed),
     "negated update x10, removal": method(

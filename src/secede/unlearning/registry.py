@@ -160,7 +160,7 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
             Entry(
                 name="take-back",
                 runs_at="everyone",
-                summary="train one round in which the leaver's update counts minus ten times",
+                summary="train one round with a long step back along the leaver's update",
                 source="ours; descends from PUF",
                 needs=Needs(leaver_online=True),
             ),

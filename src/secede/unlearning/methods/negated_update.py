@@ -16,7 +16,7 @@ from functools import partial
 from secede.errors import ConfigError
 from secede.federation.engine import ClientSide
 from secede.unlearning.method import Method, Reply, Server, Start
-from secede.unlearning.steps import negate, negated_round
+from secede.unlearning.steps import negated_round, own_change
 
 _PHASE = "negated-update"  # names the batches of the round
 
@@ -45,4 +45,4 @@ class NegatedUpdate(Method):
                     "share in the mean; give scale"
                 )
             scale = 2 / side.own.weight
-        return negate(side, scale)
+        return own_change(side).negated(side, scale)

@@ -8,13 +8,17 @@ from torch import nn
 from harness import servers
 from secede.federation.engine import ClientSide
 from secede.unlearning.method import Reply
-from secede.unlearning.steps import negate, negated_round
+from secede.unlearning.steps import negated_round, own_change
 
 
 def normalised() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
     )
+
+
+def negate(side: ClientSide, scale: float) -> Reply:
+    return own_change(side).negated(side, scale)
 
 
 def test_the_leaver_keeps_the_global_models_statistics() -> None:

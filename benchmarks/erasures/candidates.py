@@ -224,7 +224,7 @@ ERASURES: Mapping[str, Erasure] = {
     "negated update, removal": method("negated-update", removal=True, exchange=True),
     "take-back": method("take-back", removal=False, exchange=True),
     "take-back, removal": method("take-back", removal=True, exchange=True),
-    "take-back 1.5, removal": method("take-back", removal=True, exchange=True, times=1.5),
+    "take-back 2, removal": method("take-back", removal=True, exchange=True, times=2.0),
     "negated update x20, removal": method(
         "negated-update", removal=True, exchange=True, scale=20.0
     ),

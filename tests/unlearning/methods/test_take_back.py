@@ -50,13 +50,13 @@ def test_one_round_matches_the_hand_sum() -> None:
     # At zero softmax is (1/2, 1/2). The leaver's update is (1/2, -1/2), of length 1/√2; twice a way
     # of √2 is 4 of them. The other's is (-1/2, 1/2). Weights 1/4 and 3/4:
     # 1/4 * (-4) * 1/2 + 3/4 * (-1/2) = -7/8.
-    start = TakeBack(way=math.sqrt(2)).start(pair())
+    start = TakeBack(times=2.0, way=math.sqrt(2)).start(pair())
     torch.testing.assert_close(start.state["weight"], torch.tensor([[-7 / 8], [7 / 8]]))
 
 
 def test_half_the_share_takes_half_as_much_back() -> None:
     # A share of 1/8: 1/8 * (-4) * 1/2 + 7/8 * (-1/2) = -11/16.
-    start = TakeBack(way=math.sqrt(2)).start(pair(others=7))
+    start = TakeBack(times=2.0, way=math.sqrt(2)).start(pair(others=7))
     torch.testing.assert_close(start.state["weight"], torch.tensor([[-11 / 16], [11 / 16]]))
 
 

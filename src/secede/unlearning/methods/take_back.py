@@ -28,7 +28,7 @@ _PHASE = "take-back"  # names the batches of the round
 class TakeBack(Method):
     """One round with a step of the leaver's, as long as `times` the model's way, backwards."""
 
-    times: float = 2.0
+    times: float = 1.5
     way: float | None = None  # distance from the federation's first state; None: see _way
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from statistics import fmean
 
 Line = Mapping[str, object]
 Key = tuple[object, ...]
-BySeed = Mapping[object, Line]
+BySeed = Mapping[int, Line]
 
 MODELS = ("original", "retrained", "again")
 LEVEL = 0.01  # below which canaries are seen
@@ -71,7 +71,7 @@ def compare(
 
     Without `auc_off_null` the null of membership is that of these seeds alone, a noisy one.
     """
-    seeds = sorted(own.keys() & retrained.keys() & again.keys(), key=str)
+    seeds = sorted(own.keys() & retrained.keys() & again.keys())
     mine, true, null = ([lines[seed] for seed in seeds] for lines in (own, retrained, again))
     p_values = [_number(line, "canary_p") for line in mine if line["canary_p"] is not None]
     return Compared(
@@ -92,11 +92,11 @@ def compare(
 
 def compared(lines: Iterable[Line]) -> dict[Key, dict[str, Compared]]:
     """Return each cell's methods, compared; cells without retraining's lines are left out."""
-    groups: dict[Key, dict[str, dict[object, Line]]] = {}
+    groups: dict[Key, dict[str, dict[int, Line]]] = {}
     nulls: dict[Key, list[Line]] = {}
     for line in lines:
         key = tuple(line[name] for name in ("data", "network", "scenario", "share"))
-        groups.setdefault(key, {}).setdefault(str(line["method"]), {})[line["seed"]] = line
+        groups.setdefault(key, {}).setdefault(str(line["method"]), {})[_seed(line)] = line
         if line["method"] == "again":
             nulls.setdefault(_without_scenario(key), []).append(line)
     return {
@@ -140,7 +140,7 @@ def summary(lines: Iterable[Line]) -> str:
     passed, total, fails = Counter[Key](), Counter[Key](), Counter[Key]()
     for (data, network, *_), methods in compared(lines).items():
         for name, judged in methods.items():
-            key = (data, network, name)
+            key: Key = (data, network, name)
             total[key] += 1
             passed[key] += not judged.failed
             fails.update((*key, condition) for condition in judged.failed)
@@ -153,6 +153,10 @@ def summary(lines: Iterable[Line]) -> str:
         shown += [str(fails[(*key, condition)]) for condition in CONDITIONS]
         rows.append(f"| {' | '.join(shown)} |")
     return "\n".join(rows)
+
+
+def _seed(line: Line) -> int:
+    return int(_number(line, "seed"))
 
 
 def _apart(lines: Sequence[Line], others: Sequence[Line]) -> float:

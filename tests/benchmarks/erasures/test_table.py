@@ -4,7 +4,13 @@ from benchmarks.erasures.table import Line, compare, compared, summary, table
 
 
 def line(method: str, seed: int = 0, **scores: float | None) -> Line:
-    values = {"probe": 0.4, "clean": 0.9, "loss": 2.0, "auc": 0.5, "canary_p": 0.5}
+    values: dict[str, object] = {
+        "probe": 0.4,
+        "clean": 0.9,
+        "loss": 2.0,
+        "auc": 0.5,
+        "canary_p": 0.5,
+    }
     cell = {"data": "digits", "network": "mlp", "scenario": "flipped", "share": 0.2, "seed": seed}
     return {**cell, "method": method, **values, **scores}
 
@@ -13,7 +19,7 @@ TRUE, NULL = {0: line("retrained")}, {0: line("again", probe=0.45, auc=0.49)}
 
 
 def failed(**scores: float | None) -> list[str]:
-    return compare({0: line("own", **scores)}, TRUE, NULL).failed
+    return compare({0: {**line("own"), **scores}}, TRUE, NULL).failed
 
 
 def test_retraining_fails_nothing() -> None:

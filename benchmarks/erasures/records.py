@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import lzma
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -35,10 +36,19 @@ def run(wanted: Sequence[str], every: Sequence[Cell], folder: Path, rounds: int)
 
 
 def load(file: Path) -> list[Line]:
-    """Return the lines of a file; none if it is not there."""
+    """Return the lines of a file, which may be packed as .xz; none if it is not there."""
     if not file.is_file():
         return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    content = file.read_bytes()
+    if file.suffix == ".xz":
+        content = lzma.decompress(content)
+    return [json.loads(line) for line in content.decode().splitlines()]
+
+
+def of_cells(lines: Iterable[Line], every: Sequence[Cell]) -> list[Line]:
+    """Return the lines of these cells."""
+    wanted = {tuple(asdict(cell).values()) for cell in every}
+    return [line for line in lines if _key(line)[:-1] in wanted]
 
 
 def _key(line: Line) -> tuple[object, ...]:

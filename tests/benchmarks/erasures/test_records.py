@@ -1,7 +1,10 @@
-"""Tests `erasures/records.py`, `erasures/models.py`, `erasures/candidates.py` of the benchmarks."""
+"""Tests the records of the comparison, its kept models and its candidates."""
 
 from __future__ import annotations
 
+import json
+import lzma
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,24 @@ def test_what_is_measured_already_is_not_measured_again(
     program.main([*asked, "--only", "fine-tune"])
     methods = [line["method"] for line in load(tmp_path / "scores-2.jsonl")]
     assert methods == ["original", "retrained", "again", "take-back, removal", "fine-tune"]
+
+
+def test_a_packed_record_prints_what_it_holds_of_the_cells_and_measures_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = {"probe": 0.4, "clean": 0.9, "loss": 2.0, "auc": 0.5, "canary_p": 0.5}
+    lines = [
+        {**asdict(CELL), "seed": seed, "method": name, **scores}
+        for seed in (0, 100)
+        for name in ("retrained", "again", f"own {seed}")
+    ]
+    file = tmp_path / "record.jsonl.xz"
+    file.write_bytes(lzma.compress("\n".join(map(json.dumps, lines)).encode()))
+    asked = ["--data", "digits", "--networks", "mlp", "--seeds", "100", "--record", str(file)]
+    program.main(asked)
+    printed = capsys.readouterr().out
+    assert "own 100" in printed
+    assert "own 0" not in printed
 
 
 @pytest.fixture(scope="module")

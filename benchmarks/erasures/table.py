@@ -5,9 +5,9 @@ The null of a score is what another retraining has in place of the erased model.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp, log
 from statistics import fmean
 
 Line = Mapping[str, object]
@@ -136,23 +136,38 @@ def table(lines: Iterable[Line]) -> str:
 
 
 def summary(lines: Iterable[Line]) -> str:
-    """Return the Markdown table of how many cells pass, and how many fail by what."""
-    passed, total, fails = Counter[Key](), Counter[Key](), Counter[Key]()
+    """Return the Markdown table of each method's means over cells, and of what it fails."""
+    groups: dict[Key, list[Compared]] = {}
     for (data, network, *_), methods in compared(lines).items():
         for name, judged in methods.items():
-            key: Key = (data, network, name)
-            total[key] += 1
-            passed[key] += not judged.failed
-            fails.update((*key, condition) for condition in judged.failed)
+            groups.setdefault((data, network, name), []).append(judged)
     rows = [
-        f"| data | network | model | cells that pass | {' | '.join(CONDITIONS)} |",
-        f"|---|---|---|--:|{'--:|' * len(CONDITIONS)}",
+        "| data | network | model | clean, change | probe off by (null) | loss off by a factor "
+        f"(null) | canaries seen | cells that pass | fail: {' | '.join(CONDITIONS)} |",
+        f"|---|---|---|{'--:|' * (5 + len(CONDITIONS))}",
     ]
-    for key, count in total.items():
-        shown = [*map(str, key), f"{passed[key]} of {count}"]
-        shown += [str(fails[(*key, condition)]) for condition in CONDITIONS]
-        rows.append(f"| {' | '.join(shown)} |")
+    for key, cells in groups.items():
+        rows.append(f"| {' | '.join([*map(str, key), *_summed(cells)])} |")
     return "\n".join(rows)
+
+
+def _summed(cells: Sequence[Compared]) -> list[str]:
+    off, off_null = (100 * fmean(c.off for c in cells), 100 * fmean(c.off_null for c in cells))
+    factor, factor_null = _factor(c.ratio for c in cells), _factor(c.ratio_null for c in cells)
+    passed = sum(not cell.failed for cell in cells)
+    return [
+        f"{100 * fmean(cell.clean_change for cell in cells):+.1f}",
+        f"{off:.1f} ({off_null:.1f})",
+        f"{factor:.2f} ({factor_null:.2f})",
+        f"{sum(cell.seen for cell in cells)} of {sum(cell.read for cell in cells)}",
+        f"{passed} of {len(cells)}",
+        *(str(sum(name in cell.failed for cell in cells)) for name in CONDITIONS),
+    ]
+
+
+def _factor(ratios: Iterable[float]) -> float:
+    """Return the typical factor between two losses, whichever is larger."""
+    return exp(fmean(abs(log(ratio)) for ratio in ratios))
 
 
 def _seed(line: Line) -> int:

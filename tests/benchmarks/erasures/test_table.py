@@ -67,4 +67,16 @@ def test_the_tables_have_a_row_for_each_model_and_leave_out_cells_without_a_null
     rows = table(lines).splitlines()
     assert len(rows) == 5
     assert rows[-1].endswith("| 0.50 (1.00) | 0.500 (±0.010) | 0 of 1 | loss |")
-    assert summary(lines).splitlines()[-1] == "| digits | mlp | own | 0 of 1 | 0 | 1 | 0 | 0 | 0 |"
+    assert summary(lines).splitlines()[-1] == (
+        "| digits | mlp | own | +0.0 | 0.0 (5.0) | 2.00 (1.00) | 0 of 1 | 0 of 1 "
+        "| 0 | 1 | 0 | 0 | 0 |"
+    )
+
+
+def test_losses_of_half_and_twice_retrainings_are_off_by_a_factor_of_two() -> None:
+    cells = [line(name, loss=loss) for name, loss in
+             (("retrained", 2.0), ("again", 2.0), ("own", 1.0))]  # fmt: skip
+    others = [{**each, "scenario": "clean"} for each in cells[:2]]
+    others.append({**line("own", loss=4.0), "scenario": "clean"})
+    row = summary([*cells, *others]).splitlines()[-1]
+    assert row.startswith("| digits | mlp | own | +0.0 | 0.0 (0.0) | 2.00 (1.00) | 0 of 2 |")

@@ -165,6 +165,13 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
                 needs=Needs(leaver_online=True),
             ),
             Entry(
+                name="take-back",
+                runs_at="everyone",
+                summary="train one round with a long step back along the leaver's update",
+                source="ours; descends from PUF",
+                needs=Needs(leaver_online=True),
+            ),
+            Entry(
                 name="orthogonal-descent",
                 runs_at="everyone",
                 summary="unlearn orthogonally to the others' gradients, then hold post-training",

@@ -138,7 +138,7 @@ class Participants:
 
 
 # Clients' replies to these are such as the model; others' replies have a form of their own.
-METHODS_WITH_MODEL_REPLIES = ("federaser", "rapid-retrain", "negated-update")
+METHODS_WITH_MODEL_REPLIES = ("federaser", "rapid-retrain", "negated-update", "take-back")
 T = TypeVar("T")
 
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from secede import state as states
 from secede.errors import ConfigError
-from secede.federation.engine import ClientSide, Update, aggregate
+from secede.federation.engine import ClientSide
 from secede.unlearning.method import Method, Reply, Server, Start
-from secede.unlearning.steps import Descent
+from secede.unlearning.steps import negated_round, own_change
 
 _PHASE = "negated-update"  # names the batches of the round
 
@@ -39,17 +38,11 @@ class NegatedUpdate(Method):
 
     def start(self, server: Server) -> Start:
         """Return the mean of the retained clients and the leaver's negated update."""
-        scale = 2.0 if self.mode == "special" and self.scale is None else self.scale
-        negated, cost = server.engine.ask(
-            server.leaver, partial(self._negate, scale), global_state=server.global_state
-        )
-        if self.mode == "special":
-            return Start(state=negated.state, cost=replace(cost, rounds=1))
-        reply = server.engine.train_round(
-            server.global_state, server.retained, phase=_PHASE, number=1
-        )
-        leaver_update = Update(server.leaver, negated.state, negated.samples)
-        return Start(state=aggregate((*reply.updates, leaver_update)), cost=cost + reply.cost)
+        if self.mode == "regular":
+            return negated_round(server, partial(self._negate, self.scale), phase=_PHASE)
+        task = partial(self._negate, 2.0 if self.scale is None else self.scale)
+        negated, cost = server.engine.ask(server.leaver, task, global_state=server.global_state)
+        return Start(state=negated.state, cost=replace(cost, rounds=1))
 
     @staticmethod
     def _negate(scale: float | None, side: ClientSide) -> Reply:
@@ -61,20 +54,4 @@ class NegatedUpdate(Method):
                     "share in the mean; give scale"
                 )
             scale = 2 / side.own.weight
-        training = side.training
-        descent = Descent(
-            side.fresh_model(0),
-            side.global_state,
-            learning_rate=training.learning_rate,
-            momentum=training.momentum,
-            clip=math.inf,
-        )
-        for epoch in range(1, training.epochs + 1):
-            for inputs, labels in side.batches(training.batch_size, epoch):
-                descent.step(inputs, labels, side.loss)
-        update = states.difference(descent.state(), side.global_state)
-        return Reply(
-            state=states.shifted(side.global_state, update, -scale),
-            gradient_samples=descent.gradient_samples,
-            samples=side.samples,
-        )
+        return own_change(side).negated(side, scale)

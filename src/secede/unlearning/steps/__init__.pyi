@@ -6,6 +6,9 @@ from .client_training import train_client as train_client
 from .leaver_metrics import Evaluation as Evaluation
 from .leaver_metrics import check_batch as check_batch
 from .leaver_metrics import evaluate as evaluate
+from .negated_round import OwnChange as OwnChange
+from .negated_round import negated_round as negated_round
+from .negated_round import own_change as own_change
 from .own_labels import LabelTargets as LabelTargets
 from .own_labels import Teacher as Teacher
 from .own_labels import of_label as of_label

@@ -155,7 +155,7 @@ def up(
     from secede.flower.deploy.project import Project
 
     project = Project.load(folder)
-    accounts = site_accounts.parse(site_account or (), project.sites)
+    accounts = site_accounts.parse(site_account or (), project.local_sites)
     supervisor.up(project, timeout=timeout, accounts=accounts)
     _print_status(folder, as_json=json)
 

@@ -51,6 +51,8 @@ def parse(texts: Iterable[str], sites: Sequence[str]) -> dict[str, str]:
     """Read ACCOUNT, for all sites, or SITE=ACCOUNT for each; return the account of each site."""
     shared, own = list[str](), dict[str, str]()
     for text in texts:
+        if not sites:
+            raise ConfigError(f"--site-account {text!r}: no site has its private key here")
         site, _, name = text.rpartition("=")
         if site and (site not in sites or site in own):
             raise ConfigError(
@@ -99,6 +101,8 @@ def environment(values: Mapping[str, str], account: Account) -> dict[str, str]:
 def prepare(project: Project) -> None:
     """Give each site what is its own and close the rest; ConfigError if that cannot work."""
     _check_folder(project)
+    if missing := set(project.local_sites) - set(project.accounts):
+        raise ConfigError(f"no account for {min(missing)}: give --site-account for all sites again")
     accounts = {site: find(project.accounts[site]) for site in project.local_sites}
     for site in {account: site for site, account in accounts.items()}.values():
         _check_way(accounts[site], [str(project.folder.parent)], "the project's folder")
@@ -131,15 +135,14 @@ def _check_folder(project: Project) -> None:
 def _check_python(project: Project, site: str, account: Account) -> None:
     """Raise unless an account can use this Python, and cannot change what root runs."""
     values = environment(project.environment(site), account)
-    used = [sys.executable, os.path.realpath(sys.executable), str(Path(__file__).parent)]
-    used.append(program("flower-supernode", values))
+    used = _programs(values)
     _check_way(account, used, "Python and its packages")
-    tried = [sys.executable, "-c", "import flwr, secede.flower.deploy.port_guard"]
+    tried = [used[0], "-c", "import flwr, secede.flower.deploy.port_guard"]
     ended = _run(account, tried, values)
     if ended.returncode:
         last = (ended.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ConfigError(
-            f"account {account.name!r} cannot use {sys.executable}: {last}; install it for all "
+            f"account {account.name!r} cannot use {used[0]}: {last}; install it for all "
             "accounts, such as under /opt with umask 022"
         )
     firm = [path for path in _with_parents(used) if not os.stat(path).st_mode & stat.S_ISVTX]
@@ -147,6 +150,12 @@ def _check_python(project: Project, site: str, account: Account) -> None:
         raise ConfigError(
             f"account {account.name!r} can change {changed}, which root runs: chmod go-w {changed}"
         )
+
+
+def _programs(values: Mapping[str, str]) -> list[str]:
+    """Return the files of Python, of this package and of Flower that a site runs."""
+    python = (sys.executable, os.path.realpath(sys.executable))
+    return [*python, str(Path(__file__)), program("flower-supernode", values)]
 
 
 def _check_way(account: Account, paths: Sequence[str], what: str) -> None:

@@ -73,7 +73,7 @@ def _with_accounts(project: Project, accounts: Mapping[str, str]) -> Project:
     running = [site for site in project.sites if processes.running(project, site)]
     if accounts != project.accounts and running:
         raise ConfigError(
-            f"{', '.join(running)} runs in the account it was started in: secede flower down "
+            f"{', '.join(running)}: still in the account of an earlier start; secede flower down "
             f"{project.folder}, then repeat this command"
         )
     changed = replace(project, accounts=dict(accounts))

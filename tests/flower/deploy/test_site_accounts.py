@@ -127,6 +127,19 @@ def test_the_script_never_runs_a_program_as_root() -> None:
 
 
 @as_root
+def test_the_script_gives_up_the_groups_of_its_starter() -> None:
+    account = site_accounts.find("nobody")
+    told = subprocess.run(
+        account.command(Path("/"), ["/bin/sh", "-c", "id -G; umask"]),
+        check=True,
+        capture_output=True,
+        text=True,
+        extra_groups=[12, 13],
+    )
+    assert told.stdout.split() == [str(account.group), "0077"]
+
+
+@as_root
 @pytest.mark.usefixtures("any_python")
 def test_each_site_gets_its_own_and_nothing_else_is_open(project: Project) -> None:
     (project.updates_folder("site-1") / "kept").write_text("an update")

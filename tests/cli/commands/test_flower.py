@@ -172,6 +172,25 @@ def test_training_says_first_where_it_begins(
     assert told == [3]
 
 
+def test_accounts_of_sites_reach_the_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from secede.flower.deploy import supervisor
+
+    folder, given = str(tmp_path / "p"), list[object]()
+    CliRunner().invoke(app, ["flower", "init", folder, "--sites", "2"])
+    monkeypatch.setattr(
+        supervisor, "up", lambda project, *, timeout, accounts: given.append(accounts)
+    )
+    options = ["--site-account", "site-2=fl-2", "--site-account", "fl-1"]
+    assert CliRunner().invoke(app, ["flower", "up", folder, *options]).exit_code == 0
+    assert CliRunner().invoke(app, ["flower", "up", folder]).exit_code == 0
+    assert given == [{"site-1": "fl-1", "site-2": "fl-2"}, {}]
+    shown = CliRunner().invoke(app, ["flower", "up", folder, "--site-account", "site-9=fl-9"])
+    assert isinstance(shown.exception, ConfigError)
+    assert "expected one account for each of site-1, site-2" in str(shown.exception)
+
+
 def test_training_on_what_does_not_run_changes_nothing(tmp_path: Path) -> None:
     folder = str(tmp_path / "p")
     CliRunner().invoke(app, ["flower", "init", folder, "--sites", "2"])

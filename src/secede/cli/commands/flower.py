@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from json import dumps
@@ -94,7 +94,7 @@ def init(
 
     Where sites make their own keys: secede flower init north --sites 2 --site-key site-2=site-2.pub
     """
-    from secede.flower.deploy.scaffold import write_project
+    from secede.flower.deploy.scaffold import parse_site_keys, write_project
 
     names = site or [f"site-{number}" for number in range(1, sites + 1)]
     project = write_project(
@@ -103,7 +103,7 @@ def init(
         hosts=host or [],
         listen=listen,
         port=port,
-        site_keys=_site_keys(site_key or ()),
+        site_keys=parse_site_keys(site_key or ()),
     )
     if project.open_to_others:
         logger.warning(
@@ -126,23 +126,20 @@ def init(
     print(f"Next: secede flower up {folder}")
 
 
-def _site_keys(texts: Sequence[str]) -> dict[str, Path]:
-    """Read NAME=FILE.pub, each name once."""
-    keys = dict[str, Path]()
-    for text in texts:
-        name, _, path = text.partition("=")
-        if not path or name in keys:
-            raise ConfigError(f"--site-key {text!r} cannot be used: give NAME=FILE.pub, each once")
-        keys[name] = Path(path)
-    return keys
-
-
 @_command
 def up(
     folder: Folder,
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds to wait until all sites are online.")
     ] = 120.0,
+    site_account: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--site-account",
+            metavar="[SITE=]ACCOUNT",
+            help="Account that a site, or all, run in, apart from home/. For root. Remembered.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Start a SuperLink and all sites on this machine.
@@ -151,11 +148,15 @@ def up(
     already are left alone. Logs are in FOLDER/logs.
 
     Example: secede flower up north
+
+    Sites apart: secede flower up north --site-account site-1=fl-1 --site-account site-2=fl-2
     """
-    from secede.flower.deploy import supervisor
+    from secede.flower.deploy import site_accounts, supervisor
     from secede.flower.deploy.project import Project
 
-    supervisor.up(Project.load(folder), timeout=timeout)
+    project = Project.load(folder)
+    accounts = site_accounts.parse(site_account or (), project.local_sites)
+    supervisor.up(project, timeout=timeout, accounts=accounts)
     _print_status(folder, as_json=json)
 
 

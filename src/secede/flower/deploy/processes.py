@@ -22,6 +22,7 @@ from pathlib import Path
 
 from secede import files
 from secede.errors import RecordError, SecedeError, StorageError
+from secede.flower.deploy import site_accounts
 from secede.flower.deploy.project import SUPERLINK, Project
 
 _WRITE_PID = Path(__file__).with_name("write_pid.py")
@@ -160,8 +161,15 @@ def running(project: Project, name: str) -> Process | None:
 
 
 def start(project: Project, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one; first of all it writes its id to a file."""
+    """Start a process that outlives this one; first of all it writes its id to a file.
+
+    A site with an account of its own takes it on after that: id and log stay out of its reach.
+    """
     path, log = _path(project, name), project.log(name)
+    environment = project.environment(name)
+    if (account := site_accounts.of(project, name)) is not None:
+        environment = site_accounts.environment(environment, account)
+        command = account.command(Path(environment["FLWR_HOME"]), command)
     kept = [] if name == SUPERLINK else [project.updates_folder(name)]
     try:
         with files.private():
@@ -175,7 +183,7 @@ def start(project: Project, name: str, command: list[str]) -> subprocess.Popen[b
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 # One thread for arithmetic: in a try-out all share one machine.
-                env={"OMP_NUM_THREADS": "1", **project.environment(name)},
+                env={"OMP_NUM_THREADS": "1", **environment},
                 start_new_session=True,  # an interrupt in the terminal does not reach it
             )
     except OSError as error:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ class Project:
     address: str  # the name or address under which the sites reach it
     port: int
     sites: tuple[str, ...]
+    accounts: Mapping[str, str] = field(default_factory=dict)  # of sites not in the project's own
 
     @classmethod
     def load(cls, folder: Path) -> Project:
@@ -71,6 +72,9 @@ class Project:
         for key, kind in kinds.items():
             if not isinstance(content.get(key), kind) or isinstance(content[key], bool):
                 raise ConfigError(f"{path}: {key} is missing or not of type {kind.__name__}")
+        accounts = content.pop("accounts", {})
+        if not isinstance(accounts, dict) or set(accounts) - set(content["sites"]):
+            raise ConfigError(f"{path}: accounts must name sites only, such as {{site-1 = 'fl-1'}}")
         if unknown := set(content) - set(kinds):
             raise ConfigError(f"{path}: unknown key {min(unknown)!r}; expected {', '.join(kinds)}")
         return cls(
@@ -79,6 +83,7 @@ class Project:
             address=content["address"],
             port=content["port"],
             sites=tuple(str(name) for name in content["sites"]),
+            accounts={str(site): str(name) for site, name in accounts.items()},
         ).checked()
 
     def checked(self) -> Project:
@@ -105,7 +110,7 @@ class Project:
             target / _FILE,
             f'listen = "{self.listen}"  # 127.0.0.1: no other machine reaches it\n'
             f'address = "{self.address}"  # where the sites find the SuperLink\n'
-            f"port = {self.port}\nsites = [{sites}]\n",
+            f"port = {self.port}\nsites = [{sites}]\n{self._accounts_line}",
         )
         authority = str(self.authority).replace("\\", "\\\\").replace('"', '\\"')
         files.write_text(
@@ -121,6 +126,11 @@ class Project:
             f"LISTEN={self.listen} PORT={self.port} SUPERLINK={self.superlink_address}\n"
             f'SITES="{" ".join(self.sites)}"\n',
         )
+
+    @property
+    def _accounts_line(self) -> str:
+        each = ", ".join(f'"{site}" = {json.dumps(name)}' for site, name in self.accounts.items())
+        return f"accounts = {{ {each} }}  # in which `up` starts sites\n" if each else ""
 
     @property
     def superlink_address(self) -> str:

@@ -81,6 +81,17 @@ def write_project(
     return project
 
 
+def parse_site_keys(texts: Sequence[str]) -> dict[str, Path]:
+    """Read NAME=FILE.pub, each name once."""
+    keys = dict[str, Path]()
+    for text in texts:
+        name, _, path = text.partition("=")
+        if not path or name in keys:
+            raise ConfigError(f"--site-key {text!r} cannot be used: give NAME=FILE.pub, each once")
+        keys[name] = Path(path)
+    return keys
+
+
 def _read_site_keys(paths: Mapping[str, Path], sites: Sequence[str]) -> dict[str, bytes]:
     """Return each public key as it is registered; ConfigError if it is none or somebody else's."""
     keys = dict[str, bytes]()

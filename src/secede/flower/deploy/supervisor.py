@@ -6,6 +6,7 @@ Every wait has a timeout and is logged. A failed start stops the processes that 
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import ssl
 import subprocess
@@ -16,8 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from secede import files
 from secede.errors import ConfigError, SecedeError, SilentError
-from secede.flower.deploy import port_guard, processes
+from secede.flower.deploy import port_guard, processes, site_accounts
 from secede.flower.deploy.project import MARK, SUPERLINK, Project, flwr, program
 
 logger = logging.getLogger(__name__)
@@ -37,9 +39,15 @@ class ProcessStatus:
     node: str | None
 
 
-def up(project: Project, *, timeout: float = NODE_TIMEOUT) -> Project:
-    """Start the processes that do not run, and wait until all sites are online."""
+def up(
+    project: Project, *, timeout: float = NODE_TIMEOUT, accounts: Mapping[str, str] | None = None
+) -> Project:
+    """Start the processes that do not run, and wait until all sites are online.
+
+    `accounts` are those of the sites, by site; they are kept in the project for the next time.
+    """
     with processes.locked(project):
+        project = _with_accounts(project, accounts or project.accounts)
         started: list[str] = []
         try:
             project = _superlink(project, started)
@@ -58,6 +66,24 @@ def up(project: Project, *, timeout: float = NODE_TIMEOUT) -> Project:
     return project
 
 
+def _with_accounts(project: Project, accounts: Mapping[str, str]) -> Project:
+    """Return the project with its sites in these accounts, after all checks, written down."""
+    if accounts == project.accounts == {}:
+        return project
+    running = [site for site in project.sites if processes.running(project, site)]
+    if accounts != project.accounts and running:
+        raise ConfigError(
+            f"{', '.join(running)}: still in the account of an earlier start; secede flower down "
+            f"{project.folder}, then repeat this command"
+        )
+    changed = replace(project, accounts=dict(accounts))
+    site_accounts.prepare(changed)
+    if accounts != project.accounts:
+        with files.private():
+            changed.write()
+    return changed
+
+
 def _limits(project: Project) -> list[str]:
     """Return what others can reach, and what runs in one account that should not."""
     where = project.superlink_address
@@ -72,12 +98,23 @@ def _limits(project: Project) -> list[str]:
             f"every program on this machine may start runs at {where}, which are code in this "
             "account"
         ]
-    if project.local_sites:
-        lines.append(
+    return lines + ([_accounts_line(project)] if project.local_sites else [])
+
+
+def _accounts_line(project: Project) -> str:
+    """Return in whose accounts the sites run, and what a run's code reads there."""
+    named = [project.accounts[site] for site in project.local_sites if site in project.accounts]
+    if not named:
+        remedy = "start each with site.sh in an account of its own"
+        if os.geteuid() == 0:
+            remedy = "give each an account with --site-account SITE=ACCOUNT, or one ACCOUNT for all"
+        return (
             f"sites run in this account, so a run's code there can read {project.home}: for more "
-            "than a try-out, start each with site.sh in an account of its own"
+            f"than a try-out, {remedy}"
         )
-    return lines
+    shared = "" if len(set(named)) == len(named) else "; those that share one read each other's"
+    which = ", ".join(f"{site} as {name}" for site, name in project.accounts.items())
+    return f"a run's code at the sites cannot read {project.home}: {which}{shared}"
 
 
 def status(project: Project) -> list[ProcessStatus]:

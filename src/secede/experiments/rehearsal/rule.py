@@ -14,14 +14,15 @@ from secede.audit import CanaryRule, Judgement, Ranks, Reading, judge, shown_p
 
 RETRAIN = "retrain"
 GATE_MARGIN = 0.05  # of accuracy: what `secede erase` refuses to lose by default
+LEVEL = CanaryRule().level
 RULE = (
     "Named is, among the methods after which the canaries of all seeds together show no trace "
-    "(p of 0.01 or more, where the model before shows p < 0.01), the one that loses least clean "
-    "accuracy. What differs by no more than two retrainings do is a tie, which the fewest uploads "
-    "decide. A method that loses more than 5 points against the model before is not named: the "
-    "gate of `secede erase` would refuse it. If none is left, retrain. If the model before shows "
-    "no canaries, the rehearsal has no power and names none. That no trace is found is no proof that "
-    "none is there."
+    f"(p of {LEVEL:g} or more, where the model before shows p < {LEVEL:g}), the one that loses "
+    "least clean accuracy. What differs by no more than two retrainings do is a tie, which the "
+    f"fewest uploads decide. A method that loses more than {100 * GATE_MARGIN:g} points against "
+    "the model before is not named: the gate of `secede erase` would refuse it. If none is left, "
+    "retrain. If the model before shows no canaries, the rehearsal has no power and names none. "
+    "That no trace is found is no proof that there is none."
 )
 
 

@@ -109,7 +109,8 @@ def _print(found: Rehearsal, command: str | None, out: Path) -> None:
     console.print(
         f"Null: two retrainings differ by {100 * found.accuracy_spread:.1f} points of clean "
         f"accuracy and by {found.loss_spread:.2f} of the leaver's loss (mean of "
-        f"{found.seeds} seeds). In brackets: the loss over that after retraining."
+        f"{found.seeds} seeds). p: of the canaries; loss: of the leaver's samples, in brackets "
+        "over that of retraining."
     )
     for name, reason in found.failed.items():
         console.print(f"Not judged: {name}: {reason}")
@@ -123,7 +124,7 @@ def _table(found: Rehearsal) -> Table:
     """Return a row for each kind of model: candidates stand below what they are compared with."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("model", no_wrap=True)
-    for heading in ("canaries p", "trace", "clean", "leaver's loss", "MB sent", "s"):
+    for heading in ("p", "trace", "clean", "loss", "MB sent", "s"):
         table.add_column(heading, justify="right", no_wrap=True)
     retrained = found.reference["retrained"]["leaver_loss"]
     for name, row in {**found.reference, **found.candidates}.items():

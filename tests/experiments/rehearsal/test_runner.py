@@ -9,6 +9,8 @@ from harness import rehearsals
 from harness.audits import Events
 from secede.audit import Reading
 from secede.errors import ConfigError, StateError
+from secede.experiments import Config
+from secede.experiments.arms import create_method
 from secede.experiments.ensembles import erase
 from secede.experiments.rehearsal import Measured, Scores, choose, runner
 
@@ -74,7 +76,7 @@ def test_other_candidates_change_nothing(
 def test_a_method_that_breaks_is_left_out_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(config: rehearsals.Config, *rest: object, **others: object) -> object:
+    def broken(config: Config, *rest: object, **others: object) -> object:
         if config.methods[0] == "weight-negation":
             raise StateError("it diverged")
         return erase(config, *rest, **others)  # type: ignore[arg-type]
@@ -89,12 +91,11 @@ def test_a_method_that_does_not_fit_the_model_is_left_out_unless_it_was_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twin = rehearsals.twin(tmp_path)
-    created = runner.create_method
 
-    def fussy(config: rehearsals.Config, name: str, *rest: object, **others: object) -> object:
+    def fussy(config: Config, name: str, *rest: object, **others: object) -> object:
         if name == "weight-negation":
             raise ConfigError("no convolutions")
-        return created(config, name, *rest, **others)  # type: ignore[arg-type]
+        return create_method(config, name, *rest, **others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(runner, "create_method", fussy)
     with pytest.raises(ConfigError, match="no convolutions"):

@@ -8,6 +8,7 @@ import pytest
 
 from harness import rehearsals
 from harness.erasure import small
+from secede.erasure import Home
 from secede.errors import ConfigError
 from secede.experiments.rehearsal.twin import CANARIES, Twin, make_twin, serving_model
 
@@ -67,7 +68,7 @@ def test_a_home_gives_clients_sizes_and_rounds(folder: Path, home: Path) -> None
 def test_without_pinned_samples_sizes_follow_the_weights(
     folder: Path, home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    copied = small.copy(small.Home(home), tmp_path_factory.mktemp("copied") / "home")
+    copied = small.copy(Home(home), tmp_path_factory.mktemp("copied") / "home")
     path = copied.path / "federation.json"
     record = json.loads(path.read_text())
     for client, weight in zip(record["clients"], (0.1, 0.2, 0.3, 0.4), strict=True):

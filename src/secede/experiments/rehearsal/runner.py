@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from secede.errors import ConfigError, SecedeError
 from secede.experiments import (
@@ -28,10 +29,13 @@ from secede.experiments.arms import (
     create_history,
     create_method,
 )
-from secede.experiments.ensembles import AuditOptions, Progress, erase
+from secede.experiments.ensembles import AuditOptions, erase
 from secede.experiments.measure import Examined, Examiner
 from secede.experiments.rehearsal.rule import Measured, Scores, mean_of, reading_of
 from secede.experiments.rehearsal.twin import Twin
+
+if TYPE_CHECKING:
+    from secede.experiments.ensembles import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +79,7 @@ class _Seed:
         self._classes, self._search = classes, search
         self._history = create_history(config, federation, scratch / "history")
         self._examiner = Examiner(federation, seed)
-        self._global_state = federation.engine.initial_state("initial")
+        self._global_state = dict(federation.engine.initial_state("initial"))
 
     def possible(self, *, named: bool, failed: dict[str, str]) -> list[str]:
         """Return the candidates that fit the model; one that was named has to."""
@@ -124,7 +128,7 @@ class _Seed:
             report(arm.name)
         seconds = time.monotonic() - started
         if arm.name == FEDAVG:
-            self._global_state = state
+            self._global_state = dict(state)
             self._federation.engine.remembers = False  # the leaver's own state of the training
         return self._scored(self._examiner.examine(state), cost.upload_bytes, seconds)
 

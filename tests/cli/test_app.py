@@ -28,6 +28,7 @@ COMMANDS = (
     "presets",
     "keygen",
     "request",
+    "rehearse",
     "erase",
     "verify",
     "countersign",

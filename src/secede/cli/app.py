@@ -28,6 +28,7 @@ from secede.cli.commands import (
     verify,
 )
 from secede.cli.commands.audit.command import audit
+from secede.cli.commands.audit.rehearse import rehearse
 from secede.errors import StorageError
 from secede.text import printable_lines
 
@@ -66,6 +67,7 @@ PANELS: dict[str, tuple[typer.Typer | Callable[..., None], ...]] = {
         request.keygen,
         request.request,
         requests.group,
+        rehearse,
         erase.erase,
         flower.group,
         client.group,

@@ -107,7 +107,7 @@ def test_an_interrupted_audit_says_how_it_goes_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runner, "train", interrupted)
-    monkeypatch.setattr("secede.cli.commands.audit.command.signal.signal", lambda *_: None)
+    monkeypatch.setattr("secede.cli.commands.audit.progress.signal.signal", lambda *_: None)
     audits.write(tmp_path)
     ended = secede("audit", "tiny.toml", *MODELS, cwd=tmp_path)
     assert ended.returncode == 130

@@ -74,6 +74,18 @@ def test_after_a_server_side_method_only_unmoved_weights_go(tmp_path: Path) -> N
     assert found.removal.share == 0
 
 
+def test_a_method_that_retrains_removes_no_weights(tmp_path: Path) -> None:
+    found = erased(audits.job(tmp_path, audits.CONFIG.replace("second-choice", "rapid-retrain")))[2]
+    assert (found.rung, found.rounds, found.removal) == ("retraining", 2, None)
+
+
+def test_the_cost_is_that_of_the_start_and_of_each_round(tmp_path: Path) -> None:
+    federation, state, found = erased(audits.job(tmp_path, SERVER_SIDE))
+    assert found.cost.rounds == found.rounds == 2
+    uploads = 2 * len(federation.retained)
+    assert found.cost.upload_bytes == uploads * states.size_bytes(state)
+
+
 def test_under_secure_aggregation_the_mean_alone_tells_what_is_unused(tmp_path: Path) -> None:
     hidden = "situation.secure_aggregation = true\n" + audits.CONFIG
     plain, summed = (erased(audits.job(tmp_path, text))[2] for text in (audits.CONFIG, hidden))

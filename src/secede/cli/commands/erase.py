@@ -11,9 +11,9 @@ import logging
 import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from json import loads
+from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
@@ -43,6 +43,14 @@ class EraseArguments:
             "--method",
             help="Use this method on its rung instead of the usual one, and begin with that "
             "rung. Repeatable.",
+        ),
+    ] = None
+    rehearsal: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Use the method that `secede rehearse` named in this file, with its rounds and "
+            "settings.",
         ),
     ] = None
     retrain: Annotated[
@@ -184,6 +192,8 @@ class EraseArguments:
         if self.retrain and self.from_rung not in (None, "retraining"):
             raise ConfigError(f"--retrain and --from-rung {self.from_rung}: give one of the two")
         settings = _settings(self.set_ or ())
+        if self.rehearsal is not None:
+            return self._rehearsed(self.rehearsal, settings).options()
         for name in dict.fromkeys([*(self.method or ()), *settings]):
             create(name, settings.get(name))
         default = EraseOptions()
@@ -210,6 +220,39 @@ class EraseArguments:
         )
         check_options(options)
         return options
+
+    def _rehearsed(self, path: Path, settings: dict[str, dict[str, Any]]) -> EraseArguments:
+        """Return these arguments with what a rehearsal named; what is given here comes first."""
+        from secede.experiments.rehearsal import load_rehearsal
+
+        found = load_rehearsal(path)
+        for option, given in (
+            ("--method", self.method),
+            ("--retrain", self.retrain),
+            ("--from-rung", self.from_rung),
+        ):
+            if given:
+                raise ConfigError(f"--rehearsal and {option}: give one of the two")
+        if found.choice is None:
+            raise ConfigError(f"{path}: {found.reason}")
+        rest = replace(self, rehearsal=None)
+        if found.choice == "retrain":
+            return replace(rest, retrain=True)
+        lines = [
+            f"{found.choice}.{key}={dumps(value)}"
+            for key, value in found.settings.items()
+            if key not in settings.get(found.choice, {})
+        ]
+        rounds = found.max_rounds if self.max_rounds is None else self.max_rounds
+        method, set_ = [found.choice], [*(self.set_ or ()), *lines]
+        return replace(rest, method=method, set_=set_, max_rounds=rounds)
+
+    def check_rehearsal(self, home: Path, leaver: str | None = None) -> None:
+        """Raise if a rehearsal is given that does not fit the home."""
+        if self.rehearsal is not None:
+            from secede.experiments.rehearsal import load_rehearsal
+
+            load_rehearsal(self.rehearsal).check_fits(home, leaver)
 
 
 def with_erase_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -337,6 +380,7 @@ def erase(
         document = verify_request(
             data, home.client_keys(), federation=home.federation.name, server=home.server_id
         )
+    arguments.check_rehearsal(folder, document.client)
     gone = (document.client,) if arguments.leaver_gone else ()
     if arguments.dry_run:
         backend = SimulatedBackend(home, gone=gone)

@@ -296,6 +296,7 @@ def erase(
         )
     project = Project.load(folder)
     home = project.home
+    arguments.check_rehearsal(home)
     config = {"erasure.home": str(home), "erasure.leaver": leaver}
     if trigger:
         config["erasure.trigger"] = check_trigger(trigger)

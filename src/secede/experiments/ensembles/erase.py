@@ -57,6 +57,7 @@ class Erased:
     rounds: int
     rung: str
     removal: Removal | None  # None: no weights were looked at
+    cost: Cost
 
     def to_record(self) -> dict[str, object]:
         """Return what was done, as records hold it."""
@@ -83,12 +84,12 @@ def erase(
     start = checked_start(method, server)
     states.check_finite(start.state, f"the start of {name}")
     rounds = min(config.post_training.rounds, options.max_rounds)
-    removes = rounds > 1 and not (options.keep_unused_weights and rung == "local-step")
-    state, memory, removal = start.state, start.memory, None
+    kept = rung == "retraining" or (options.keep_unused_weights and rung == "local-step")
+    state, memory, cost, removal = start.state, start.memory, start.cost, None
     for number in range(1, rounds + 1):
         recovered = method.recover(server, state, memory, number)
-        state, memory = recovered.state, recovered.memory
-        if number == 1 and removes and engine.last_round is not None:
+        state, memory, cost = recovered.state, recovered.memory, cost + recovered.cost
+        if number == 1 and rounds > 1 and not kept and engine.last_round is not None:
             removal = _removal(
                 config,
                 federation,
@@ -100,7 +101,7 @@ def erase(
             state = removal.state
         after_round()
     states.check_finite(state, f"the model erased by {name}")
-    return Erased(state=state, rounds=rounds, rung=rung, removal=removal)
+    return Erased(state=state, rounds=rounds, rung=rung, removal=removal, cost=cost)
 
 
 def _removal(

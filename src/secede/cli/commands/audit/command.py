@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,10 +12,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from secede.cli.commands.audit.progress import audit_progress
+from secede.cli.commands.audit.progress import audit_progress, stopping
 from secede.cli.commands.run import search_folder
 from secede.cli.shared import Device, Json, Limit, Out, Rounds, print_json
-from secede.errors import StoppedError
 from secede.experiments import override, presets
 
 if TYPE_CHECKING:
@@ -100,21 +98,16 @@ def audit(
         train_on=train_on,
         relearn=relearn,
     )
-    try:
-        with audit_progress() as progress:
-            found = run_audit(
-                config,
-                options,
-                models,
-                out,
-                progress,
-                search=search_folder(experiment),
-                lanes=jobs,
-            )
-    except KeyboardInterrupt:
-        # A second Ctrl-C would only cut short the threads that finish their round.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        raise StoppedError("interrupted; the same command continues from here") from None
+    with stopping("the same command continues from here"), audit_progress() as progress:
+        found = run_audit(
+            config,
+            options,
+            models,
+            out,
+            progress,
+            search=search_folder(experiment),
+            lanes=jobs,
+        )
     _report(found, as_json=json)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from secede.errors import StoppedError
 from secede.text import plural
 
 logger = logging.getLogger(__name__)
@@ -98,3 +100,14 @@ def audit_progress() -> Iterator[_Bars | _Lines]:
     )
     with Progress(*columns, console=console) as bars:
         yield _Bars(bars)
+
+
+@contextmanager
+def stopping(how_on: str) -> Iterator[None]:
+    """Say in one line how an interrupted command goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        # A second Ctrl-C would only cut short the threads that finish their round.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise StoppedError(f"interrupted; {how_on}") from None

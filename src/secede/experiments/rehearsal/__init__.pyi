@@ -1,0 +1,12 @@
+from .document import Rehearsal as Rehearsal
+from .document import describe as describe
+from .document import load_rehearsal as load_rehearsal
+from .document import save_rehearsal as save_rehearsal
+from .rule import RULE as RULE
+from .rule import Choice as Choice
+from .rule import Measured as Measured
+from .rule import Scores as Scores
+from .rule import choose as choose
+from .runner import rehearse as rehearse
+from .twin import Twin as Twin
+from .twin import make_twin as make_twin

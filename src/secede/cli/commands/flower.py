@@ -240,9 +240,9 @@ def train(
     )
     logger.info(training.description)
     config: Config = {"num-server-rounds": training.rounds, "erasure.home": str(project.home)}
-    before = _count_rounds(project)
+    before = server_home.count_rounds(project.home)
     number = runs.run(project, config, timeout=timeout, show=logger.info)
-    after = _count_rounds(project)
+    after = server_home.count_rounds(project.home)
     if after == before:
         raise SecedeError(f"run {number} completed no round: no site sent an update, see above")
     if json:
@@ -444,8 +444,3 @@ def _print_plan(project: Project, config: Config, timeout: float, *, as_json: bo
         print(plans[-1].model_dump_json(indent=2))
     else:
         Console().print(plan_table(plans[-1]))
-
-
-def _count_rounds(project: Project) -> int:
-    path = project.home / "rounds.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -97,9 +97,9 @@ def reproduce(
         typer.Option(
             help="paper: its own method. compare: ours and others. controls: our hold on others' "
             "steps. ablation: ours without one of its parts. history: methods that keep updates, "
-            "or cost like retraining. natural: other leavers, ours and others. Suites joined by +, "
-            "as in compare+controls, train each cell once; the verdict is about the first method "
-            "of the first suite."
+            "or cost like retraining. natural: other leavers, ours and others. regimes: methods of "
+            "others with their published settings. Suites joined by +, as in compare+controls, "
+            "train each cell once; the verdict is about the first method of the first suite."
         ),
     ] = "paper",
     method: Methods = None,

@@ -39,6 +39,12 @@ class PlannedTraining:
     description: str
 
 
+def count_rounds(folder: Path) -> int:
+    """Return how many rounds a home has recorded; an unfinished line is none."""
+    path = folder / "rounds.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 def plan_training(
     folder: Path, rounds: int | None, *, from_scratch: bool, resume: bool = False
 ) -> PlannedTraining:

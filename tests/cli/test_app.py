@@ -155,8 +155,8 @@ def test_every_exit_code_is_documented() -> None:
         (
             ["reproduce", "--suite", "all"],
             2,
-            "no suite 'all'; expected one of: paper, compare, controls, ablation, history, regimes, "
-            "natural",
+            "no suite 'all'; expected one of: paper, compare, controls, ablation, history, "
+            "regimes, natural",
         ),
         (["report", "absent"], 5, "absent"),
         (

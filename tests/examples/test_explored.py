@@ -20,6 +20,7 @@ from secede.unlearning.post_training_hold import without_return
 from secede.unlearning.registry import create
 
 EXPLORED = ROOT / "examples" / "explored"
+OF_OTHERS = ("regimes", "negated-early")  # methods of others in their own settings
 
 
 def twice(**settings: object) -> Method:
@@ -29,15 +30,17 @@ def twice(**settings: object) -> Method:
 @pytest.mark.parametrize("path", sorted(EXPLORED.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_config_can_be_set_up_on_the_embedded_images(path: Path) -> None:
     config = presets.load(str(path))
-    assert config.methods[0] == "second-choice"
+    assert config.methods[0] == "second-choice" or path.stem in OF_OTHERS
     assert not catalog.entry(config.data).needs_network
     small = config.model_copy(update={"device": "cpu", "executor": "loop"})
     dataset = catalog.load(config.data)
     federation = federate(small, dataset, 0, search=EXPLORED)
-    without_history = [m for m in config.methods if m != "federaser"]  # it wants to see the kept
+    without_history = [
+        name for name in config.methods if not create(name, search=EXPLORED)[0].needs.history
+    ]  # those want to see what was kept
     shown = small.model_copy(update={"methods": tuple(without_history)})
     found = arms(shown, federation, search=EXPLORED)
-    assert [arm.name for arm in found] == ["fedavg", "retrain", *without_history]
+    assert [arm.name for arm in found] == ["fedavg", "retrain", "retrain-again", *without_history]
 
 
 def test_a_second_step_is_taken_once_and_costs_a_model_each_way() -> None:

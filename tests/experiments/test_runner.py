@@ -81,14 +81,6 @@ def test_without_retraining_again_every_other_model_is_the_same(
     assert here == {place: d for place, d in there.items() if place[0] != "retrain-again"}
 
 
-def test_planted_canaries_are_read_in_every_model(tmp_path: Path) -> None:
-    planted = tiny.PAPER + "canaries = { count = 7, copies = 1, max_share = 0.2 }\n"
-    for row in rows(run(tmp_path, planted)[0] / "seed-0"):
-        read = row["canaries"]
-        assert read["count"] == sum(map(sum, read["ranks"])) == 7
-        assert 0 <= read["wins"] <= 7
-
-
 def test_post_training_starts_where_the_method_says(finished: Path) -> None:
     digests = {(row["arm"], row["round"]): row["digest"] for row in rows(finished / "seed-0")}
     assert digests["fine-tune", 0] == digests["fedavg", 3]

@@ -62,7 +62,7 @@ def test_retraining_does_not_know_what_only_the_leaver_taught(
 
 def test_attacks_are_judged_on_test_images_of_the_leavers_class(tmp_path: Path) -> None:
     found = run(tmp_path, '{ name = "class", classes = [1] }')
-    (evidence,) = (found / "seed-0" / "evidence").glob("retrain*")
+    (evidence,) = (found / "seed-0" / "evidence").glob("retrain@*")
     answers = states.load(evidence)[0]
     assert set(answers["leaver.labels"].tolist()) == {1}
     assert set(answers["nonmembers.labels"].tolist()) == {1}

@@ -181,7 +181,10 @@ def test_the_receipt_holds_every_parameter(home: Home) -> None:
         0.95,
     )
     assert said["backups_until"] == "2026-11-24T12:00:00Z"
-    assert method["training"].keys() == {*Training.model_fields, "seed"} - {"rounds"}
+    assert method["training"].keys() == {*Training.model_fields, "seed"} - {
+        "rounds",
+        "retrain_again",
+    }
     assert course.guard is not None
     assert method["guard"] == course.guard.scalars()
     assert {"distance", "max_distance", "min_distance"} <= method["guard"].keys()

@@ -54,6 +54,12 @@ def test_one_seed_never_says_yes_and_says_why(make_run: Make) -> None:
     assert answer.parts[-1] == f"{ONE_SEED_REASON}."
 
 
+def test_a_loss_of_one_seed_is_not_said_to_have_hardly_shown_the_leaver(make_run: Make) -> None:
+    answer = judged(make_run, seeds=(0,), fixed=losses(4.0))
+    assert "one seed gives it no interval" in answer.sentence
+    assert "even before erasing" not in answer.sentence
+
+
 def test_one_seed_may_say_no(make_run: Make) -> None:
     probe = {**PROBE, "projected-ascent": [0.0, 0.5, 0.3]}
     answer = judged(make_run, seeds=(0,), fixed={"attack_success": probe})

@@ -79,6 +79,8 @@ class Measure:
         """What to add where the model from before did not surely show the leaver."""
         if self.showed:
             return ""
+        if self.before.interval is None:
+            return "; one seed gives it no interval"
         how = "hardly shows" if self._before is Reply.YES else "does not surely show"
         return f"; even before erasing it {how} the leaver"
 

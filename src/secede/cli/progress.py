@@ -112,6 +112,18 @@ class _SeedLines:
         pass
 
 
+def counted_bars(console: Console) -> Progress:
+    """Return bars with counts, the time left, and what is done `now`."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[now]}"),
+        console=console,
+    )
+
+
 @contextmanager
 def progress() -> Iterator[_Bars | _Lines]:
     """Give the reporter that fits where standard error goes."""
@@ -119,14 +131,7 @@ def progress() -> Iterator[_Bars | _Lines]:
     if not console.is_terminal:
         yield _Lines()
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[now]}"),
-    )
-    with Progress(*columns, console=console) as bars:
+    with counted_bars(console) as bars:
         yield _Bars(bars)
 
 

@@ -45,8 +45,8 @@ def demo(
     """Train, erase and compare with retraining; no network needed.
 
     Five clients train on 8,000 digits. One of them planted a backdoor and leaves. The demo erases
-    it, retrains without it for comparison, and writes an HTML page. It takes about ninety seconds
-    on two idle cores.
+    it, retrains without it for comparison, and writes an HTML page. It takes about a minute on two
+    idle cores.
 
     Example: secede demo
     """

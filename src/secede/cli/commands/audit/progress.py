@@ -9,14 +9,11 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
     Progress,
     TaskID,
-    TextColumn,
-    TimeRemainingColumn,
 )
 
+from secede.cli.progress import counted_bars
 from secede.errors import StoppedError
 from secede.text import plural
 
@@ -91,14 +88,7 @@ def audit_progress() -> Iterator[_Bars | _Lines]:
     if not console.is_terminal:
         yield _Lines()
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[now]}"),
-    )
-    with Progress(*columns, console=console) as bars:
+    with counted_bars(console) as bars:
         yield _Bars(bars)
 
 
